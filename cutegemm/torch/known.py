@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules import linear as _torch_linear
 from torch.nn.modules.module import _has_any_global_hook
 
+from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import ALIASES
 from cutegemm.torch.values import FUNCTIONS
 
@@ -25,6 +26,9 @@ _BY_CLASS = {
     "ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "ReLUSquaredActivation": "relu_sq",
 }  # fmt: skip
 _MOST_SMALL = 32  # extents of a layer that stands in for one without numbers
+_PLAIN = frozenset([torch.Tensor, nn.Parameter])
+# Types of weights whose products have that type, as those of torch.nn.Linear have.
+SERVED = frozenset(dtype for dtype, results in RESULTS.items() if results[0] == dtype)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _BY_FUNCTION = {F.silu: "silu", F.gelu: "gelu", F.relu: "relu", torch.tanh: "tanh", torch.sigmoid: "sigmoid"}
 
@@ -114,6 +118,49 @@ def is_replaced_forward(kind: type) -> bool:
     (False, False)
     """
     return kind in _FORWARDS and kind.forward is not _FORWARDS[kind]  # type: ignore[attr-defined]
+
+
+def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether torch computes a layer of these tensors itself: see `why_left_to_torch`.
+
+    >>> x = torch.ones(2, 2)
+    >>> is_left_to_torch(x, x), is_left_to_torch(x.to_sparse(), x), is_left_to_torch(x, x.int())
+    (False, True, True)
+    """
+    if (
+        x.__class__ in _PLAIN
+        and weight.__class__ in _PLAIN
+        and (bias is None or bias.__class__ in _PLAIN)
+        and x.layout is torch.strided
+        and weight.layout is torch.strided
+        and not x.is_nested
+        and weight.dtype in SERVED
+        and (weight.is_cuda or weight.is_cpu)
+    ):
+        return False
+    return any(bool(why_left_to_torch(each)) for each in (x, weight, bias) if isinstance(each, torch.Tensor))
+
+
+def why_left_to_torch(tensor: torch.Tensor) -> str:
+    """Why no kernel of cutegemm computes with a tensor; empty if one does.
+
+    Subclasses of torch.Tensor may have operations of their own, as quantized and distributed ones have. The subclasses
+    that stand for a tensor in a graph have none.
+
+    >>> why_left_to_torch(torch.ones(2).to_sparse()), why_left_to_torch(torch.ones(2))
+    ('has the layout torch.sparse_coo', '')
+    """
+    kind = type(tensor)
+    if kind not in _PLAIN and not kind.__module__.startswith("torch._subclasses."):
+        return f"is a {kind.__name__}, a subclass of torch.Tensor, which may compute something else"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"has the layout {'of a nested tensor' if tensor.is_nested else tensor.layout}"
+    if tensor.dtype not in SERVED:
+        served = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in SERVED))
+        return f"is of {tensor.dtype}; layers of {served} are computed"
+    if not (tensor.is_cuda or tensor.is_cpu or tensor.is_meta):
+        return f"is on {tensor.device}; layers on a CUDA device or a CPU are computed"
+    return ""
 
 
 def is_conv1d(module: nn.Module) -> bool:

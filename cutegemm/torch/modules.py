@@ -10,9 +10,9 @@ from torch import nn
 from cutegemm.errors import UnsupportedError
 from cutegemm.torch.activations import ACTIVATIONS, GATED, gated_by_torch, wrong_activation
 from cutegemm.torch.functional import gemm_gated, linear
-from cutegemm.torch.known import apply, is_customized, is_replaced_forward
+from cutegemm.torch.known import apply, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.mlps import mlp
-from cutegemm.torch.route import rows_of
+from cutegemm.torch.route import reshaped, rows_of
 from cutegemm.torch.weights import side_by_side
 
 
@@ -52,14 +52,16 @@ class Linear(nn.Linear):  # type: ignore[misc]
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return act(input @ weight.T + bias).
 
-        Where `torch.nn.Linear.forward` has been replaced, it computes the layer, and torch the activation.
+        torch computes it if no kernel serves the tensors (`is_left_to_torch`), or if somebody has replaced
+        `torch.nn.Linear.forward`, which is called then.
         """
         if not isinstance(self, Linear):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, input)
-        if is_replaced_forward(nn.Linear):
+        weight, bias = self.weight, self.bias
+        if is_left_to_torch(input, weight, bias) or is_replaced_forward(nn.Linear):
             found: torch.Tensor = super().forward(input)
             return found if self.activation is None else apply(self.activation, found)
-        return linear(input, self.weight, self.bias, self.activation)
+        return linear(input, weight, bias, self.activation)
 
     def extra_repr(self) -> str:
         own = "" if self.activation is None else f", activation={self.activation}"
@@ -98,18 +100,18 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         It is one node of autograd's graph if gradients are wanted and down is a plain layer.
         """
         factors, down = self._factors(), self._modules.get("down_proj")
-        if factors is None or down is None:
+        if factors is None or down is None or is_left_to_torch(x, factors[0]):
             return None
         gate, up, gate_bias, up_bias = factors
         if not torch.compiler.is_compiling():
             side_by_side(gate, up)
         bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
-        if torch.is_grad_enabled() and is_plain(down):
+        if torch.is_grad_enabled() and is_plain(down) and not is_left_to_torch(x, down.weight, down.bias):
             return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
         _, hidden = gemm_gated(
             rows_of(x), (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True
         )
-        found: torch.Tensor = down(hidden if x.dim() == 2 else hidden.view(*x.shape[:-1], hidden.shape[-1]))
+        found: torch.Tensor = down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
         return found
 
     def _factors(self) -> tuple[Any, Any, Any, Any] | None:
@@ -119,6 +121,8 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
             return None
         weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
         if weights[0].shape != weights[1].shape or (biases[0] is None) != (biases[1] is None):
+            return None
+        if is_left_to_torch(*weights, biases[0]) or is_left_to_torch(*weights[::-1], biases[1]):
             return None
         return *weights, *biases
 

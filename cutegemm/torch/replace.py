@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.functional import linear
 from cutegemm.torch.known import (
@@ -22,11 +21,13 @@ from cutegemm.torch.known import (
     has_own_forward,
     is_conv1d,
     is_customized,
+    is_left_to_torch,
     is_linear,
     is_on_meta,
     is_replaced_forward,
     note_forward,
     parts_of,
+    why_left_to_torch,
 )
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import JoinedWeights, Linear, is_plain, joined_after_load
@@ -90,23 +91,27 @@ class Replaced:
 
 
 def use(model: nn.Module) -> Replaced:
-    """Lets cutegemm compute the linear layers and MLPs of a model, in place.
+    """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
-    Replaced are torch.nn.Linear, transformers' Conv1D, gated MLPs of the parts gate_proj, up_proj, down_proj and act_fn
-    (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between (GPT-2 and others), whose
-    activation becomes part of the first layer's kernel. Modules change their class and keep their identity; parameters
-    keep their identity, names and values, so that optimizers and state dicts go on working. The gate and up weights of
-    a gated MLP are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
+    It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the parts gate_proj, up_proj, down_proj and
+    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others),
+    whose activation becomes part of the first layer's kernel. Modules change their class and keep their identity.
+    Parameters keep their identity, names and values, so that optimizers and state dicts go on working. The gate and
+    up weights of a gated MLP are put side by side in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
 
-    These stay as they are: subclasses with a forward of their own, modules whose `forward` has been replaced in the
-    instance, layers whose weight has a type that is not multiplied, and MLPs that have parameters or buffers of their
-    own, whose gate, up or activation has hooks, or whose output for four random rows differs from that of such an MLP.
-    On the meta device, which holds no numbers, small layers take the place of theirs in this test. A second call
-    replaces what is new, and nothing twice.
+    It leaves, and gives the reason for:
 
-    Later changes count. An MLP calls its own forward, and through it its parts one by one, if a part is replaced,
-    masked, parametrized, given hooks or another `forward` (as adapters, pruning and accelerate do), if another
-    attribute of the MLP is set, or if the `forward` of its class is replaced.
+    - subclasses with a forward of their own, and modules whose `forward` has been replaced in the instance;
+    - layers with a sparse weight, one of a type that is not multiplied, or one of another subclass of torch.Tensor,
+      as quantized and distributed weights are (FSDP's `fully_shard` makes such weights: call it after `use`);
+    - MLPs that have parameters or buffers of their own, whose gate, up or activation has hooks, or whose output for
+      four random rows differs from that of such an MLP. On the meta device, which holds no numbers, small layers with
+      random ones take the place of theirs.
+
+    Later changes count. A layer whose weight or input becomes one that is left is computed by torch. An MLP calls its
+    own forward, and through it its parts, if a part is replaced, masked, parametrized, given hooks or another
+    `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
+    its class is replaced. A second call of `use` replaces what is new.
 
     model     a module; it may itself be one of these
     returns   what was replaced, and what not and why; `undo()` takes it back
@@ -146,13 +151,19 @@ class OfInputs(nn.Module):  # type: ignore[misc]
     def forward(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self, OfInputs):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *given, **named)
-        if len(given) != 1 or named or is_replaced_forward(original_of(self)) or not _has_views(self.weight):
+        if len(given) != 1 or named or not _may_compute(self, given[0]):
             return super().forward(*given, **named)
         return linear(given[0], by_rows(self), self.bias)
 
 
-def _has_views(weight: torch.Tensor) -> bool:
-    """Whether the transpose of a weight requires gradients if it does; that of an inference tensor never does."""
+def _may_compute(layer: Any, x: Any) -> bool:
+    """Whether a kernel may compute a Conv1D that was replaced.
+
+    The transpose of an inference tensor does not require gradients, even if the tensor does.
+    """
+    weight = layer.weight
+    if is_replaced_forward(original_of(layer)) or is_left_to_torch(x, weight, layer.bias):
+        return False
     return torch.compiler.is_compiling() or not weight.is_inference() or not torch.is_grad_enabled()
 
 
@@ -182,10 +193,19 @@ def _why_not_layer(module: Any) -> str:
         return "torch.nn.Linear.forward has been replaced, and may compute something else"
     if has_own_forward(module):
         return "its forward has been replaced in the instance, and may compute something else"
-    if not isinstance(module.weight, torch.Tensor) or module.weight.dtype not in RESULTS:
-        return f"its weight is of {module.weight.dtype}, which is not multiplied"
+    if why := _why_not_tensors(module):
+        return why
     if kind == "Conv1D" and not is_linear(module):
         return "of four rows it computes something else than x @ weight + bias"
+    return ""
+
+
+def _why_not_tensors(layer: Any) -> str:
+    """Why no kernel computes with the weight and the bias of a layer; empty if one does."""
+    for name in ("weight", "bias"):
+        tensor = getattr(layer, name, None)
+        if isinstance(tensor, torch.Tensor) and (why := why_left_to_torch(tensor)):
+            return f"its {name} {why}"
     return ""
 
 
@@ -215,9 +235,9 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
             return super().forward(*given, **named)
         (x,), parts = given, noted.parts
         up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
-        if not _is_plain(up):
+        if not _is_plain(up, x):
             return super().forward(x)
-        if torch.is_grad_enabled() and _is_plain(down):
+        if torch.is_grad_enabled() and _is_plain(down, x):
             found = mlp(x, by_rows(up), by_rows(down), noted.activation, up.bias, down.bias)
         else:
             found = down(linear(x, by_rows(up), up.bias, noted.activation))
@@ -226,12 +246,11 @@ class OfTwoLayers(nn.Module):  # type: ignore[misc]
         return found
 
 
-def _is_plain(layer: nn.Module) -> bool:
-    """Whether another kernel may compute a layer: `is_plain`, or a Conv1D of transformers that was replaced."""
+def _is_plain(layer: Any, x: Any) -> bool:
+    """Whether another kernel may compute a layer of x: `is_plain`, or a Conv1D of transformers that was replaced."""
     if isinstance(layer, OfInputs):
-        is_as_replaced = type(layer) is layer._cutegemm_class and not is_replaced_forward(original_of(layer))
-        return is_as_replaced and not is_customized(layer) and _has_views(layer.weight)
-    return is_plain(layer)
+        return type(layer) is layer._cutegemm_class and not is_customized(layer) and _may_compute(layer, x)
+    return is_plain(layer) and not is_left_to_torch(x, layer.weight, layer.bias)
 
 
 def _unchanged(module: nn.Module) -> Noted | None:
@@ -290,7 +309,7 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
     for name, layer in zip(parts.up, layers, strict=True):
         if type(layer) is not nn.Linear and not isinstance(layer, Linear) and not is_conv1d(layer):
             return f"its {name} is a {type(layer).__name__}, no plain linear layer"
-        if why := _why_not_layer(layer) if not isinstance(layer, Linear) else "":
+        if why := _why_not_tensors(layer) if isinstance(layer, Linear) else _why_not_layer(layer):
             return f"its {name}: {why}"
     if len(layers) == 2 and (
         any(is_conv1d(layer) for layer in layers)

@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import random
+from typing import ClassVar
 
 import pytest
 
@@ -281,7 +282,28 @@ def other_conv1d():
     return type("Conv1D", (nn.Module,), {"__init__": Conv1D.__init__, "forward": Transposed.forward})(8, 8)
 
 
+def changed(module, change):
+    """A sequence of one layer whose weight has been changed."""
+    model = nn.Sequential(module)
+    change(model, "0")
+    return model
+
+
 LEFT = [
+    (
+        lambda: changed(nn.Linear(8, 8), quantize),
+        "0",
+        "its weight is a Quantized, a subclass of torch.Tensor",
+    ),
+    (lambda: changed(nn.Linear(8, 8), pack), "0", "its weight is a Packed, a subclass of torch.Tensor"),
+    (lambda: changed(Conv1D(8, 8), mark), "0", "its weight is a Marked, a subclass of torch.Tensor"),
+    (lambda: changed(nn.Linear(8, 8), sparsify), "0", "its weight has the layout torch.sparse_csr"),
+    (lambda: changed(LlamaMLP(), quantize_gate), "0", "its gate_proj: its weight is a Quantized"),
+    (
+        lambda: nn.Sequential(nn.Linear(8, 8).to(torch.float8_e4m3fn)),
+        "0",
+        "its weight is of torch.float8_e4m3fn; layers",
+    ),
     (Scaled, "", "of four rows it computes something else"),
     (LayerScaled, "", "it has scale of its own, which an MLP of these parts does not use"),
     (lambda: LlamaMLP(act=nn.Softplus()), "", "its activation is a Softplus, which is not known"),
@@ -367,6 +389,15 @@ def test_parts_with_hooks_are_called(block):
     }
     block(X)
     assert len(seen) == 1
+
+
+def sparsify(mlp, name):
+    layer = getattr(mlp, name)
+    layer.weight = nn.Parameter(layer.weight.detach().to_sparse_csr(), requires_grad=False)
+
+
+def quantize_gate(mlp, name):
+    quantize(getattr(mlp, name), "gate_proj")
 
 
 def extents_of(layer):
@@ -461,6 +492,71 @@ def patch_and_back(mlp, name):
     del module._old_forward
 
 
+class Quantized(torch.Tensor):
+    """int8 with a scale, as torchao's weights: it computes torch.nn.functional.linear, and no other product."""
+
+    @staticmethod
+    def __new__(cls, values, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype, device=values.device)
+
+    def __init__(self, values, scale):
+        self.values, self.scale = values, scale
+
+    @classmethod
+    def of(cls, weight):
+        scale = weight.abs().amax() / 127
+        return cls((weight / scale).round().to(torch.int8), scale)
+
+    def dequantized(self):
+        return self.values.to(self.scale.dtype) * self.scale
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in (F.linear, torch.addmm):
+            return func(*[x.dequantized() if isinstance(x, cls) else x for x in args], **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        if func in (
+            torch.ops.aten.detach.default,
+            torch.ops.aten.clone.default,
+            torch.ops.aten._to_copy.default,
+        ):
+            return cls(args[0].values, args[0].scale)
+        raise NotImplementedError(f"{func}")
+
+
+class Packed(nn.Parameter):
+    """Bytes that stand for something else, as GGUF's and bitsandbytes' parameters."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if func in (F.linear, torch.addmm):
+                args = [2 * x.as_subclass(torch.Tensor) if isinstance(x, cls) else x for x in args]
+            return func(*args, **(kwargs or {}))
+
+
+class Marked(nn.Parameter):
+    """A parameter of another class that computes what torch's does."""
+
+
+def quantize(mlp, name):
+    layer = getattr(mlp, name)
+    layer.weight = nn.Parameter(Quantized.of(layer.weight.detach()), requires_grad=False)
+
+
+def pack(mlp, name):
+    layer = getattr(mlp, name)
+    layer.weight = Packed(layer.weight.detach().clone(), requires_grad=False)
+
+
+def mark(mlp, name):
+    layer = getattr(mlp, name)
+    layer.weight = Marked(layer.weight.detach().clone())
+
+
 def other_class(mlp, name):
     module = getattr(mlp, name)
     module.__class__ = type(
@@ -507,7 +603,7 @@ def act_of(mlp):
 CHANGES_OF_LAYERS = (
     adapt, prune, parametrize, norm_by_hook, norm_by_parametrization, hook, hook_with_keywords, hook_before,
     hook_backward, hook_before_backward, patch, patch_as_accelerate, patch_and_back, other_class, without_bias,
-    other_layer,
+    other_layer, quantize, pack, mark,
 )  # fmt: skip
 CHANGES_OF_MLPS = (
     other_activation,
@@ -736,6 +832,102 @@ def test_a_gated_mlp_whose_layer_is_adapted():
             change(model, name)
             model.double()
         close(outcome(mlp), outcome(plain))
+
+
+class Logged(torch.Tensor):
+    """An input that notes what is computed with it."""
+
+    called: ClassVar[list] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.called.append(func)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("make", KINDS[:-1])
+def test_an_input_of_another_class(make):
+    """torch's own operations see it, and the result is of that class."""
+    plain = make().double().eval()
+    used = copy.deepcopy(plain)
+    use(used)
+    called = []
+    for model in (plain, used):
+        Logged.called.clear()
+        found = model(X.as_subclass(Logged))
+        assert type(found) is Logged
+        close([found.as_subclass(torch.Tensor)], [plain(X)])
+        called.append(list(Logged.called))
+    assert F.linear in called[0] + [F.linear] * (torch.addmm in called[0])
+    assert called[1] == called[0]
+
+
+@pytest.mark.parametrize("make", KINDS[:-1])
+def test_inputs_and_types_that_kernels_do_not_serve(make):
+    """What torch computes before `use`, it computes after it: other types, sparse weights, nested inputs."""
+    plain = make().double().eval()
+    used = copy.deepcopy(plain)
+    use(used)
+    for convert in (lambda model: model.to(torch.complex64), lambda model: model.to("meta")):
+        models = [convert(copy.deepcopy(model)) for model in (plain, used)]
+        weight = next(models[0].parameters())
+        x = X.to(weight.device, weight.dtype)
+        found = []
+        for model in models:
+            try:
+                found.append(model(x))
+            except (RuntimeError, UnsupportedError) as error:  # torch has no such gelu
+                found.append(type(error))
+        assert isinstance(found[0], torch.Tensor) == isinstance(found[1], torch.Tensor)
+        if isinstance(found[0], torch.Tensor):
+            assert (found[0].shape, found[0].dtype, found[0].device) == (
+                found[1].shape,
+                found[1].dtype,
+                found[1].device,
+            )
+    if isinstance(plain, nn.Linear):
+        nested = torch.nested.nested_tensor([X[0, :1], X[0]])
+        close(used(nested).unbind(), plain(nested).unbind())
+        for model in (plain, used):
+            model.weight = nn.Parameter(model.weight.detach().to_sparse_csr(), requires_grad=False)
+        close([used(X[0])], [plain(X[0])])
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    """One process, as a mesh of devices."""
+    distributed = pytest.importorskip("torch.distributed", reason="torch has no distributed package")
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("gloo is not available")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("error:FSDP2-wrapped module:UserWarning")
+@pytest.mark.parametrize("is_before", [False, True])
+def test_layers_that_are_sharded(mesh, is_before):
+    """Tensor parallelism has distributed weights and hooks; FSDP gathers the weights in a call."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    styles = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
+    ways = (
+        lambda model: parallelize_module(model, mesh, styles),
+        lambda model: fully_shard(model, mesh=mesh),
+    )
+    for shard in ways:
+        plain = LlamaMLP().double()
+        used, expected = copy.deepcopy(plain), outcome(plain)
+        steps = [use, shard]
+        for step in reversed(steps) if is_before else steps:
+            found = step(used)
+            if is_before and not isinstance(found, nn.Module):
+                assert "its weight is a DTensor" in found.left["gate_proj"]
+        assert isinstance(used.gate_proj.weight, DTensor)
+        found = outcome(used)
+        close([x.full_tensor() if isinstance(x, DTensor) else x for x in found], expected)
 
 
 def test_dropout_stays_dropout(block):
