@@ -110,6 +110,18 @@ def test_a_plan_of_the_caller(launched):
         gemm(A[None], B[None], plan=wanted)
 
 
+def test_factors_of_alpha_0_are_not_read(launched):
+    """The kernel is launched on no columns of A and no rows of B."""
+    c, out = torch.ones(8, 16), torch.empty(8, 16)
+    assert gemm(A, B, c=c, alpha=0, beta=2.0, out=out) is out
+    a, b, *_, alpha, beta = launched[-1].calls[-1]
+    assert (a.shape, b.shape, alpha, beta) == ((8, 0), (0, 16), 1.0, 2.0)
+    gemm(A[None], B[None], alpha=0.0)
+    assert launched[-1].calls[-1][0].shape == (1, 8, 0)
+    with pytest.raises(UnsupportedError, match="a has 12 columns, b has 11 rows"):
+        gemm(A, B[:11], alpha=0)
+
+
 def test_nothing_is_launched_for_an_empty_result(launched):
     assert gemm(torch.randn(0, 12), B).shape == (0, 16)
     assert gemm(torch.randn(0, 8, 12), torch.randn(0, 12, 4)).shape == (0, 8, 4)

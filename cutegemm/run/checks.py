@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from cutegemm.choose.sm90.choice import ACCUMULATIONS
@@ -225,6 +226,21 @@ def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
                 f"{_are(wanting)} to have gradients; into a given out nothing is recorded. Leave out away, pass "
                 f"{detached}, or call it under torch.no_grad()."
             )
+    return found
+
+
+def wrong_numbers(given: Mapping[str, Any]) -> list[str]:
+    """Return the rules that alpha and beta break: a real number is expected, or a tensor of one.
+
+    >>> wrong_numbers({"alpha": 2j, "beta": 1})
+    ['alpha = 2j; a real number is expected.']
+    """
+    found = []
+    for name, x in given.items():
+        if isinstance(x, Real) or type(x).__name__ in ("SymFloat", "SymInt"):  # as graphs name numbers
+            continue
+        if not (hasattr(x, "numel") and x.numel() == 1 and not x.is_complex()):
+            found.append(f"{name} = {x!r}; a real number is expected.")
     return found
 
 

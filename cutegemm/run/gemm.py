@@ -130,14 +130,15 @@ def gemm(
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
-    """alpha * a @ b + beta * c, or what an epilogue makes of a @ b, on a CUDA device.
+    """Return alpha * a @ b + beta * c, or what an epilogue makes of a @ b, on a CUDA device.
 
     a, b     M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
              float32, float64, float16 or bfloat16; on Hopper also float8 and int8, from Ada on float8 that lies
              along K. On Hopper one may be float8_e4m3fn and the other float8_e5m2. Any strides; where neither of
              the last two is 1, a copy is made, and a `CopyWarning` says so
-    c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; read where
-             beta is not 0, and then needed
+    c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; needed if
+             beta is not 0
+    alpha, beta   numbers. As in BLAS, what is multiplied by 0 is not read: NaN in a, b or c does not count then
     out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
              int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32 is
              exact. What is past the largest float8 becomes that. It may be c; it must not overlap a or b
@@ -207,6 +208,9 @@ def gemm(
         call = found
     if (beta != 0 and c is None) or (out is not None and out.requires_grad):
         _check_values(a, b, c, out, beta)
+    if alpha == 0:  # a and b are not read
+        a, b = a[..., :0], b[..., :0, :]
+        return gemm(a, b, c=c, beta=beta, out=out, out_dtype=out_dtype, varying_rows=varying_rows)
     result = out
     if out is None:
         result = call.new()
@@ -215,6 +219,7 @@ def gemm(
     try:
         call.into(a, b, c, result, alpha, beta)
     except (TypeError, ValueError, RuntimeError) as error:
+        _check_numbers(a, b, alpha, beta)
         raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.kernel}: {error}") from error
     if out is not None:
         call.written(out)
@@ -248,6 +253,14 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
     from cutegemm.run.prepare import named
 
     wrong = wrong_values(named(a, b, c, out), beta)
+    if wrong:
+        raise refused(a, b, wrong)
+
+
+def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
+    from cutegemm.run.checks import refused, wrong_numbers
+
+    wrong = wrong_numbers({"alpha": alpha, "beta": beta})
     if wrong:
         raise refused(a, b, wrong)
 

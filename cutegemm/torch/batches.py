@@ -67,15 +67,15 @@ def batched_gemm(
     length = () if rank == 2 else (rows.shape[1],)
 
     def in_front(x: torch.Tensor, dim: int | None, own: int) -> torch.Tensor:
-        """(vmap's batch, its own batch, matrix), then both batches as one."""
+        """Return (both batches as one, matrix) of an operand: vmap's batch `dim`, and its own of `own` dimensions."""
         x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
         while x.dim() < own + 1:
             x = x.unsqueeze(1)
-        return x.expand(size, *length, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        return x.expand(size, *length, *x.shape[-2:]).flatten(0, -3)
 
     whole = [in_front(x, dim, rank) for x, dim in zip(b, of_b, strict=True)]
     given = [in_front(x, dim, rank) for x, dim in zip(operands, of_operands, strict=True)]
-    found = product(rows.reshape(-1, *rows.shape[-2:]), whole, given)
+    found = product(rows.flatten(0, -3), whole, given)
     results = [each.unflatten(0, (size, *length)) for each in found]
     return results, [0] * len(results)
 

@@ -10,9 +10,16 @@ import torch
 
 from cutegemm.run import torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
-from cutegemm.run.checks import refused, wrong_choices, wrong_devices, wrong_dtypes, wrong_extents
+from cutegemm.run.checks import (
+    refused,
+    wrong_choices,
+    wrong_devices,
+    wrong_dtypes,
+    wrong_extents,
+    wrong_numbers,
+)
 from cutegemm.torch import library as library  # the operators are registered by it
-from cutegemm.torch.launch import LINEAR, PLAIN, SCALED
+from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, factors_read
 from cutegemm.torch.product import product
 from cutegemm.torch.refusals import wrong_gradients
 from cutegemm.torch.route import as_autocast
@@ -43,6 +50,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
     if out is not None:
+        a, (b,) = factors_read(a, (b,), text, scalars)
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(how))
         return out
     out_dtype = given["out_dtype"]
@@ -54,8 +62,8 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
 
 
 def wrong_values(given: Mapping[str, Any]) -> list[str]:
-    """Return the rules that values break: a c that is not passed, derivatives of what is written to `out`."""
-    found = []
+    """Return the rules that values break: numbers, a c that is not passed, derivatives of what is written to `out`."""
+    found = wrong_numbers({name: given[name] for name in BLAS_SCALARS})
     if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
         found.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
     tensors = {name: given[name] for name in ("a", "b", "c")}

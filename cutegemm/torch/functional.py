@@ -16,6 +16,7 @@ import torch
 
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.run.calls import Calls
+from cutegemm.run.checks import wrong_numbers
 from cutegemm.run.gemm import gemm, layer
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.activations import (
@@ -36,6 +37,7 @@ from cutegemm.torch.launch import (
     SCALED,
     compute,
     dgated_of,
+    factors_read,
 )
 from cutegemm.torch.product import layered, product
 from cutegemm.torch.pullback import ACC
@@ -44,6 +46,7 @@ from cutegemm.torch.refusals import (
     wrong_factors,
     wrong_gradients,
     wrong_operand,
+    wrong_operand_dtypes,
     wrong_out_dtype,
     wrong_product,
     wrong_tensors,
@@ -119,10 +122,14 @@ def addmm(
     alpha: float = 1.0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return beta * input + alpha * (mat1 @ mat2), as torch.addmm. If beta is 0, input is not read.
+    """Return beta * input + alpha * (mat1 @ mat2), as torch.addmm.
+
+    As in BLAS, what is multiplied by 0 is not read: input if beta is 0, mat1 and mat2 if alpha is 0. NaN and infinity
+    in them do not count.
 
     input        (N,), (M, 1), (M, N) or one element: what broadcasts to M x N
     mat1, mat2   M x K and K x N
+    beta, alpha  real numbers
     out_dtype, out, raises   as of `mm`
 
     >>> addmm(torch.tensor([1.0, 2.0]), torch.ones(1, 3), torch.ones(3, 2), beta=10)
@@ -137,7 +144,9 @@ def addmm(
         if mat1.dim() == mat2.dim() == 2:
             shape = (mat1.shape[0], mat2.shape[1])
             rules += wrong_operand("input", input, shape) + _wrong_out(out, shape, mat1)
+        rules += wrong_operand_dtypes(mat1, input=input)
         rules += wrong_gradients(given, out)
+    rules += wrong_numbers({"beta": beta, "alpha": alpha})
     refuse("addmm", given, rules)
     operands, numbers, text = (input,), (float(alpha), float(beta)), LINEAR
     if beta == 0:
@@ -154,11 +163,11 @@ def addmm(
 def linear(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None
 ) -> torch.Tensor:
-    """act(x @ w.T + bias), as torch.nn.functional.linear.
+    """Return act(x @ w.T + bias), as torch.nn.functional.linear.
 
     x            (..., K)
     w            N x K
-    bias         (N,)
+    bias         (N,), of a floating type, which may be another one than that of x
     activation   None, "relu", "relu_sq", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"
     returns      (..., N)
     raises       UnsupportedError with every rule that is broken
@@ -178,11 +187,11 @@ def linear(
             )  # fmt: skip
             call = _layers.found.get(key)
             if call is None:
+                _check_linear(x, w, bias, activation)
                 call = _layer(x, w, bias, activation)
                 _layers.keep(key, call)
             return call(x, w, bias)
-        except (CutegemmError, KeyError):
-            _check_linear(x, w, bias, activation)  # which says it of these arguments, where it is of them
+        except CutegemmError:
             raise
         except (TypeError, ValueError, RuntimeError) as error:
             _check_linear(x, w, bias, activation)
@@ -257,6 +266,7 @@ def gemm_act(
         *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("bias", bias, (*a.shape[:-1], b.shape[-1])),
         *wrong_operand("c", c, (*a.shape[:-1], b.shape[-1])),
+        *wrong_operand_dtypes(a, bias=bias, c=c),
     ]
     refuse("gemm_act", given, rules)
     named = {name: x for name, x in (("bias", bias), ("c", c)) if x is not None}
@@ -314,7 +324,8 @@ def gemm_gated(
             f"b is a pair of {tuple(parts[0].shape)} and {tuple(parts[1].shape)}, interleaved = {interleaved}; two "
             "halves of one shape are expected. Pass one matrix where they are interleaved."
         )
-    rules += wrong_operand("bias", bias, (*a.shape[:-1], n)) if not rules else []
+    if not rules:
+        rules = wrong_operand("bias", bias, (*a.shape[:-1], n)) + wrong_operand_dtypes(a, bias=bias)
     refuse("gemm_gated", given, rules)
     names = () if bias is None else ("bias",)  # type: ignore[assignment]
     text = gated(activation, names, interleaved, store_preact)
@@ -349,6 +360,7 @@ def gemm_dact(
         *wrong_activation(activation, ACTIVATIONS),
         *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("preact", preact, (*a.shape[:-1], b.shape[-1])),
+        *wrong_operand_dtypes(a, preact=preact),
     ]
     refuse("gemm_dact", given, rules)
     found = product(a, (b,), dactivated(activation), (preact,), (), out_dtype)
@@ -387,6 +399,8 @@ def gemm_dgated(
         rules.append(
             f"preact has shape {tuple(preact.shape)}; {tuple(expected)} is expected, of gate and up."
         )
+    if not rules:
+        rules = wrong_operand_dtypes(a, preact=preact)
     refuse("gemm_dgated", given, rules)
     if interleaved:
         gate, up = (x.contiguous() for x in (preact[..., 0::2], preact[..., 1::2]))
@@ -415,7 +429,8 @@ def _into(
     operands: tuple[torch.Tensor, ...],
     scalars: tuple[float, ...],
 ) -> torch.Tensor:
-    """The product where the caller wants it."""
+    """Write the product to memory of the caller, and return it."""
+    a, (b,) = factors_read(a, (b,), text, scalars)
     if route_of(a, b, out, *operands) is Route.DIRECT:
         compute(a, (b,), text, operands, scalars, out=out)
     elif text == PLAIN:
@@ -484,4 +499,5 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
                 rules.append(f"x has rows of {x.shape[-1]}, w of {w.shape[1]}; both are K.{turned}")
             if bias is not None and tuple(bias.shape) != (w.shape[0],):
                 rules.append(f"bias has shape {tuple(bias.shape)}; {(w.shape[0],)} is expected.")
+        rules += wrong_operand_dtypes(x, bias=bias)
     refuse("linear", given, rules)

@@ -143,6 +143,18 @@ def compute(
     return list(found) if isinstance(found, tuple) else [found]
 
 
+def factors_read(
+    a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return the factors that are read: of an alpha of 0 none of their elements, so that no NaN of theirs counts.
+
+    scalars   numbers of the epilogue; alpha is the first of `SCALED` and `LINEAR`
+    """
+    if text not in (SCALED, LINEAR) or scalars[0] != 0:
+        return a, b
+    return a[..., :0], tuple([part[..., :0, :] for part in b])
+
+
 def by_torch(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -17,7 +17,7 @@ from cutegemm.torch.activations import ACTIVATIONS, GATED, dactivated, wrong_act
 from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
 from cutegemm.torch.product import by_dgated, layered, product
-from cutegemm.torch.refusals import refuse, wrong_factors, wrong_tensors
+from cutegemm.torch.refusals import refuse, wrong_factors, wrong_operand_dtypes, wrong_tensors
 from cutegemm.torch.route import Route, as_autocast, reshaped, route_of, rows_of
 
 Weights = tuple[torch.Tensor, ...]
@@ -86,6 +86,7 @@ def _check(x: Any, parts: tuple[Any, ...], down: Any, activation: Any, up_bias: 
                 bias = biases[name]
                 if bias is not None and tuple(bias.shape) != (extent,):
                     rules.append(f"{name} has shape {tuple(bias.shape)}; {(extent,)} is expected.")
+        rules += wrong_operand_dtypes(x, **biases)
     refuse("mlp", {**given, **biases}, rules)
 
 

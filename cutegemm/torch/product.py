@@ -12,7 +12,16 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import How
 from cutegemm.torch.activations import activated, gated
 from cutegemm.torch.gradients import Call, Extents, gradients, saved, with_kept
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, PLAIN, by_torch, compute, dgated_by_torch, dgated_of
+from cutegemm.torch.launch import (
+    AS_CHOSEN,
+    OF_LAYER,
+    PLAIN,
+    by_torch,
+    compute,
+    dgated_by_torch,
+    dgated_of,
+    factors_read,
+)
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import formula
 
@@ -32,6 +41,7 @@ def product(
     text       the epilogue: see `text`
     operands   of the epilogue, which broadcast against D; `scalars` come behind them
     """
+    a, b = factors_read(a, b, text, scalars)
     route = route_of(a, *b, *operands)
     if route is Route.DIRECT:
         return compute(a, b, text, operands, scalars, out_dtype, how)

@@ -9,7 +9,7 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.graph import carried
-from cutegemm.run.torch_ops import FLOAT8, RESULTS
+from cutegemm.run.torch_ops import DTYPES, FLOAT8, RESULTS
 
 
 def refuse(called: str, given: Mapping[str, Any], rules: Sequence[str]) -> None:
@@ -94,6 +94,25 @@ def wrong_product(
         found.append(
             f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
         )
+    return found
+
+
+def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> list[str]:
+    """Return the rules that the types of operands of an epilogue break.
+
+    a   the first factor. If it is floating, operands are floating, of any type that a kernel reads; torch refuses
+        integers too. If it is int8, operands may also be int8 or int32
+    """
+    found = []
+    of_floats = a.dtype.is_floating_point
+    for name, x in operands.items():
+        if x is None or (x.dtype in DTYPES and (x.dtype.is_floating_point or not of_floats)):
+            continue
+        kind = str(x.dtype).removeprefix("torch.")
+        wanted, remedy = "float64, float32, float16, bfloat16 or float8", str(a.dtype)
+        if not of_floats:
+            wanted, remedy = f"{wanted}, or int32 or int8", "torch.float32"
+        found.append(f"{name} is of {kind}; {wanted} is expected. Pass {name}.to({remedy}).")
     return found
 
 

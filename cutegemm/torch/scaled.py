@@ -13,7 +13,7 @@ from cutegemm.run.calls import How
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.launch import AS_CHOSEN
 from cutegemm.torch.product import product
-from cutegemm.torch.refusals import refuse, wrong_product, wrong_tensors
+from cutegemm.torch.refusals import refuse, wrong_operand_dtypes, wrong_product, wrong_tensors
 
 # Members of torch.nn.functional.ScalingType and SwizzleType, each at the index that is its value. torch has the enums
 # from 2.10 on.
@@ -107,6 +107,7 @@ def scaled_mm(
             rules += _wrong_scale("scale_b", scales["scale_b"], recipes["scale_b"], n, "column of mat_b")
             if bias is not None and tuple(bias.shape) != (n,):
                 rules.append(f"bias has shape {tuple(bias.shape)}; {(n,)} is expected.")
+        rules += wrong_operand_dtypes(mat_a, bias=bias)
     refuse("scaled_mm", given, rules)
     shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
     operands = [

@@ -176,6 +176,50 @@ def test_derivatives_by_torchs_checks(name):
     assert torch.autograd.gradgradcheck(function, tensors, check_batched_grad=True)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_factors_of_alpha_0_are_not_read(dtype):
+    """As torch.addmm does it (2.11, cuBLAS of CUDA 13.0), but for a row; NaN in them does not count."""
+    a, b = on_gpu(72, 136, dtype=dtype), on_gpu(136, 264, seed=1, dtype=dtype)
+    a[0, 0], b[0, 0] = torch.nan, torch.inf
+    for shape in ((72, 264), (264,), (72, 1), ()):
+        c = on_gpu(*shape, seed=2, dtype=dtype)
+        want = (0.5 * c).expand(72, 264)
+        out = torch.full((72, 264), torch.nan, dtype=dtype, device="cuda")
+        assert torch.equal(addmm(c, a, b, beta=0.5, alpha=0), want)
+        assert torch.equal(addmm(c, a, b, beta=0.5, alpha=0, out=out), want)
+        found = addmm(c.clone().requires_grad_(), a, b.clone().requires_grad_(), beta=0.5, alpha=0)
+        assert torch.equal(found.detach(), want)
+    tile = on_gpu(72, 264, seed=2, dtype=dtype)
+    assert torch.equal(cutegemm.gemm(a, b, c=tile, alpha=0, beta=0.5), 0.5 * tile)
+    assert torch.equal(torch.addmm(tile, a, b, beta=0.5, alpha=0), 0.5 * tile)
+    assert not cutegemm.gemm(a, b, alpha=0).any()
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.bool])
+def test_operands_of_a_type_that_is_not_floating(kind):
+    x, w = on_gpu(8, 16), on_gpu(24, 16, seed=1)
+    row, tile = torch.ones(24, device="cuda").to(kind), torch.ones(8, 24, device="cuda").to(kind)
+    for call in (
+        lambda: linear(x, w, row),
+        lambda: linear(x, w.clone().requires_grad_(), row),
+        lambda: addmm(tile, x, w.t()),
+        lambda: gemm_act(x, w.t(), row),
+        lambda: gemm_gated(x, w.t(), row),
+        lambda: gemm_dact(x, w.t(), tile),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=r"float16, bfloat16 or float8 is expected\. Pass .*bfloat16"
+        ):
+            call()
+
+
+def test_numbers_that_are_not_real():
+    a, b = on_gpu(8, 16), on_gpu(16, 24)
+    for call in (lambda: cutegemm.gemm(a, b, alpha=2j), lambda: addmm(a.new_ones(24), a, b, alpha=2j)):
+        with pytest.raises(UnsupportedError, match="alpha = 2j; a real number is expected"):
+            call()
+
+
 def test_gemm_under_autocast():
     """Factors and c are cast as torch.addmm's are; operands of an epilogue, results and an out are not."""
     a, b, c = (on_gpu(*shape, dtype=torch.float32) for shape in ((64, 96), (96, 128), (64, 128)))

@@ -66,6 +66,59 @@ def test_products():
     assert torch.equal(missing.grad, torch.zeros_like(missing))
 
 
+@pytest.mark.parametrize("shape", [(4, 8), (8,), ()])
+def test_factors_of_alpha_0_are_not_read(shape):
+    """As BLAS has it, and torch.addmm on CUDA but for a row (torch 2.11): NaN and infinity in them do not count."""
+    a, b, c = normal(4, 6), normal(6, 8, seed=1), normal(*shape, seed=2)
+    a[0, 0], b[0, 0] = torch.nan, torch.inf
+    want = (2 * c).expand(4, 8)
+    close([addmm(c, a, b, alpha=0, beta=2)], [want])
+    close([addmm(c, a, b, alpha=0, beta=2, out=torch.empty(4, 8, dtype=torch.float64))], [want])
+    close([addmm(torch.full_like(c, torch.nan), a, b, alpha=0, beta=0)], [torch.zeros_like(want)])
+    given = [t.requires_grad_() for t in (c, a, b)]
+    call = lambda *t: addmm(*t, alpha=0, beta=2)  # noqa: E731
+    for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        found = run(*given)
+        by_c, by_a, by_b = torch.autograd.grad(found, given, torch.ones_like(found))
+        close([found, by_c], [want, torch.full_like(c, 2 * 32 / c.numel())])
+        assert not by_a.any()
+        assert not by_b.any()
+    assert (
+        torch.func.jvp(lambda b: call(c.detach(), a.detach(), b), (b.detach(),), (b.detach(),))[1].eq(0).all()
+    )
+    batch = torch.vmap(call, (None, 0, None))(c.detach(), a.detach().expand(3, 4, 6), b.detach())
+    close([batch], [want.expand(3, 4, 8)])
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.bool, torch.complex64])
+def test_operands_of_a_type_that_is_not_floating(kind):
+    """Refused on every device, as torch refuses them; what is said of a GPU is that no kernel reads them."""
+    x, w, row, tile = torch.ones(2, 4), torch.ones(6, 4), torch.ones(6).to(kind), torch.ones(2, 6).to(kind)
+    for name, call in (
+        ("bias", lambda: linear(x, w, row)),
+        ("input", lambda: addmm(tile, x, w.t())),
+        ("bias", lambda: gemm_act(x, w.t(), row)),
+        ("c", lambda: gemm_act(x, w.t(), None, tile)),
+        ("bias", lambda: gemm_gated(x, w.t(), row)),
+        ("preact", lambda: gemm_dact(x, w.t(), tile)),
+        ("preact", lambda: gemm_dgated(x, w.t()[:, :3], tile)),
+        ("up_bias", lambda: cutegemm.mlp(x, w, w.t(), "relu", row)),
+        ("bias", lambda: scaled_mm(x.to(A8.dtype), w.t().to(A8.dtype), ONE, 0, ONE, 0, bias=row)),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=rf"{name} is of {str(kind)[6:]}; float64.*Pass {name}\.to\("
+        ):
+            call()
+    assert linear(x, w, torch.ones(6).half()).dtype == torch.float32  # of a floating type of its own
+
+
+def test_an_integer_beside_integers():
+    a, b = torch.ones(2, 4).char(), torch.ones(4, 6).char()
+    assert addmm(torch.ones(6).int(), a, b).eq(5).all()
+    with pytest.raises(UnsupportedError, match=r"input is of int64; .* or int32 or int8 is expected"):
+        addmm(torch.ones(6).long(), a, b)
+
+
 def test_batches():
     a, b = normal(3, 4, 6, grad=True), normal(3, 6, 5, seed=1, grad=True)
     close([bmm(a, b)], [a @ b])
@@ -273,6 +326,8 @@ REFUSED = [
     (lambda: mm(A, B, out=torch.empty(4, 7)), r"out has shape \(4, 7\); \(4, 8\) is expected"),
     (lambda: bmm(A.expand(2, 4, 6), B.expand(3, 6, 8)), "a is a batch of 2, b of 3; they must be of one length"),
     (lambda: addmm(normal(3), A, B), r"input has shape \(3,\); a number, \(8,\), \(4, 1\), \(4, 8\)"),
+    (lambda: addmm(A, A, B, alpha=2j, beta="2"), r"(?s)beta = '2'; a real number is expected.*alpha = 2j; a real"),
+    (lambda: addmm(A, A, B, alpha=normal(2)), r"alpha = tensor\(\[.*; a real number is expected"),
     (lambda: linear(A, B), "x has rows of 6, w of 8; both are K. Pass w.t"),
     (lambda: linear(A, B.t(), normal(6)), r"bias has shape \(6,\); \(8,\) is expected"),
     (lambda: linear(A, B.t(), None, "mish"), "activation = 'mish'; None, 'relu', .*'gelu_new'.* are there"),

@@ -175,6 +175,10 @@ def test_vmap():
     close([nested], [x[None] @ w.mT[:, None]])
     pairs = torch.vmap(bmm)(x[:, None].expand(3, 2, 5, 8), w.mT[:, None].expand(3, 2, 8, 6))
     close([pairs], [(x @ w.mT)[:, None].expand(3, 2, 5, 6)])
+    for dims in ((0, 0, 0), (0, None, None), (0, None, 0)):
+        none = [t[:0] if dim == 0 else t[0] for t, dim in zip((x, w, bias), dims, strict=True)]
+        assert torch.vmap(call, dims)(*none).shape == (0, 5, 6)
+    assert torch.vmap(bmm)(x[:0, None], w[:0, None].mT).shape == (0, 1, 5, 6)
 
 
 def test_operators_alone_under_vmap():
@@ -256,6 +260,19 @@ def test_gemm_under_autocast(on_cpu, is_compiled):
             out = torch.empty(5, 6)
             if is_compiled:
                 close([gemm(a, b, out=out)], [in_full], 1e-6)
+
+
+def test_alpha_0_and_wrong_numbers(on_cpu):
+    a, b, c = (normal(*shape, grad=True) for shape in ((5, 8), (8, 6), (5, 6)))
+    lost = torch.full_like(a, torch.nan).requires_grad_()
+    close([cutegemm.gemm(lost, b, c=c, alpha=0, beta=2.0)], [2 * c])
+    close([cutegemm.gemm(lost, b, alpha=0)], [torch.zeros_like(c)])
+    compiled = torch.compile(
+        lambda a, out: cutegemm.gemm(a, b.detach(), alpha=0, out=out), fullgraph=True, backend="eager"
+    )
+    close([compiled(lost.detach(), torch.ones(5, 6, dtype=a.dtype))], [torch.zeros_like(c)])
+    with pytest.raises(UnsupportedError, match="alpha = 2j; a real number is expected"):
+        cutegemm.gemm(a, b, alpha=2j)
 
 
 def test_gemm_with_gradients_is_refused_in_words_as_without():
