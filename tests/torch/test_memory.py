@@ -95,7 +95,7 @@ def test_results_have_memory_of_their_own(name):
 
 def test_results_of_other_types_have_memory_of_their_own():
     a, b = normal(4, 16).to(torch.float8_e4m3fn), normal(16, 16).to(torch.float8_e4m3fn)
-    check_results(lambda x: scaled_mm(a, b, x, x), [torch.ones(1)])
+    check_results(lambda x: scaled_mm(a, b, x, "TensorWise", x, "TensorWise"), [torch.ones(1)])
     check_results(lambda x: mm(a, b, out_dtype=torch.float32), [torch.ones(1)])
     check_results(lambda x: mm(x, x), [torch.ones(16, 16, dtype=torch.bfloat16)])
 
