@@ -81,6 +81,7 @@ from cutegemm.layout.tiling import (
     zipped_product,
 )
 
+hooks.composition.register(composition)
 hooks.parse.register(parse)
 
 __all__ = [

@@ -12,7 +12,16 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import coordinates, f2
-from cutegemm.layout.inttuple import as_int_tuple, as_tuples, idx2crd, map_leaves, refill, unflatten
+from cutegemm.layout.inttuple import (
+    as_tuples,
+    idx2crd,
+    integer_of,
+    map_leaves,
+    refill,
+    shown,
+    unflatten,
+    wrong_kind,
+)
 from cutegemm.layout.layout import MAX_TABLE, Layout, _text, at_indices, gathered
 from cutegemm.layout.modes import AnyLayout, get, on_layout
 from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
@@ -20,6 +29,7 @@ from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 from cutegemm.layout.tensor import Tensor
 
 L = TypeVar("L", Layout, ComposedLayout, Tensor)
+_FILTER_ZEROS = "filter_zeros(layout, target_profile)"
 
 
 def coalesce(layout: L, target_profile: Any = None) -> L:
@@ -38,8 +48,10 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
     Layout((8, 6), (1, 8))
     """
     if type(layout) is not Layout:
-        return on_layout(coalesce, layout, target_profile)
+        return on_layout("coalesce(layout, target_profile): layout", coalesce, layout, target_profile)
     target_profile = as_tuples(target_profile)
+    if target_profile is not None:
+        _require_profile("coalesce(layout, target_profile): target_profile", target_profile)
     if isinstance(target_profile, tuple):
         if len(target_profile) > len(layout):
             raise LayoutError(
@@ -54,6 +66,18 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
         return from_flat(*coalesced(*layout.flat(), keep_last=False))
     except XorArithmetic:
         return f2.coalesce(layout)
+
+
+def _require_profile(what: str, profile: Any) -> None:
+    """Check that a profile is an integer, a stride, None or a tuple of profiles.
+
+    raises   LayoutError for one that is or holds anything else
+    """
+    if isinstance(profile, tuple):
+        for part in profile:
+            _require_profile(what, part)
+    elif not (profile is None or isinstance(profile, (ScaledBasis, F2)) or integer_of(profile) is not None):
+        raise wrong_kind(what, profile, "an integer, None or a tuple of them")
 
 
 def _modes_of(layout: Layout) -> str:
@@ -95,13 +119,17 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
     Layout((2, 6, 1), (1, 2, 0))
     """
     if type(layout) is not Layout:
-        return on_layout(filter_zeros, layout, target_profile)
-    profile = layout.stride if target_profile is None else as_tuples(target_profile)
+        return on_layout(f"{_FILTER_ZEROS}: layout", filter_zeros, layout, target_profile)
+    profile = layout.stride
+    if target_profile is not None:
+        profile = as_tuples(target_profile)
+        _require_profile(f"{_FILTER_ZEROS}: target_profile", profile)
     try:
         shape = map_leaves(lambda s, p: 1 if stands_still(p) else s, layout.shape, profile)
     except LayoutError:
         raise LayoutError(
-            f"filter_zeros: the profile {_text(profile)} is not congruent with {layout}."
+            f"{_FILTER_ZEROS}: target_profile {_text(profile)} is not congruent with {layout}. Give one entry for each "
+            "extent, in the same hierarchy."
         ) from None
     return Layout._of(shape, layout.stride)
 
@@ -119,7 +147,7 @@ def filter(layout: L) -> L:
     Layout(12, 1)
     """
     if type(layout) is not Layout:
-        return on_layout(filter, layout)
+        return on_layout("filter(layout): layout", filter, layout)
     return coalesce(filter_zeros(layout))
 
 
@@ -156,10 +184,10 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
     """
     if isinstance(lhs, Swizzle):
         if not isinstance(rhs, Layout):
-            raise LayoutError(f"composition: {lhs} is composed with a Layout, not with {rhs!r}.")
+            raise wrong_kind(f"composition(lhs, rhs): lhs is the swizzle {lhs}, and rhs", rhs, "a Layout")
         return ComposedLayout(lhs, 0, rhs)
     if type(lhs) is not Layout:
-        return on_layout(composition, lhs, rhs)
+        return on_layout("composition(lhs, rhs): lhs", composition, lhs, rhs)
     if type(rhs) is Layout:
         try:
             return _compose(lhs, rhs)
@@ -178,7 +206,14 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
             f"composition: {rhs} cannot stand to the right of {lhs}; no composed layout has its swizzle in "
             "the middle. Apply it on the left."
         )
-    return composition(lhs, Layout(as_int_tuple(rhs, "composition: tiler")))
+    count = integer_of(rhs)
+    if count is None:
+        raise wrong_kind("composition(lhs, rhs): rhs", rhs, "a Layout, an integer, None or a tuple of them")
+    if count < 0:
+        raise LayoutError(
+            f"composition(lhs, rhs): rhs = {shown(count)} is negative. Give the size of a tile."
+        )
+    return composition(lhs, Layout(count))
 
 
 def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, map_leaves, unflatten
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, map_leaves, unflatten, wrong_kind
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.stride import ScaledBasis
+
+_ORDERED = "make_ordered_layout(shape, order)"
 
 
 def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
@@ -24,14 +26,17 @@ def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> La
     """
     given: Any = shape
     if not isinstance(given, Layout):
-        if type(given) not in (list, tuple) and isinstance(given, Iterable):
+        if isinstance(given, Iterable) and not isinstance(given, (list, tuple, str, bytes, Mapping)):
             given = tuple(given)
         if type(given) not in (list, tuple) or {*map(type, given)} != {Layout}:
-            return Layout(given, stride)
+            try:
+                return Layout(given, stride)
+            except LayoutError as error:
+                raise LayoutError(f"make_layout: {error}") from None
     if stride is not None:
         raise LayoutError(
-            f"make_layout: the stride {_text(stride)} is given beside layouts, which have strides of their own. "
-            "Give a shape and a stride, or layouts alone."
+            f"make_layout(shape, stride): stride {_text(stride)} is given together with layouts, which have strides of "
+            "their own. Give a shape and a stride, or only layouts."
         )
     return given if isinstance(given, Layout) else concatenate(given)
 
@@ -45,8 +50,8 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
     >>> make_ordered_layout((4, 2, 3), order=(1, 0, 2))
     Layout((4, 2, 3), (2, 1, 8))
     """
-    shape = as_int_tuple(shape, "make_ordered_layout: shape")
-    order = as_int_tuple(order, "make_ordered_layout: order")
+    shape = as_int_tuple(shape, f"{_ORDERED}: shape")
+    order = as_int_tuple(order, f"{_ORDERED}: order")
     ranks = flatten(_spread(order, shape))
     extents = flatten(shape)
     strides, running = [0] * len(extents), 1
@@ -61,8 +66,7 @@ def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutError(
-                f"make_ordered_layout: the order {_text(order)} does not fit the shape {_text(shape)}; "
-                "give one entry for each mode."
+                f"{_ORDERED}: order {_text(order)} does not fit shape {_text(shape)}. Give one entry for each mode."
             )
         return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
     return map_leaves(lambda _: order, shape)
@@ -79,7 +83,7 @@ def make_layout_like(layout: Layout) -> Layout:
     Layout((4, 8, 2), (2, 0, 1))
     """
     if type(layout) is not Layout:
-        raise LayoutError(f"make_layout_like: a Layout is expected, not {layout!r}.")
+        raise wrong_kind("make_layout_like(layout): layout", layout, "a Layout")
     if not layout.is_integral:
         kind = "strides over F2" if layout.is_xor else "coordinate strides"
         raise LayoutError(f"make_layout_like: {layout} has {kind}, which have no order.")
@@ -98,7 +102,7 @@ def make_identity_layout(shape: IntTuple) -> Layout:
     >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
     (1, (1, 2))
     """
-    shape = as_int_tuple(shape, "make_identity_layout: shape")
+    shape = as_int_tuple(shape, "make_identity_layout(shape): shape")
     return Layout(shape, identity_strides(shape, ()))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import algebra, coordinates, f2, inverses, tiling
-from cutegemm.layout.inttuple import as_int_tuple, product
+from cutegemm.layout.inttuple import as_int_tuple, product, shown
 from cutegemm.layout.layout import Layout, _text, concatenate
 from cutegemm.layout.modes import get, require_layout
 from cutegemm.layout.stride import ScaledBasis
@@ -33,13 +33,13 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
     name = operation if isinstance(operation, str) else getattr(operation, "__name__", str(operation))
     if name not in _STEPS:
         raise LayoutError(
-            f"explain: there are no steps for {name!r}; the operations are {', '.join(_STEPS)}."
+            f"explain(operation, *args): operation is {shown(operation)}; one of {', '.join(_STEPS)} is expected."
         )
     function = next(getattr(where, name) for where in (algebra, inverses, tiling) if hasattr(where, name))
     takes = len(signature(_STEPS[name]).parameters)
     if len(args) != takes:
         raise LayoutError(
-            f"explain: {name} takes {takes} argument{'s' if takes > 1 else ''}, {len(args)} are given."
+            f"explain(operation, *args): {name} takes {takes} argument{'s' if takes > 1 else ''}, not {len(args)}."
         )
     lines = _derivation(name, *args)
     try:
@@ -57,7 +57,7 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
         ]
     if name == "composition" and isinstance(first, Swizzle):
         return [f"composition: {first} stays on the left of {rest[0]}"]
-    require_layout("explain", first)
+    require_layout(f"explain(operation, *args): the first argument of {name}", first)
     try:
         title, steps = _STEPS[name](first, *rest)
     except (LayoutError, ZeroDivisionError):  # the operation itself says why, below

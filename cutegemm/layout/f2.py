@@ -11,7 +11,7 @@ Layouts" (2025), on layouts as matrices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,21 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.layout.inttuple import as_int_tuple, flatten, integer_of, unflatten
+from cutegemm.layout.inttuple import (
+    as_int_tuple,
+    as_integer,
+    flatten,
+    integer_of,
+    shown,
+    unflatten,
+    wrong_kind,
+)
 from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import MAX_SWIZZLE_BIT, ComposedLayout, Swizzle
 
-MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a swizzle, as a matrix
+MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a matrix
+_MAX_SEARCHED_BITS = 64  # of the offsets that `to_swizzled` looks for a swizzle of
 
 
 @dataclass(frozen=True)
@@ -40,14 +49,18 @@ class F2Matrix(hooks.Shown):
 
     columns: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        columns = self.columns
+        if not isinstance(columns, tuple) or any(integer_of(c) is None or c < 0 for c in columns):
+            raise wrong_kind("F2Matrix(columns): columns", columns, "a tuple of integers of 0 or more")
+
     def __call__(self, bits: int) -> int:
         """The image of a bit string."""
-        if integer_of(bits) is None or bits < 0:
+        value = as_integer(bits, "F2Matrix: bits")
+        if value < 0 or value >> len(self.columns):
             raise LayoutError(
-                f"F2Matrix: {bits!r} is no string of bits; an integer of 0 or more is expected."
+                f"F2Matrix: bits = {shown(value)} is not in [0, 2**{len(self.columns)}), the arguments of the matrix."
             )
-        if bits >> len(self.columns):
-            raise LayoutError(f"F2Matrix: {bits} has more than the {len(self.columns)} bits of its argument.")
         out = 0
         for place, column in enumerate(self.columns):
             if bits >> place & 1:
@@ -56,7 +69,7 @@ class F2Matrix(hooks.Shown):
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
         """First the other, then this one."""
-        _require_matrix("F2Matrix", other)
+        _require_matrix("F2Matrix @ other: other", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
     @property
@@ -115,8 +128,10 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
     cutegemm.errors.LayoutError: to_f2: (2,2):(1,1) is not linear over F2:
       at index 3 = 1 XOR 2 it gives 2, not 1 XOR 1 = 0.
     """
-    if bits is not None and (type(bits) is not int or not 0 <= bits <= MAX_BITS):
-        raise LayoutError(f"to_f2: bits = {bits!r}; an integer from 0 to {MAX_BITS} is expected.")
+    if bits is not None and type(bits) is not int:
+        raise wrong_kind("to_f2(layout, bits): bits", bits, "an integer or None")
+    if bits is not None and not 0 <= bits <= MAX_BITS:
+        raise LayoutError(f"to_f2(layout, bits): bits = {shown(bits)} is not in [0, {MAX_BITS}].")
     if isinstance(layout, Swizzle):
         touched = layout.base + layout.bits + abs(layout.shift)
         count = touched if bits is None else bits
@@ -131,7 +146,12 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
         width = max(outer.height, inner.base + inner.bits + abs(inner.shift))
         return to_f2(inner, width) @ outer
     if not isinstance(layout, Layout):
-        raise LayoutError(f"to_f2: a layout or a swizzle is expected, not {layout!r}.")
+        raise wrong_kind("to_f2(layout, bits): layout", layout, "a Layout, a ComposedLayout or a Swizzle")
+    total_bits = sum([extent.bit_length() - 1 for extent in layout.flat()[0]])
+    if total_bits > MAX_BITS:
+        raise LayoutError(
+            f"to_f2: {layout} has 2**{total_bits} coordinates or more; at most 2**{MAX_BITS} are allowed."
+        )
     columns: list[int] = []
     for extent, stride in zip(*layout.flat(), strict=True):
         if extent < 1 or extent & (extent - 1):
@@ -147,6 +167,8 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
 
 def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
     """Sums are XORs exactly where no two columns share a bit."""
+    if not _share_a_bit(columns):
+        return
     for i, first in enumerate(columns):
         for j in range(i + 1, len(columns)):
             if first & columns[j]:
@@ -156,6 +178,16 @@ def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
                     f"to_f2: {layout} is not linear over F2:\n  at index {a + b} = {a} XOR {b} it gives "
                     f"{total}, not {first} XOR {columns[j]} = {xor}."
                 )
+
+
+def _share_a_bit(columns: Iterable[int]) -> bool:
+    """Return whether two of the columns have a bit in common, so that their sum carries."""
+    union = 0
+    for column in columns:
+        if column & union:
+            return True
+        union |= column
+    return False
 
 
 def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layout:
@@ -170,13 +202,12 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
     >>> from_f2(F2Matrix((9, 18, 36, 1, 2, 4)))
     Layout((8, 8), (F2(9), F2(1)))
     """
-    _require_matrix("from_f2", matrix)
+    _require_matrix("from_f2(matrix, shape, plain): matrix", matrix)
     columns = matrix.columns
-    carries = any(a & b for i, a in enumerate(columns) for b in columns[i + 1 :])
-    as_integers = plain and not carries
+    as_integers = plain and not _share_a_bit(columns)
     if shape is None:
         return _merged(columns, as_integers)
-    shape = as_int_tuple(shape, "from_f2: shape")
+    shape = as_int_tuple(shape, "from_f2(matrix, shape, plain): shape")
     leaves, taken = [], 0
     for extent in flatten(shape):
         bits = extent.bit_length() - 1
@@ -190,9 +221,9 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
     return Layout._of(*[unflatten(part, shape) for part in parts])
 
 
-def _require_matrix(operation: str, matrix: Any) -> None:
+def _require_matrix(what: str, matrix: Any) -> None:
     if not isinstance(matrix, F2Matrix):
-        raise LayoutError(f"{operation}: an F2Matrix is expected, not {matrix!r}; `to_f2` makes one.")
+        raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
@@ -222,7 +253,7 @@ def to_swizzle(matrix: F2Matrix) -> Swizzle:
     >>> to_swizzle(F2Matrix((1, 2, 5, 10)))
     Swizzle(2, 0, 2)
     """
-    _require_matrix("to_swizzle", matrix)
+    _require_matrix("to_swizzle(matrix): matrix", matrix)
     extra = {place: c ^ (1 << place) for place, c in enumerate(matrix.columns) if c != 1 << place}
     if not extra:
         return Swizzle(0, 0, 0)
@@ -245,13 +276,13 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
     >>> print(to_xor(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8), (8, 1)))))
     (8,8):(F2(9),F2(1))
     """
-    _require_shape("to_xor", layout)
+    _require_shape("to_xor(layout): layout", layout)
     return from_f2(to_f2(layout), layout.shape, plain=False)
 
 
-def _require_shape(operation: str, layout: Any) -> None:
+def _require_shape(what: str, layout: Any) -> None:
     if not isinstance(layout, (Layout, ComposedLayout)):
-        raise LayoutError(f"{operation}: a layout is expected, not {layout!r}.")
+        raise wrong_kind(what, layout, "a Layout or a ComposedLayout")
 
 
 def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
@@ -263,9 +294,16 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
     >>> print(to_swizzled(Layout((8, 8), (F2(9), F2(1)))))
     S<3,0,3> o 0 o (8,8):(8,1)
     """
-    _require_shape("to_swizzled", layout)
+    _require_shape("to_swizzled(layout, shape): layout", layout)
+    if shape is not None:
+        shape = as_int_tuple(shape, "to_swizzled(layout, shape): shape")
     matrix = to_f2(layout)
     width = matrix.height
+    if width > _MAX_SEARCHED_BITS:
+        raise LayoutError(
+            f"to_swizzled: {layout} has offsets of {width} bits. A swizzle is searched for up to "
+            f"{_MAX_SEARCHED_BITS} bits."
+        )
     candidates = [
         Swizzle(bits, base, sign * shift)
         for bits in range(width // 2 + 1)
@@ -275,8 +313,8 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
         if base + bits + shift <= width
     ]
     for swizzle in candidates:
-        outer = F2Matrix(tuple([swizzle(c) for c in matrix.columns]))  # a swizzle is its own inverse
-        if not any(a & b for i, a in enumerate(outer.columns) for b in outer.columns[i + 1 :]):
+        if not _share_a_bit(map(swizzle, matrix.columns)):  # a swizzle is its own inverse
+            outer = F2Matrix(tuple(map(swizzle, matrix.columns)))
             found = from_f2(outer, layout.shape if shape is None else shape)
             return found if swizzle.bits == 0 else ComposedLayout(swizzle, 0, found)
     raise LayoutError(f"to_swizzled: {layout} is no swizzle of a layout with integer strides.")

@@ -21,20 +21,20 @@ class Hook:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._function: Callable[[Any], Any] | None = None
+        self._function: Callable[..., Any] | None = None
 
-    def register(self, function: Callable[[Any], Any]) -> None:
-        """Provides the function."""
+    def register(self, function: Callable[..., Any]) -> None:
+        """Provide the function."""
         self._function = function
 
-    def __call__(self, argument: Any) -> Any:
-        """Calls the function.
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the registered function.
 
-        raises   NotImplementedError where none is registered
+        raises   NotImplementedError if no function is registered
         """
         if self._function is None:
-            raise NotImplementedError(f"{self.name}: nothing is registered to do it")
-        return self._function(argument)
+            raise NotImplementedError(f"{self.name}: no function is registered.")
+        return self._function(*arguments)
 
 
 class Shown:
@@ -46,5 +46,6 @@ class Shown:
         return str(notebook(self))
 
 
+composition = Hook("composition")  # (layout, layout) -> layout; registered by `cutegemm.layout`
 parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
 notebook = Hook("notebook")  # what is `Shown` -> HTML; registered by `cutegemm`

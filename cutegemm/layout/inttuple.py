@@ -15,21 +15,81 @@ from cutegemm.errors import LayoutError
 IntTuple = Any  # int | tuple[IntTuple, ...]; a recursive alias costs more in the type checker than it gives
 
 
-# A tuple that is nested deeper is refused: Python's own recursion ends at about three times this depth.
-MAX_DEPTH = 100
+# Bounds, so that no layout can be written whose coordinates do not fit into memory.
+MAX_DEPTH = 100  # of nested tuples; Python's own recursion ends at about three times this depth
+MAX_RANK = 1000  # modes that a coordinate has, or that `append` and `prepend` extend to
+_MAX_SHOWN = 200  # characters of a value in a message
+
+INTEGERS = "an integer or a tuple of integers"
+
+
+def shown(value: Any) -> str:
+    """Return `repr(value)` for a message, cut to 200 characters.
+
+    An integer that is too long for Python to print is described by its number of bits.
+
+    >>> shown((4, 8)), shown(10**5000)
+    ('(4, 8)', '<an integer of 16610 bits>')
+    """
+    if type(value) is int and value.bit_length() > 10_000:
+        return f"<an integer of {value.bit_length()} bits>"
+    try:
+        text = repr(value)
+    except Exception:  # an integer inside is too long, or the object cannot print itself
+        text = f"<a {type(value).__name__}>"
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
+def wrong_kind(what: str, value: Any, expected: str, remedy: str = "") -> LayoutError:
+    """Return the error for an argument of the wrong kind.
+
+    what       the call and the argument, such as "size(value, mode): mode"
+    expected   what the argument may be, such as "an integer or a tuple of integers"
+    remedy     a sentence; by default advice for a layout: to pass its shape, or to check the order of the arguments
+
+    >>> print(wrong_kind("size(value, mode): mode", "a", "an integer"))
+    size(value, mode): mode is 'a', a str; an integer is expected.
+    """
+    name = type(value).__name__
+    kind = "" if value is None else f", {'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+    if (not remedy and hasattr(value, "stride")) or hasattr(value, "outer") or hasattr(value, "layout"):
+        remedy = "Pass its .shape." if what.endswith("shape") else "Check the order of the arguments."
+    return LayoutError(f"{what} is {shown(value)}{kind}; {expected} is expected.{remedy and ' ' + remedy}")
 
 
 def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
-    """`value` with lists as tuples and integer scalars (numpy's too) as Python integers.
+    """Return `value` with lists as tuples and integer scalars (also numpy's) as Python integers.
 
-    raises   LayoutError for a leaf of another type (a layout, too: give its shape), and for deep nesting
+    what     the call and the argument for messages, such as "size(value, mode): mode"
+    raises   LayoutError for a leaf of another type (also a layout), and for tuples nested more than 100 deep
 
     >>> as_int_tuple([4, (2, 3)])
     (4, (2, 3))
     """
     if type(value) is int or _holds_integers(value, 0):
         return value
-    return _as_int_tuple(value, what, 0)
+    try:
+        return _as_int_tuple(value, what, 0)
+    except _NotInteger as error:
+        leaf = error.args[0]
+    whole = "" if leaf is value else f" is {shown(value)}; its leaf"
+    raise wrong_kind(what + whole, leaf, INTEGERS)
+
+
+class _NotInteger(Exception):
+    """Raised internally for a leaf that is not an integer; its argument is that leaf."""
+
+
+def as_integer(value: Any, what: str) -> int:
+    """Return `value` as a Python integer.
+
+    what     the call and the argument for messages, such as "size(value, mode): mode"
+    raises   LayoutError for a value of another type, also a bool
+    """
+    number = integer_of(value)
+    if number is None:
+        raise wrong_kind(what, value, "an integer")
+    return number
 
 
 def _holds_integers(value: Any, depth: int) -> bool:
@@ -48,14 +108,10 @@ def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
     if isinstance(value, (tuple, list)):
         _check_depth(what, depth)
         return tuple([_as_int_tuple(v, what, depth + 1) for v in value])
-    if isinstance(value, bool):
-        raise LayoutError(f"{what}: {value!r} is a bool; integers or tuples of integers are expected.")
-    try:
-        return to_int(value)
-    except TypeError:
-        raise LayoutError(
-            f"{what}: {value!r} is a {type(value).__name__}; integers or tuples of integers are expected."
-        ) from None
+    number = integer_of(value)
+    if number is None:
+        raise _NotInteger(value)
+    return number
 
 
 def integer_of(value: Any) -> int | None:
@@ -121,8 +177,8 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
     >>> unflatten((4, 2, 3), (0, (0, 0)))
     (4, (2, 3))
     """
-    if not isinstance(leaves, Sequence):
-        raise LayoutError(f"unflatten: a sequence of leaves is expected, not {leaves!r}.")
+    if not isinstance(leaves, Sequence) or isinstance(leaves, (str, bytes)):
+        raise wrong_kind("unflatten(leaves, profile): leaves", leaves, "a list or tuple")
     profile = as_tuples(profile)
     count = len(flatten(profile))
     if len(leaves) != count:
@@ -149,7 +205,7 @@ def product(value: IntTuple) -> int:
     if type(value) is int:
         return value
     if not isinstance(value, tuple):
-        return product(as_int_tuple(value, "product"))
+        return product(as_int_tuple(value, "product(value): value"))
     out = 1
     for v in value:
         out *= v if type(v) is int else product(v)
@@ -162,7 +218,7 @@ def product_each(value: IntTuple) -> IntTuple:
     >>> product_each((4, (2, 3)))
     (4, 6)
     """
-    value = as_int_tuple(value, "product_each")
+    value = as_int_tuple(value, "product_each(value): value")
     return tuple([product(v) for v in value]) if isinstance(value, tuple) else value
 
 
@@ -172,9 +228,9 @@ def inner_product(a: IntTuple, b: IntTuple) -> int:
     >>> inner_product((1, (2, 3)), (10, (100, 1000)))
     3210
     """
-    a, b = as_int_tuple(a, "inner_product"), as_int_tuple(b, "inner_product")
+    a, b = as_int_tuple(a, "inner_product(a, b): a"), as_int_tuple(b, "inner_product(a, b): b")
     if not is_congruent(a, b):
-        raise LayoutError(f"inner_product: {a} and {b} are not congruent.")
+        raise LayoutError(f"inner_product(a, b): a = {a} and b = {b} are not congruent.")
     return sum(x * y for x, y in zip(flatten(a), flatten(b), strict=True))
 
 
@@ -211,8 +267,10 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
     >>> transform_leaf(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
     """
+    if not callable(function):
+        raise wrong_kind("transform_leaf(function, *values): function", function, "a function")
     if not values:
-        raise LayoutError("transform_leaf: no values are given, only a function.")
+        raise LayoutError("transform_leaf(function, *values): no values are given. Pass at least one.")
     return map_leaves(function, *[as_tuples(v) for v in values])
 
 
@@ -232,7 +290,8 @@ def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
     >>> prefix_product((4, (2, 3)))
     (1, (4, 8))
     """
-    shape, running = as_int_tuple(shape, "prefix_product"), as_int_tuple(start, "prefix_product: start")
+    shape = as_int_tuple(shape, "prefix_product(shape, start): shape")
+    running = as_integer(start, "prefix_product(shape, start): start")
     out = []
     for extent in flatten(shape):
         out.append(running)
@@ -248,13 +307,15 @@ def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
     >>> ceil_div((10, 7, 3), (4, 2))
     (3, 4, 3)
     """
-    a, tiler = as_int_tuple(a, "ceil_div"), as_int_tuple(tiler, "ceil_div: divisor")
+    a, tiler = as_int_tuple(a, "ceil_div(a, tiler): a"), as_int_tuple(tiler, "ceil_div(a, tiler): tiler")
     if isinstance(tiler, tuple):
         if not isinstance(a, tuple) or len(a) < len(tiler):
-            raise LayoutError(f"ceil_div: the divisor {tiler} has more modes than {a}.")
+            raise LayoutError(f"ceil_div(a, tiler): the tiler {tiler} has more modes than a = {a}.")
         return tuple([ceil_div(x, y) for x, y in zip(a, tiler, strict=False)]) + a[len(tiler) :]
     if tiler <= 0:
-        raise LayoutError(f"ceil_div: {a} cannot be divided by {tiler}; a positive divisor is expected.")
+        raise LayoutError(
+            f"ceil_div(a, tiler): the tiler {shown(tiler)} is not positive. Divide by 1 or more."
+        )
     return -(-product(a) // tiler)
 
 
@@ -264,10 +325,10 @@ def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
     >>> round_up((10, 7), (4, 2))
     (12, 8)
     """
-    a, b = as_int_tuple(a, "round_up"), as_int_tuple(b, "round_up: multiple")
+    a, b = as_int_tuple(a, "round_up(a, b): a"), as_int_tuple(b, "round_up(a, b): b")
     if isinstance(b, tuple):
         if not isinstance(a, tuple) or len(a) < len(b):
-            raise LayoutError(f"round_up: {b} has more modes than {a}.")
+            raise LayoutError(f"round_up(a, b): b = {b} has more modes than a = {a}.")
         return tuple([round_up(x, y) for x, y in zip(a, b, strict=False)]) + a[len(b) :]
     return ceil_div(a, b) * b
 
@@ -283,11 +344,11 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
     >>> shape_div((12, 4), 6), shape_div((6, 2), (3, 4))
     ((2, 4), (2, 1))
     """
-    a, b = as_int_tuple(a, "shape_div"), as_int_tuple(b, "shape_div: divisor")
+    a, b = as_int_tuple(a, "shape_div(a, b): a"), as_int_tuple(b, "shape_div(a, b): b")
     if isinstance(a, tuple):
         if isinstance(b, tuple):
             if len(a) != len(b):
-                raise LayoutError(f"shape_div: {a} and {b} differ in rank.")
+                raise LayoutError(f"shape_div(a, b): a = {a} and b = {b} differ in rank.")
             return tuple([shape_div(x, y) for x, y in zip(a, b, strict=True)])
         out = []
         for x in a:
@@ -298,9 +359,9 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
         return shape_div(a, product(b))
     if b > 0 and a % b == 0:
         return a // b
-    if a > 0 and b % a == 0:
+    if 0 < a < b and b % a == 0:
         return 1
-    raise LayoutError(f"shape_div: neither of {a} and {b} divides the other.")
+    raise LayoutError(f"shape_div(a, b): neither of a = {shown(a)} and b = {shown(b)} divides the other.")
 
 
 def elem_less(a: IntTuple, b: IntTuple) -> bool:
@@ -309,57 +370,97 @@ def elem_less(a: IntTuple, b: IntTuple) -> bool:
     >>> elem_less((3, 7), (4, 8)), elem_less((3, 8), (4, 8))
     (True, False)
     """
-    a, b = as_int_tuple(a, "elem_less"), as_int_tuple(b, "elem_less")
+    a, b = as_int_tuple(a, "elem_less(a, b): a"), as_int_tuple(b, "elem_less(a, b): b")
     if isinstance(a, tuple) and isinstance(b, tuple):
         if len(a) != len(b):
-            raise LayoutError(f"elem_less: {a} and {b} differ in rank.")
+            raise LayoutError(f"elem_less(a, b): a = {a} and b = {b} differ in rank.")
         return all(elem_less(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, tuple) or isinstance(b, tuple):
-        raise LayoutError(f"elem_less: {a} and {b} are not congruent.")
+        raise LayoutError(f"elem_less(a, b): a = {a} and b = {b} are not congruent.")
     return a < b
 
 
-def idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """The coordinate of `shape` at a colexicographic index.
+_IDX2CRD = "idx2crd(index, shape, stride)"
 
-    A tuple is converted mode by mode. An index past the product of `shape` runs on along the last leaf, as
-    in CuTe.
 
-    raises   LayoutError for a negative index into several leaves, where the hierarchies do not fit, and for a
-             shape that is no shape (of a layout, give its `.shape`)
+def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) -> IntTuple:
+    """Return the coordinate in `shape` of a colexicographic index, or of an offset under `stride`.
+
+    Without a stride, an index past the product of `shape` continues along the last leaf, as in CuTe.
+
+    index    integer; or a tuple, which is converted mode by mode
+    shape    extents
+    stride   congruent with `shape`, all positive where the extent is not 1; each leaf is then
+             (index // stride) % extent, which inverts a compact layout. None for colexicographic order
+    returns  a coordinate congruent with `shape`
+    raises   LayoutError for an argument of another kind, a negative index into several leaves, hierarchies that do
+             not fit each other, and a stride of 0 or less
+    source   CuTe, `idx2crd`
 
     >>> idx2crd(13, (4, (2, 3)))
     (1, (1, 1))
+    >>> idx2crd(10, (4, 8), (8, 1))
+    (1, 2)
     """
     if type(index) is not int:
-        index = as_int_tuple(index, "idx2crd: index")
+        index = as_int_tuple(index, f"{_IDX2CRD}: index")
     if type(shape) is not int and not _holds_integers(shape, 0):
-        shape = as_int_tuple(shape, "idx2crd: shape")
-    return _idx2crd(index, shape)
+        shape = as_int_tuple(shape, f"{_IDX2CRD}: shape")
+    if stride is None:
+        return _idx2crd(index, shape)
+    stride = as_int_tuple(stride, f"{_IDX2CRD}: stride")
+    if not is_congruent(shape, stride):
+        raise LayoutError(f"{_IDX2CRD}: stride {stride} is not congruent with shape {shape}.")
+    return _offset2crd(index, shape, stride)
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
-            raise LayoutError(f"idx2crd: the coordinate {index} is deeper than the shape {shape}.")
+            raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")
         return index
     if isinstance(index, tuple):
         if len(index) != len(shape):
-            raise LayoutError(f"idx2crd: the coordinate {index} does not fit the shape {shape}.")
+            raise LayoutError(f"{_IDX2CRD}: index {index} does not fit shape {shape}; their ranks differ.")
         return tuple([_idx2crd(i, s) for i, s in zip(index, shape, strict=True)])
     return refill(iter(_idx2flat(index, flatten(shape))), shape)
 
 
+def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
+    if isinstance(index, tuple):
+        if not isinstance(shape, tuple) or len(index) != len(shape):
+            raise LayoutError(
+                f"{_IDX2CRD}: index {index} does not fit shape {shown(shape)}; their ranks differ."
+            )
+        return tuple([_offset2crd(i, s, d) for i, s, d in zip(index, shape, stride, strict=True)])
+    if index < 0:
+        raise LayoutError(f"{_IDX2CRD}: index {shown(index)} is negative. Count from 0.")
+    return map_leaves(lambda extent, step: _digit(index, extent, step), shape, stride)
+
+
+def _digit(index: int, extent: int, stride: int) -> int:
+    if extent == 1:
+        return 0
+    if extent == 0:
+        raise LayoutError(f"{_IDX2CRD}: the shape has an extent of 0, so it has no index {shown(index)}.")
+    if stride <= 0:
+        raise LayoutError(
+            f"{_IDX2CRD}: stride {stride} of the extent {extent} is not positive, so no offset tells that coordinate. "
+            "Give positive strides; `left_inverse` inverts other layouts."
+        )
+    return index // stride % extent
+
+
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
     if index < 0 and len(extents) > 1:
-        raise LayoutError(f"idx2crd: the index {index} into the shape {extents} is negative.")
+        raise LayoutError(f"{_IDX2CRD}: index {shown(index)} into shape {extents} is negative. Count from 0.")
     out = []
     last = len(extents) - 1
     for position, extent in enumerate(extents):
         if position == last:
             out.append(index)
         elif extent == 0:
-            raise LayoutError(f"idx2crd: the shape {extents} is empty, it has no index {index}.")
+            raise LayoutError(f"{_IDX2CRD}: shape {extents} is empty, it has no index {shown(index)}.")
         else:
             index, digit = divmod(index, extent)
             out.append(digit)
@@ -376,12 +477,14 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
         coord = tuple(coord)
     if not isinstance(shape, tuple):
         if isinstance(coord, tuple):
-            raise LayoutError(f"the coordinate {coord} is deeper than the shape {shape}.")
+            raise LayoutError(f"coordinate {shown(coord)} is nested deeper than shape {shown(shape)}.")
         return [to_int(coord)]
     if not isinstance(coord, tuple):
         return _idx2flat(to_int(coord), flatten(shape))
     if len(coord) != len(shape):
-        raise LayoutError(f"the coordinate {coord} does not fit the shape {shape}.")
+        raise LayoutError(
+            f"coordinate {shown(coord)} of rank {len(coord)} does not fit shape {shown(shape)} of rank {len(shape)}."
+        )
     out: list[int] = []
     for c, s in zip(coord, shape, strict=True):
         if type(c) is int and type(s) is int:
@@ -389,6 +492,14 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
         else:
             out.extend(flat_coord(c, s))
     return out
+
+
+def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
+    """Return `flat_coord(coord, shape)`; its error names the call."""
+    try:
+        return flat_coord(coord, shape)
+    except LayoutError as error:
+        raise LayoutError(f"{call}: {error}") from None
 
 
 def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
@@ -399,14 +510,16 @@ def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
     >>> crd2crd((1, (1, 1)), (4, (2, 3)), (3, 8))
     (1, 4)
     """
-    coord = as_int_tuple(coord, "crd2crd: coordinate")
-    shape, target = as_int_tuple(shape, "crd2crd: shape"), as_int_tuple(target, "crd2crd: target")
+    call = "crd2crd(coord, shape, target)"
+    coord = as_int_tuple(coord, f"{call}: coord")
+    shape, target = as_int_tuple(shape, f"{call}: shape"), as_int_tuple(target, f"{call}: target")
     if product(shape) != product(target):
         raise LayoutError(
-            f"crd2crd: the shapes {shape} and {target} hold {product(shape)} and {product(target)} elements."
+            f"{call}: shape {shape} has {shown(product(shape))} elements, target {target} has "
+            f"{shown(product(target))}. Give two shapes of one size."
         )
     index, stride = 0, 1
-    for c, s in zip(flat_coord(coord, shape), flatten(shape), strict=True):
+    for c, s in zip(leaves_in(call, coord, shape), flatten(shape), strict=True):
         index += c * stride
         stride *= s
     return idx2crd(index, target)
@@ -420,10 +533,11 @@ def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
     >>> increment_coord((3, 0), (4, 2))
     (0, 1)
     """
-    shape = as_int_tuple(shape, "increment_coord: shape")
-    leaves, extents = flat_coord(as_int_tuple(coord, "increment_coord: coordinate"), shape), flatten(shape)
+    call = "increment_coord(coord, shape)"
+    coord, shape = as_int_tuple(coord, f"{call}: coord"), as_int_tuple(shape, f"{call}: shape")
+    leaves, extents = leaves_in(call, coord, shape), flatten(shape)
     if any(not 0 <= c < s for c, s in zip(leaves, extents, strict=True)):
-        raise LayoutError(f"increment_coord: {coord} is no coordinate of the shape {shape}.")
+        raise LayoutError(f"{call}: coord {coord} lies outside of shape {shape}.")
     for position, extent in enumerate(extents):
         leaves[position] += 1
         if leaves[position] < extent:

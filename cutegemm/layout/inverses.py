@@ -11,7 +11,7 @@ from typing import Any
 from cutegemm.errors import LayoutError
 from cutegemm.layout import coordinates, f2
 from cutegemm.layout.algebra import coalesced, from_flat, stands_still
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product, shown
 from cutegemm.layout.layout import Layout, _text
 from cutegemm.layout.modes import get, require_layout
 from cutegemm.layout.stride import ScaledBasis
@@ -39,10 +39,9 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
     >>> complement(Layout((4, 6), (1, 6)), 72)  # rows of 4 at a pitch of 6: the next copy starts at 36
     Layout(2, 36)
     """
-    require_layout("complement", layout)
-    target = (
-        cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget, "complement: cotarget")
-    )
+    call = "complement(layout, cotarget)"
+    require_layout(f"{call}: layout", layout)
+    target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget, f"{call}: cotarget")
     return _complement(layout, target, padded=True)
 
 
@@ -70,7 +69,9 @@ def copies_of(block: Layout, count: int) -> Layout:
 def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
     total = product(target)
     if total < 0:
-        raise LayoutError(f"complement: a cotarget of {total} elements; 0 or more are expected.")
+        raise LayoutError(
+            f"complement(layout, cotarget): cotarget has {shown(total)} elements. Give extents of 0 or more."
+        )
     if layout.size() == 0:
         raise LayoutError(f"complement: {layout} is empty, it has no copies.")
     if layout.is_integral:
@@ -125,7 +126,7 @@ def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
-    require_layout(operation, layout)
+    require_layout(f"{operation}(layout): layout", layout)
     if 0 in layout.flat()[0]:
         raise LayoutError(f"{operation}: {layout} is empty.")
 
@@ -248,7 +249,7 @@ def nullspace(layout: Layout) -> Layout:
     >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
     Layout((2, 4), (1, 6))
     """
-    require_layout("nullspace", layout)
+    require_layout("nullspace(layout): layout", layout)
     shape, stride, start = [], [], 1
     for s, d in zip(*layout.flat(), strict=True):
         if stands_still(d):
@@ -268,7 +269,13 @@ def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
     >>> max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     Layout(8, 4)
     """
+    return _common_layout("max_common_layout(a, b)", a, b)
+
+
+def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
     layouts: list[Any] = [x.layout if isinstance(x, Tensor) else x for x in (a, b)]
+    for name, layout in zip("ab", layouts, strict=True):
+        require_layout(f"{call}: {name}", layout)
     shape, stride = [], []
     inverses = [right_inverse(x) for x in layouts]
     if any(x.is_coordinates for x in layouts):
@@ -292,4 +299,4 @@ def max_common_vector(a: Layout | Tensor, b: Layout | Tensor) -> int:
     >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     4
     """
-    return max_common_layout(a, b).size()
+    return _common_layout("max_common_vector(a, b)", a, b).size()

@@ -20,16 +20,20 @@ from cutegemm.layout.inttuple import (
     is_congruent,
     map_leaves,
     product,
+    shown,
     unflatten,
+    wrong_kind,
 )
-from cutegemm.layout.stride import F2, ScaledBasis, add
+from cutegemm.layout.stride import F2, MAX_F2_BITS, ScaledBasis, add
 
 if TYPE_CHECKING:
     from cutegemm.layout.swizzle import ComposedLayout
 
 INT64_MAX = 2**63 - 1
+_CALL = "Layout(shape, stride)"
 # Past this many coordinates a question that only evaluating all of them answers is refused; 2**20 take 0.1 s.
 MAX_TABLE = 1 << 20
+MAX_OFFSETS = 1 << 28  # that `offsets` returns, 2 GiB of int64; MAX_TABLE of them if 64 bits are too few
 
 
 class Layout(hooks.Shown):
@@ -185,8 +189,11 @@ class Layout(hooks.Shown):
         """The offset, or with coordinate strides the coordinate, of `coord`."""
         try:
             leaves = flat_coord(coord, self.shape)
-        except (LayoutError, TypeError) as error:
-            raise LayoutError(f"{self}({_text(coord)}): {error}") from error
+        except LayoutError as error:
+            raise LayoutError(f"{self}(coord): {error}") from error
+        except TypeError:
+            as_int_tuple(coord, f"{self}(coord): coord")
+            raise
         out: Any = 0
         for c, d in zip(leaves, self.flat()[1], strict=True):
             if type(d) is int and type(out) is int:
@@ -194,6 +201,19 @@ class Layout(hooks.Shown):
             else:
                 out = add(out, d.at(c) if type(d) is F2 else c * d)
         return out.value if type(out) is F2 else out
+
+    def with_shape(self, *shape: IntTuple) -> Layout:
+        """Return the same function of the index for coordinates of another shape.
+
+        shape    extents, or one tuple of them; a larger size than that of the layout runs on along its last mode
+        raises   LayoutError for a shape of another kind, or if no strides give these offsets in that shape
+        source   CuTe, `Layout::with_shape`: the composition with the compact layout of the shape
+
+        >>> Layout(32, 2).with_shape(4, 8)
+        Layout((4, 8), (2, 8))
+        """
+        reshaped: Layout = hooks.composition(self, _compact_layout(shape))
+        return reshaped
 
     def slice(self, coord: Any) -> tuple[Layout, Any]:
         """The layout of the modes where `coord` holds None, and the offset that the others contribute.
@@ -252,6 +272,15 @@ class Layout(hooks.Shown):
             reach = add(reach, (s - 1) * (abs(d) if type(d) is int else ScaledBasis(abs(d.value), d.mode)))
         return map_leaves(lambda r: r + 1, reach)
 
+    def _check_size(self) -> None:
+        """Check that all offsets fit into memory."""
+        most = MAX_OFFSETS if all(reach <= INT64_MAX for reach in flatten(self.cosize())) else MAX_TABLE
+        if self.size() > most:
+            raise LayoutError(
+                f"offsets: {self} has {shown(self.size())} coordinates; at most {most} are evaluated. "
+                "Call the layout at the coordinates that you need."
+            )
+
     def offsets(self) -> np.ndarray:
         """Every offset in colexicographic order.
 
@@ -262,6 +291,8 @@ class Layout(hooks.Shown):
         array([0, 3, 1, 4, 2, 5])
         """
         extents, strides = self.flat()
+        if self.size() > MAX_TABLE:
+            self._check_size()
         if self.is_integral:
             return _outer_sum(extents, strides)
         if self.is_xor:
@@ -272,6 +303,12 @@ class Layout(hooks.Shown):
             for mode in modes
         ]
         return np.stack([_outer_sum(extents, column) for column in columns], axis=-1)
+
+
+def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
+    """Return the compact layout for the arguments of `with_shape`."""
+    shape = extents[0] if len(extents) == 1 else extents
+    return Layout(as_int_tuple(shape, "with_shape(*shape): shape"))
 
 
 # A layout is immutable from the outside; inside, its slots are set directly, which is faster.
@@ -325,7 +362,7 @@ def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
 
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
     """Shape and stride as Python integers and tuples, with compact strides in place of None."""
-    shape = as_int_tuple(shape, "Layout: shape")
+    shape = as_int_tuple(shape, f"{_CALL}: shape")
     extents = flatten(shape)
     for extent in extents:
         if extent < 0:
@@ -478,6 +515,12 @@ def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: 
             f"Layout: {_text(shape)}:{_text(stride)} has strides over F2, but {rule}.\n"
             "  Give every mode such a stride, or 0, and a power of two for an extent."
         )
+    bits = sum([extent.bit_length() - 1 for extent in extents])
+    if bits > MAX_F2_BITS:
+        raise LayoutError(
+            f"Layout: {_text(shape)}:{_text(stride)} has strides over F2 and 2**{bits} coordinates. "
+            f"Use at most 2**{MAX_F2_BITS}."
+        )
 
 
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -494,7 +537,11 @@ def _as_stride(stride: Any) -> Any:
         return stride
     if isinstance(stride, (tuple, list)):
         return tuple([_as_stride(d) for d in stride])
-    return as_int_tuple(stride, "Layout: stride")
+    if type(stride) is Layout:
+        raise wrong_kind(
+            f"{_CALL}: stride", stride, "an integer, ScaledBasis, F2 or a tuple of them", "Pass its .stride."
+        )
+    return as_int_tuple(stride, f"{_CALL}: stride")
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,15 @@ from typing import Any, TypeVar, Union
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import inttuple
-from cutegemm.layout.inttuple import IntTuple, as_tuples
+from cutegemm.layout.inttuple import (
+    MAX_RANK,
+    IntTuple,
+    as_int_tuple,
+    as_tuples,
+    integer_of,
+    shown,
+    wrong_kind,
+)
 from cutegemm.layout.layout import Layout, _text, has_none
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
@@ -15,33 +23,44 @@ from cutegemm.layout.tensor import Tensor
 AnyLayout = Union[Layout, ComposedLayout]
 T = TypeVar("T")
 _AROUND_A_LAYOUT = (ComposedLayout, Tensor)
-MAX_RANK = 1000  # that `append` and `prepend` extend to
 _WITH_LAYOUT = (Layout, *_AROUND_A_LAYOUT)
+_CRD2IDX = "crd2idx(coord, layout)"
 
 
-def on_layout(function: Callable[..., Layout], value: Any, *args: Any) -> Any:
-    """`function` of a layout, of the outer part of a composed one, or of the layout of a tensor."""
+def on_layout(what: str, function: Callable[..., Layout], value: Any, *args: Any) -> Any:
+    """Apply `function` to a layout, to the outer layout of a composed one, or to the layout of a tensor.
+
+    what     the call and the argument for messages, such as "coalesce(layout, target_profile): layout"
+    args     further arguments of `function`
+    returns  a value of the kind of `value`
+    raises   LayoutError for a value of another kind
+    """
     if type(value) is Layout:
         return function(value, *args)
     if isinstance(value, ComposedLayout):
         return value.with_outer(function(value.outer, *args))
     if isinstance(value, Tensor):
         return value.with_layout(lambda layout: function(layout, *args))
-    raise LayoutError(f"{function.__name__.lstrip('_')}: a Layout is expected, not {value!r}.")
+    raise wrong_kind(what, value, "a Layout, ComposedLayout or Tensor")
 
 
-def require_layout(operation: str, value: Any) -> None:
-    """Raises LayoutError where `value` is no Layout."""
+def require_layout(what: str, value: Any) -> None:
+    """Check that `value` is a Layout.
+
+    what     the call and the argument for messages, such as "complement(layout, cotarget): layout"
+    raises   LayoutError for a value of another kind, also a ComposedLayout or a Tensor
+    """
     if type(value) is not Layout:
-        raise LayoutError(f"{operation}: a Layout is expected, not {value!r}.")
+        raise wrong_kind(what, value, "a Layout")
 
 
-def _shape_of(value: Any) -> IntTuple:
+def _shape_of(call: str, value: Any) -> IntTuple:
+    """Return the shape of a layout or tensor, or the shape that `value` is itself."""
     if isinstance(value, (int, tuple, list)):
         return as_tuples(value)
     if isinstance(value, _WITH_LAYOUT):
         return value.shape
-    raise LayoutError(f"{value!r} is a {type(value).__name__}; a layout or a shape is expected.")
+    raise wrong_kind(f"{call}: value", value, "a layout, a tensor or a shape")
 
 
 def is_congruent(a: Any, b: Any) -> bool:
@@ -66,18 +85,21 @@ def _profile_of(value: Any) -> Any:
     return value.shape if isinstance(value, _WITH_LAYOUT) else as_tuples(value)
 
 
-def _path(operation: str, mode: int | Sequence[int]) -> tuple[int, ...]:
+def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
     path = tuple(mode) if isinstance(mode, (list, tuple)) else (mode,)
     if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
-        raise LayoutError(f"{operation}: mode {mode!r} is no integer or list of integers.")
+        raise wrong_kind(f"{call}: mode", mode, "an integer or a list of integers")
     return path
 
 
-def _walk(operation: str, value: Any, path: Sequence[int]) -> Any:
+def _walk(call: str, value: Any, path: Sequence[int]) -> Any:
+    """Return the part of a hierarchical value that a path of mode indices leads to."""
     for m in path:
         here = value if isinstance(value, tuple) else (value,)
         if not 0 <= m < len(here):
-            raise LayoutError(f"{operation}: {_text(value)} of rank {len(here)} has no mode {m}.")
+            raise LayoutError(
+                f"{call}: {_text(value)} of rank {len(here)} has no mode {shown(m)}. Use 0 to {len(here) - 1}."
+            )
         value = here[m]
     return value
 
@@ -88,7 +110,8 @@ def size(value: Any, mode: Sequence[int] = ()) -> int:
     >>> size(Layout((4, (2, 3)))), size((4, (2, 3)), mode=[1, 0])
     (24, 2)
     """
-    return inttuple.product(_walk("size", _shape_of(value), _path("size", mode)))
+    call = "size(value, mode)"
+    return inttuple.product(_walk(call, _shape_of(call, value), _path(call, mode)))
 
 
 def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
@@ -100,8 +123,9 @@ def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
     if isinstance(value, Tensor):
         value = value.layout
     if not isinstance(value, (Layout, ComposedLayout)):
-        raise LayoutError(f"cosize: a layout is expected, not {value!r}.")
-    return (get(value, mode) if mode else value).cosize()
+        raise wrong_kind("cosize(value, mode): value", value, "a Layout, ComposedLayout or Tensor")
+    path = _path("cosize(value, mode)", mode)
+    return (get(value, path) if path else value).cosize()
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:
@@ -110,7 +134,8 @@ def rank(value: Any, mode: Sequence[int] = ()) -> int:
     >>> rank(Layout((4, (2, 3)))), rank(7)
     (2, 1)
     """
-    part = _walk("rank", _shape_of(value), _path("rank", mode))
+    call = "rank(value, mode)"
+    part = _walk(call, _shape_of(call, value), _path(call, mode))
     return len(part) if isinstance(part, tuple) else 1
 
 
@@ -120,14 +145,16 @@ def depth(value: Any, mode: Sequence[int] = ()) -> int:
     >>> depth((4, (2, 3))), depth(7)
     (2, 0)
     """
-    part = _walk("depth", _shape_of(value), _path("depth", mode))
+    call = "depth(value, mode)"
+    part = _walk(call, _shape_of(call, value), _path(call, mode))
     return 1 + max((depth(v) for v in part), default=0) if isinstance(part, tuple) else 0
 
 
 def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
     """The shape of a layout, or of one of its modes."""
-    path = () if mode is None else _path("shape", mode)
-    return _walk("shape", _shape_of(value), path)
+    call = "shape(value, mode)"
+    path = () if mode is None else _path(call, mode)
+    return _walk(call, _shape_of(call, value), path)
 
 
 def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
@@ -138,12 +165,13 @@ def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
     >>> get(Layout((4, (8, 3))), mode=[1, 0])
     Layout(8, 4)
     """
-    path = _path("get", mode)
-    if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(get, value, path)
+    call = "get(value, mode)"
+    path = _path(call, mode)
     if isinstance(value, Layout):
-        return Layout._of(_walk("get", value.shape, path), _walk("get", value.stride, path))
-    return _walk("get", as_tuples(value), path)
+        return Layout._of(_walk(call, value.shape, path), _walk(call, value.stride, path))
+    if isinstance(value, _AROUND_A_LAYOUT):
+        return on_layout(call, get, value, path)
+    return _walk(call, as_tuples(value), path)
 
 
 def select(value: T, mode: Sequence[int]) -> T:
@@ -152,13 +180,14 @@ def select(value: T, mode: Sequence[int]) -> T:
     >>> select(Layout((4, 8, 3)), mode=[2, 0])
     Layout((3, 4), (32, 1))
     """
-    path = _path("select", mode)
+    call = "select(value, mode)"
+    path = _path(call, mode)
     if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(select, value, path)
+        return on_layout(call, select, value, path)
     if isinstance(value, Layout):
         return _both(lambda part: select(part, path), value)  # type: ignore[return-value]
     value = as_tuples(value)
-    return tuple([_walk("select", value, (m,)) for m in path])  # type: ignore[return-value]
+    return tuple([_walk(call, value, (m,)) for m in path])  # type: ignore[return-value]
 
 
 def _both(function: Callable[[Any], Any], layout: Layout) -> Layout:
@@ -174,7 +203,7 @@ def flatten(value: Any) -> Any:
     7
     """
     if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(flatten, value)
+        return on_layout("flatten(value)", flatten, value)
     if isinstance(value, Layout):
         return _both(flatten, value)
     value = as_tuples(value)
@@ -190,15 +219,18 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
     Layout((4, (2, 3), 5), (1, (4, 8), 24))
     """
     if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(group_modes, value, begin, end)
+        return on_layout("group_modes(value, begin, end)", group_modes, value, begin, end)
     if isinstance(value, Layout):
         return _both(lambda part: group_modes(part, begin, end), value)  # type: ignore[return-value]
     value = as_tuples(value)
     modes: Any = value if isinstance(value, tuple) else (value,)
-    stop = len(modes) if end is None else end
-    if not isinstance(begin, int) or not isinstance(stop, int) or not 0 <= begin < stop <= len(modes):
+    call = "group_modes(value, begin, end)"
+    begin = inttuple.as_integer(begin, f"{call}: begin")
+    stop = len(modes) if end is None else inttuple.as_integer(end, f"{call}: end")
+    if not 0 <= begin < stop <= len(modes):
         raise LayoutError(
-            f"group_modes: [{begin}, {stop}) is no range of modes of {_text(value)}, which has {len(modes)}."
+            f"{call}: the range [{shown(begin)}, {shown(stop)}) is empty or not within the {len(modes)} modes of "
+            f"{_text(value)}. Give 0 <= begin < end <= {len(modes)}."
         )
     return (*modes[:begin], modes[begin:stop], *modes[stop:])  # type: ignore[return-value]
 
@@ -224,23 +256,28 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
+    call = f"{operation}(value, elem, up_to_rank)"
     if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)
+        return on_layout(call, lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)
     if isinstance(value, Layout):
-        require_layout(operation, elem)
+        require_layout(f"{call}: elem", elem)
         return Layout._joined(
             _extend(operation, value.shape, elem.shape, up_to_rank, at_end),
             _extend(operation, value.stride, elem.stride, up_to_rank, at_end),
         )
     value, elem = as_tuples(value), as_tuples(elem)
-    if up_to_rank is not None and (type(up_to_rank) is not int or up_to_rank > MAX_RANK):
-        raise LayoutError(
-            f"{operation}: up_to_rank = {up_to_rank!r}; an integer of {MAX_RANK} at most is expected."
-        )
+    if isinstance(elem, _WITH_LAYOUT):
+        raise wrong_kind(f"{call}: value", value, "a layout, as elem is one,")
     modes = value if isinstance(value, tuple) else (value,)
-    count = 1 if up_to_rank is None else up_to_rank - len(modes)
-    if count < 0:
-        raise LayoutError(f"{operation}: {_text(value)} has rank {len(modes)}, more than {up_to_rank}.")
+    count = 1
+    if up_to_rank is not None:
+        rank_wanted = inttuple.as_integer(up_to_rank, f"{call}: up_to_rank")
+        count = rank_wanted - len(modes)
+        if rank_wanted > MAX_RANK or count < 0:
+            raise LayoutError(
+                f"{call}: up_to_rank = {shown(up_to_rank)} is out of bounds for {_text(value)}. Give an integer from "
+                f"{len(modes)}, its rank, to {MAX_RANK}."
+            )
     if count == 0:
         return value
     return modes + (elem,) * count if at_end else (elem,) * count + modes
@@ -254,7 +291,7 @@ def slice_(value: Any, coord: Any) -> Any:
     >>> slice_(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)))
     Layout((4, 4), (8, 2))
     """
-    return slice_and_offset(coord, value)[0]
+    return _sliced("slice_(value, coord)", value, coord)[0]
 
 
 def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
@@ -263,14 +300,19 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
     >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
     (Layout((4, 4), (8, 2)), 1)
     """
+    return _sliced("slice_and_offset(coord, value)", value, coord)
+
+
+def _sliced(call: str, value: Any, coord: Any) -> tuple[Any, Any]:
+    coord = as_tuples(coord)
+    require_coord(call, "coord", coord)
     if isinstance(value, Layout):
         return value.slice(coord)
-    coord = as_tuples(coord)
     if isinstance(value, Tensor):
         return (value[coord] if has_none(coord) else value.with_layout(lambda _: Layout((), ()))), 0
     if isinstance(value, ComposedLayout):
         return (value(coord) if has_none(coord) else value.with_outer(Layout((), ()))), 0
-    return _pick("slice_", as_tuples(value), coord, keep_none=True), 0
+    return _pick(call, as_tuples(value), coord, keep_none=True), 0
 
 
 def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
@@ -284,16 +326,24 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
     >>> bin(make_layout_image_mask(Layout((2, 4)), (1, 0), mode=1))
     '0b10101010'
     """
-    require_layout("make_layout_image_mask", lay)
-    coord = as_tuples(coord)
-    if not isinstance(coord, tuple) or type(mode) is not int or not 0 <= mode < len(coord):
-        raise LayoutError(f"make_layout_image_mask: {_text(coord)} of {lay} has no mode {mode!r}.")
+    call = "make_layout_image_mask(lay, coord, mode)"
+    require_layout(f"{call}: lay", lay)
+    if lay.is_coordinates:
+        raise LayoutError(
+            f"{call}: lay {lay} gives coordinates. Give a layout whose offsets are the ranks of CTAs."
+        )
+    coord, mode = as_int_tuple(coord, f"{call}: coord"), inttuple.as_integer(mode, f"{call}: mode")
+    if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
+        modes = len(coord) if isinstance(coord, tuple) else 0
+        raise LayoutError(
+            f"{call}: coord {_text(coord)} of {lay} has {modes} entries, so there is none for mode {shown(mode)}. "
+            "Give a tuple with an entry for each mode, and a mode that it has."
+        )
     row, start = lay.slice((*coord[:mode], None, *coord[mode + 1 :]))
     offsets = [start + offset for offset in row.offsets().tolist()]
     if offsets and not 0 <= min(offsets) <= max(offsets) < 16:
         raise LayoutError(
-            f"make_layout_image_mask: {lay} takes mode {mode} at {_text(coord)} to the offsets {offsets}; a mask "
-            "has the bits 0 to 15."
+            f"{call}: {lay} takes mode {mode} at {_text(coord)} to the offsets {offsets}; a mask has the bits 0 to 15."
         )
     return sum({1 << offset for offset in offsets})
 
@@ -304,25 +354,38 @@ def dice(value: Any, dicer: Any) -> Any:
     >>> dice(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, 1)))
     Layout((2, 4), (1, 2))
     """
+    call = "dice(value, dicer)"
     dicer = as_tuples(dicer)
+    require_coord(call, "dicer", dicer)
     if isinstance(value, _AROUND_A_LAYOUT):
-        return on_layout(dice, value, dicer)
+        return on_layout(call, dice, value, dicer)
     if isinstance(value, Layout):
         return _both(lambda part: dice(part, dicer), value)
-    return _pick("dice", as_tuples(value), dicer, keep_none=False)
+    return _pick(call, as_tuples(value), dicer, keep_none=False)
 
 
-def _pick(operation: str, value: Any, coord: Any, keep_none: bool) -> Any:
-    if isinstance(coord, _WITH_LAYOUT):
-        raise LayoutError(
-            f"{operation}: the coordinate is {coord}; the first argument is the layout, the second the coordinate."
-        )
+def require_coord(call: str, argument: str, coord: Any) -> None:
+    """Check that a coordinate is an integer, None or a tuple of coordinates.
+
+    raises   LayoutError for one that is or holds anything else
+    """
+    if coord is not None and type(coord) is not int:
+        if isinstance(coord, tuple):
+            for part in coord:
+                require_coord(call, argument, part)
+        elif integer_of(coord) is None:
+            raise wrong_kind(f"{call}: {argument}", coord, "an integer, None or a tuple of them")
+
+
+def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):
-            raise LayoutError(f"{operation}: {_text(coord)} does not fit {_text(value)}.")
+            raise LayoutError(
+                f"{call}: the coordinate {_text(coord)} does not fit {_text(value)}. Give one entry for each mode."
+            )
         out: list[Any] = []
         for v, c in zip(value, coord, strict=True):
-            picked = _pick(operation, v, c, keep_none)
+            picked = _pick(call, v, c, keep_none)
             if isinstance(c, tuple):
                 out.extend(picked)
             elif (c is None) is keep_none:
@@ -338,5 +401,9 @@ def crd2idx(coord: IntTuple, layout: Any) -> Any:
     (21, 10)
     """
     if not isinstance(layout, (Layout, ComposedLayout)):
-        layout = Layout(layout)
-    return layout(coord)
+        layout = Layout(as_int_tuple(layout, f"{_CRD2IDX}: layout"))
+    try:
+        return layout(coord)
+    except LayoutError as error:
+        require_coord(_CRD2IDX, "coord", as_tuples(coord))
+        raise LayoutError(f"{_CRD2IDX}: {error}") from None

@@ -6,7 +6,7 @@ from math import gcd
 from typing import TypeVar
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import unflatten
+from cutegemm.layout.inttuple import shown, unflatten, wrong_kind
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.modes import require_layout
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
@@ -30,12 +30,16 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
     >>> str(recast_layout(8, 16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))))
     'S<3,4,3> o 0 o (8,128):(128,1)'
     """
-    if any(type(bits) is not int or bits <= 0 for bits in (new_bits, old_bits)):
-        raise LayoutError(
-            f"recast_layout: from {old_bits!r} to {new_bits!r} bits; positive integers are expected."
-        )
+    call = "recast_layout(new_bits, old_bits, layout)"
+    for name, bits in (("new_bits", new_bits), ("old_bits", old_bits)):
+        if type(bits) is not int:
+            raise wrong_kind(f"{call}: {name}", bits, "an integer")
+        if bits <= 0:
+            raise LayoutError(
+                f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more."
+            )
     if isinstance(layout, Tensor):
-        raise LayoutError("recast_layout: a Tensor's array has one element type; recast its layout.")
+        raise wrong_kind(f"{call}: layout", layout, "a Layout or ComposedLayout", "Recast its .layout.")
     if isinstance(layout, ComposedLayout):
         outer = recast_layout(new_bits, old_bits, layout.outer)
         if not isinstance(layout.inner, Swizzle):
@@ -44,7 +48,7 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
         if scaled % new_bits:
             raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
         return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
-    require_layout("recast_layout", layout)
+    require_layout(f"{call}: layout", layout)
     if layout.is_xor:
         raise LayoutError(
             f"recast_layout: {layout} has strides over F2. Recast `to_swizzled` of it, a swizzle and a layout."

@@ -11,14 +11,23 @@ a plain one with such strides; see `f2`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as to_int
 from typing import Any
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import integer_of
+from cutegemm.layout.inttuple import INTEGERS, MAX_DEPTH, MAX_RANK, as_integer, integer_of, shown, wrong_kind
+
+MAX_F2_BITS = (
+    1024  # of a stride over F2, and of the coordinates that such strides take: twice what a swizzle reaches
+)
 
 
 class ScaledBasis:
-    """`value` times the basis vector of the mode at `mode`, a path from the outside in.
+    """A stride whose multiples are coordinates: `value` times the basis vector of the mode at `mode`.
+
+    value    integer, also negative or zero
+    mode     index of the mode, from 0 to 999; or a tuple of up to 100 of them, the path from the outermost mode inwards
+    raises   LayoutError for a value or a mode of another kind, or outside of these bounds
 
     >>> 3 * E(1)
     ScaledBasis(3, (1,))
@@ -32,14 +41,16 @@ class ScaledBasis:
     mode: tuple[int, ...]
 
     def __init__(self, value: int, mode: int | Sequence[int]) -> None:
-        path = tuple(mode) if isinstance(mode, (tuple, list)) else (mode,)
-        if not path or any(isinstance(m, bool) or not isinstance(m, int) or m < 0 for m in path):
-            raise LayoutError(f"ScaledBasis: the mode {mode!r} is no path of non-negative integers.")
-        number = integer_of(value)
-        if number is None:
-            raise LayoutError(f"ScaledBasis: the value {value!r} is no integer.")
-        object.__setattr__(self, "value", number)
-        object.__setattr__(self, "mode", path)
+        object.__setattr__(self, "value", as_integer(value, "ScaledBasis(value, mode): value"))
+        object.__setattr__(self, "mode", _path(mode))
+
+    @staticmethod
+    def _of(value: int, path: tuple[int, ...]) -> ScaledBasis:
+        """Return the stride of parts that are known to be valid."""
+        out = object.__new__(ScaledBasis)
+        object.__setattr__(out, "value", value)
+        object.__setattr__(out, "mode", path)
+        return out
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"ScaledBasis is immutable; {name} cannot be set")
@@ -47,7 +58,7 @@ class ScaledBasis:
     def __mul__(self, factor: int) -> ScaledBasis:
         if not hasattr(factor, "__index__"):
             return NotImplemented
-        return ScaledBasis(self.value * factor, self.mode)
+        return ScaledBasis._of(self.value * to_int(factor), self.mode)
 
     __rmul__ = __mul__
 
@@ -78,6 +89,25 @@ class ScaledBasis:
         return out
 
 
+def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the path of a mode as a tuple of integers.
+
+    raises   LayoutError for a mode of another kind or outside of the bounds
+    """
+    if type(mode) is int and 0 <= mode < MAX_RANK:
+        return (mode,)
+    given = mode if isinstance(mode, (tuple, list)) else (mode,)
+    path = tuple([number for m in given if (number := integer_of(m)) is not None])
+    if not path or len(path) < len(given):
+        raise wrong_kind("ScaledBasis(value, mode): mode", mode, INTEGERS)
+    if len(path) > MAX_DEPTH or not 0 <= min(path) <= max(path) < MAX_RANK:
+        raise LayoutError(
+            f"ScaledBasis(value, mode): mode {shown(mode)} is out of bounds. Use indices from 0 to {MAX_RANK - 1}, "
+            f"and at most {MAX_DEPTH} of them."
+        )
+    return path
+
+
 class XorArithmetic(Exception):
     """Internal: a stride over F2 where an operation would multiply by integers."""
 
@@ -98,26 +128,35 @@ class F2:
     value: int
 
     def __init__(self, value: int) -> None:
-        number = integer_of(value)
-        if number is None or number < 0:
-            raise LayoutError(f"F2: the value {value!r} is no integer of 0 or more.")
+        number = as_integer(value, "F2(value): value")
+        if number < 0 or number.bit_length() > MAX_F2_BITS:
+            raise LayoutError(f"F2(value): value {shown(value)} is not in [0, 2**{MAX_F2_BITS}).")
         object.__setattr__(self, "value", number)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"F2 is immutable; {name} cannot be set")
 
+    @staticmethod
+    def _of(value: int) -> F2:
+        """Return the contribution `value` of some coordinate, which may have more bits than a stride."""
+        out = object.__new__(F2)
+        object.__setattr__(out, "value", value)
+        return out
+
     def at(self, coordinate: int) -> F2:
-        """The contribution of a coordinate."""
-        place = integer_of(coordinate)
-        if place is None or place < 0:
-            raise LayoutError(f"{self}: the coordinate {coordinate!r} is no integer of 0 or more.")
-        coordinate = place
+        """Return the contribution of a coordinate: its carry-less product with `value`.
+
+        raises   LayoutError for a coordinate that is negative or not an integer
+        """
+        bits = as_integer(coordinate, f"{self}.at(coordinate): coordinate")
+        if bits < 0:
+            raise LayoutError(f"{self}.at(coordinate): coordinate {shown(bits)} is negative. Count from 0.")
         out, place = 0, 0
-        while coordinate >> place:
-            if coordinate >> place & 1:
+        while bits >> place:
+            if bits >> place & 1:
                 out ^= self.value << place
             place += 1
-        return F2(out)
+        return F2._of(out)
 
     def __mul__(self, factor: object) -> F2:
         raise XorArithmetic
@@ -139,7 +178,10 @@ class F2:
 
 def E(mode: int | Sequence[int]) -> ScaledBasis:
     """The basis vector of a mode: E(0) is 1@0, E((1, 0)) is 1@0@1."""
-    return ScaledBasis(1, mode)
+    try:
+        return ScaledBasis(1, mode)
+    except LayoutError as error:
+        raise LayoutError(f"E: {error}") from None
 
 
 def add(a: Any, b: Any) -> Any:
@@ -170,7 +212,7 @@ def add(a: Any, b: Any) -> Any:
 
 def _xor(a: Any, b: Any) -> F2:
     if type(a) is F2 and type(b) is F2:
-        return F2(a.value ^ b.value)
+        return F2._of(a.value ^ b.value)
     known, other = (a, b) if type(a) is F2 else (b, a)
     if other != 0:
         raise LayoutError(f"the XOR offset {known} and {other} cannot be added.")

@@ -9,11 +9,12 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.layout.inttuple import IntTuple, as_tuples
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_integer, as_tuples, shown, wrong_kind
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.layout import INT64_MAX, MAX_TABLE, Layout, at_indices, has_none
 from cutegemm.layout.stride import add
 
+_COMPOSED = "ComposedLayout(inner, offset, outer)"
 MAX_SWIZZLE_BIT = 512  # of an offset that a swizzle may read or change; addresses have 64
 
 
@@ -45,7 +46,7 @@ class Swizzle(hooks.Shown):
     def __init__(self, bits: int, base: int, shift: int) -> None:
         for name, value in (("bits", bits), ("base", base), ("shift", shift)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise LayoutError(f"Swizzle: {name} = {value!r} is not an integer.")
+                raise wrong_kind(f"Swizzle(bits, base, shift): {name}", value, "an integer")
         rules = []
         if base + bits + abs(shift) > MAX_SWIZZLE_BIT:
             rules.append(f"its bits reach to {base + bits + abs(shift)}, past bit {MAX_SWIZZLE_BIT}")
@@ -74,7 +75,7 @@ class Swizzle(hooks.Shown):
         try:
             return self._swizzled(offset)
         except TypeError:
-            raise LayoutError(f"{self}: the offset {offset!r} is no integer.") from None
+            raise wrong_kind(f"{self}(offset): offset", offset, "an integer or an integer array") from None
 
     def _swizzled(self, offset: Any) -> Any:
         field = (1 << self.bits) - 1
@@ -84,7 +85,7 @@ class Swizzle(hooks.Shown):
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
         if offsets.dtype.kind not in "iuO":
-            raise LayoutError(f"{self}: offsets of the type {offsets.dtype} are no integers.")
+            raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
             return self._swizzled(offsets)
         return narrowed(self._swizzled(offsets.astype(object)))
@@ -124,8 +125,14 @@ class Swizzle(hooks.Shown):
 
 
 def _log2_ratio(old_bits: int, new_bits: int) -> int:
-    if any(type(bits) is not int or bits <= 0 for bits in (old_bits, new_bits)):
-        raise LayoutError(f"recast: from {old_bits!r} to {new_bits!r} bits; positive integers are expected.")
+    call = "Swizzle.recast(old_bits, new_bits)"
+    for name, bits in (("old_bits", old_bits), ("new_bits", new_bits)):
+        if type(bits) is not int:
+            raise wrong_kind(f"{call}: {name}", bits, "an integer")
+        if bits <= 0:
+            raise LayoutError(
+                f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more."
+            )
     ratio = max(old_bits, new_bits) // min(old_bits, new_bits)
     if ratio * min(old_bits, new_bits) != max(old_bits, new_bits) or ratio & (ratio - 1):
         raise LayoutError(f"recast: {old_bits} and {new_bits} bits are not a power of two apart.")
@@ -152,9 +159,9 @@ class ComposedLayout(hooks.Shown):
 
     def __init__(self, inner: Swizzle | Layout, offset: Any, outer: Layout) -> None:
         if not isinstance(inner, (Swizzle, Layout)):
-            raise LayoutError(f"ComposedLayout: inner is {inner!r}; a Swizzle or a Layout is expected.")
+            raise wrong_kind(f"{_COMPOSED}: inner", inner, "a Swizzle or a Layout")
         if not isinstance(outer, Layout):
-            raise LayoutError(f"ComposedLayout: outer is {outer!r}; a Layout is expected.")
+            raise wrong_kind(f"{_COMPOSED}: outer", outer, "a Layout")
         if isinstance(inner, Swizzle) and not outer.is_integral:
             reason = (
                 f"the strides of {outer} are over F2 already. Multiply the matrices: from_f2(to_f2(...) @ ...)"
@@ -162,8 +169,10 @@ class ComposedLayout(hooks.Shown):
                 else f"{inner} permutes offsets, but {outer} gives coordinates"
             )
             raise LayoutError(f"ComposedLayout: {reason}.")
-        if isinstance(offset, (str, float)) or (isinstance(inner, Swizzle) and not isinstance(offset, int)):
-            raise LayoutError(f"ComposedLayout: the offset {offset!r} is no integer.")
+        if isinstance(inner, Swizzle):
+            offset = offset if type(offset) is int else as_integer(offset, f"{_COMPOSED}: offset")
+        elif type(offset) is not int:
+            offset = as_int_tuple(offset, f"{_COMPOSED}: offset")
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "offset", offset)
         object.__setattr__(self, "outer", outer)
@@ -179,6 +188,14 @@ class ComposedLayout(hooks.Shown):
     def with_outer(self, outer: Layout) -> ComposedLayout:
         """The same inner function and offset after another outer layout."""
         return ComposedLayout(self.inner, self.offset, outer)
+
+    def with_shape(self, *shape: IntTuple) -> ComposedLayout:
+        """Return the same function of the index for coordinates of another shape; see `Layout.with_shape`.
+
+        >>> print(ComposedLayout(Swizzle(1, 0, 2), 0, Layout(32)).with_shape(4, 8))
+        S<1,0,2> o 0 o (4,8):(1,4)
+        """
+        return self.with_outer(self.outer.with_shape(*shape))
 
     def __call__(self, *coord: Any) -> Any:
         """The offset of a coordinate; where it holds None, the composed layout of those modes.
@@ -242,7 +259,8 @@ class ComposedLayout(hooks.Shown):
         if self.outer.is_integral and isinstance(self.offset, int):
             before = self.outer.offsets()
             furthest = max(abs(int(before.min())), abs(int(before.max()))) if len(before) else 0
-            if furthest + abs(self.offset) > INT64_MAX:
+            if furthest + abs(self.offset) > INT64_MAX or self._moves_past_64_bits():
+                _require_table("offsets", self)
                 before = before.astype(object)
             before = before + self.offset
             if isinstance(self.inner, Swizzle):
@@ -255,6 +273,15 @@ class ComposedLayout(hooks.Shown):
         if any(isinstance(v, tuple) for v in values):
             return np.array([leaves_of(v) for v in values])
         return narrowed(np.array(values, dtype=object))
+
+    def _moves_past_64_bits(self) -> bool:
+        """Return whether the swizzle reads or changes bits past those of an int64."""
+        inner = self.inner
+        return (
+            isinstance(inner, Swizzle)
+            and bool(inner.bits)
+            and inner.base + inner.bits + abs(inner.shift) >= 64
+        )
 
     def _check_indices(self, indices: np.ndarray) -> None:
         extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
@@ -349,9 +376,15 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
     """The swizzle S<bits,base,shift>; see `Swizzle`."""
-    return Swizzle(bits, base, shift)
+    try:
+        return Swizzle(bits, base, shift)
+    except LayoutError as error:
+        raise LayoutError(f"make_swizzle: {error}") from None
 
 
 def make_composed_layout(inner: Swizzle | Layout, offset: Any, outer: Layout) -> ComposedLayout:
     """The layout c -> inner(offset + outer(c)); see `ComposedLayout`."""
-    return ComposedLayout(inner, offset, outer)
+    try:
+        return ComposedLayout(inner, offset, outer)
+    except LayoutError as error:
+        raise LayoutError(f"make_composed_layout: {error}") from None

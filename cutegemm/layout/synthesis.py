@@ -9,7 +9,7 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
 from cutegemm.layout.algebra import from_flat, strides_of
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, unflatten
+from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, shown, unflatten
 from cutegemm.layout.layout import INT64_MAX, Layout, _text
 from cutegemm.layout.swizzle import ComposedLayout
 
@@ -36,18 +36,26 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
     try:
         table = np.asarray(offsets)
     except (TypeError, ValueError) as error:
-        raise LayoutError(f"synthesize: the offsets fill no array: {error}") from error
+        raise LayoutError(
+            f"synthesize(offsets, shape): offsets is {shown(offsets)}; integers are expected, in a list or an array "
+            f"({error})."
+        ) from error
     if not table.size:
-        raise LayoutError("synthesize: no offsets are given; a layout has at least that of coordinate 0.")
+        raise LayoutError(
+            "synthesize(offsets, shape): offsets is empty. Give at least the offset of coordinate 0."
+        )
     if table.dtype.kind not in "iu":
         raise LayoutError(
-            f"synthesize: the offsets are of the type {table.dtype}; integers are expected, of 64 bits at most."
+            f"synthesize(offsets, shape): offsets is {shown(offsets)}, of type {table.dtype}; "
+            "integers of at most 64 bits are expected."
         )
     if table.max() > INT64_MAX:
-        raise LayoutError(f"synthesize: the offset {table.max()} does not fit a signed integer of 64 bits.")
+        raise LayoutError(
+            f"synthesize(offsets, shape): the offset {table.max()} does not fit a signed integer of 64 bits."
+        )
     if shape is None:
         shape = tuple(table.shape) if table.ndim != 1 else len(table)
-    shape = as_int_tuple(shape, "synthesize: shape")
+    shape = as_int_tuple(shape, "synthesize(offsets, shape): shape")
     flat = table.reshape(-1, order="F").astype(np.int64)
     if product(shape) != len(flat):
         raise LayoutError(f"synthesize: {len(flat)} offsets do not fill the shape {_text(shape)}.")

@@ -10,10 +10,21 @@ import numpy as np
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
 from cutegemm.layout.construction import make_identity_layout
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, product, product_each
-from cutegemm.layout.layout import Layout, has_none
+from cutegemm.layout.inttuple import (
+    IntTuple,
+    as_int_tuple,
+    as_integer,
+    as_tuples,
+    product,
+    product_each,
+    shown,
+    wrong_kind,
+)
+from cutegemm.layout.layout import MAX_OFFSETS, Layout, has_none
 from cutegemm.layout.stride import ScaledBasis, add
 from cutegemm.layout.swizzle import ComposedLayout
+
+_CALL = "Tensor(array, layout, offset)"
 
 
 class Tensor(hooks.Shown):
@@ -39,14 +50,12 @@ class Tensor(hooks.Shown):
 
     def __init__(self, array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any = 0) -> None:
         if not isinstance(layout, (Layout, ComposedLayout)):
-            raise LayoutError(f"Tensor: the layout is {layout!r}; a Layout or a ComposedLayout is expected.")
+            raise wrong_kind(f"{_CALL}: layout", layout, "a Layout or a ComposedLayout")
         if array is not None:
             if type(offset) is not int:
-                offset = as_int_tuple(offset, "Tensor: offset")
-            if isinstance(offset, tuple):
-                raise LayoutError(f"Tensor: the offset {offset} into an array is no integer.")
+                offset = as_integer(offset, f"{_CALL}: offset")
             if not isinstance(array, np.ndarray):
-                raise LayoutError(f"Tensor: the array is {array!r}; a numpy array or None is expected.")
+                raise wrong_kind(f"{_CALL}: array", array, "a numpy array or None")
             if array.ndim != 1:
                 raise LayoutError(
                     f"Tensor: the array has shape {array.shape}; the layout gives offsets into a "
@@ -59,7 +68,7 @@ class Tensor(hooks.Shown):
                     f"{len(array)} elements."
                 )
         elif not isinstance(offset, int):
-            offset = as_int_tuple(offset, "Tensor: offset")
+            offset = as_int_tuple(offset, f"{_CALL}: offset")
         if array is None and isinstance(layout, Layout) and not layout.is_integral:
             # The coordinate that it starts at names every mode, also those of extent 1, which no stride
             # moves along after a divide.
@@ -168,8 +177,12 @@ class Tensor(hooks.Shown):
                [3, 4, 5]])
         """
         extents = product_each(self.shape)
-        values = self.values()
         axes = extents if isinstance(extents, tuple) else (extents,)
+        if max(axes, default=0) > MAX_OFFSETS:
+            raise LayoutError(
+                f"Tensor.numpy: an axis of {shown(max(axes))} elements; at most {MAX_OFFSETS} are allowed."
+            )
+        values = self.values()
         if values.ndim == 2:
             return values.reshape((*axes, values.shape[1]), order="F")
         return values.reshape(axes, order="F")
@@ -219,10 +232,10 @@ def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
     >>> domain_offset((2, 3), make_identity_tensor((4, 8)))[1, 1]
     (3, 4)
     """
-    if not isinstance(tensor, Tensor) or has_none(coord):
-        raise LayoutError(
-            f"domain_offset: a coordinate and a Tensor are expected, not {coord!r} and {tensor!r}."
-        )
+    call = "domain_offset(coord, tensor)"
+    coord = as_int_tuple(coord, f"{call}: coord")
+    if not isinstance(tensor, Tensor):
+        raise wrong_kind(f"{call}: tensor", tensor, "a Tensor")
     layout, start = tensor.layout, tensor.offset
     if isinstance(layout, ComposedLayout):
         moved = add(layout.offset, layout.outer.offset_of(coord))
@@ -240,4 +253,4 @@ def make_identity_tensor(shape: IntTuple) -> Tensor:
     >>> make_identity_tensor((4, 8))[2, 5]
     (2, 5)
     """
-    return Tensor(None, make_identity_layout(shape))
+    return Tensor(None, make_identity_layout(as_int_tuple(shape, "make_identity_tensor(shape): shape")))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from cutegemm.errors import LayoutError
-from cutegemm.layout.inttuple import MAX_DEPTH
+from cutegemm.layout.inttuple import MAX_DEPTH, wrong_kind
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import F2, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
@@ -47,7 +47,7 @@ def parse(text: str) -> Layout | ComposedLayout:
           ^
     """
     if not isinstance(text, str):
-        raise LayoutError(f"parse: {text!r} is a {type(text).__name__}; a text is expected.")
+        raise wrong_kind("parse(text): text", text, "a str")
     reader = _Reader(text)
     layout = reader.composed()
     if reader.here() < len(text):
@@ -174,23 +174,24 @@ class _Reader:
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
+        start = self.here()
         if self.accept("F2("):
-            xor = F2(self.integer("the value of the stride over F2", 0))
+            value = self.integer("the value of the stride over F2", 0)
             self.expect(")")
-            return xor
+            return self.build(start, F2, value)
         if self.accept("ScaledBasis("):
             value = self.integer("the value of the basis vector")
             self.expect(",")
             path = self.path()
             self.expect(")")
-            return ScaledBasis(value, path)
+            return self.build(start, ScaledBasis, value, path)
         value = self.integer("a stride")
         modes: list[int] = []
         while self.accept("@"):
             if not modes and self.text.startswith("(", self.here()):
-                return ScaledBasis(value, self.path())
+                return self.build(start, ScaledBasis, value, self.path())
             modes.append(self.integer("a mode of 0 or more", 0))
-        return ScaledBasis(value, tuple(reversed(modes))) if modes else value
+        return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def path(self) -> tuple[int, ...]:
         start = self.here()

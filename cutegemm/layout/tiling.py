@@ -16,16 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.algebra import coalesce, composition, require_fit
 from cutegemm.layout.construction import make_identity_layout, make_ordered_layout
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, product_each
+from cutegemm.layout.inttuple import (
+    IntTuple,
+    as_int_tuple,
+    as_integer,
+    as_tuples,
+    ceil_div,
+    integer_of,
+    product_each,
+    shown,
+    wrong_kind,
+)
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.inverses import copies_of, rest_of
 from cutegemm.layout.layout import Layout, _text, concatenate, gathered
-from cutegemm.layout.modes import append, dice, on_layout, require_layout
+from cutegemm.layout.modes import append, dice, on_layout, require_coord, require_layout
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
@@ -36,19 +47,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _explained(operation: F) -> F:
-    """`operation` with errors that name it and its arguments, above the step that failed."""
+    """Return `operation` with errors that begin with its name and the arguments of the call."""
 
     @wraps(operation)
     def call(*args: Any, **options: Any) -> Any:
         try:
             return operation(*args, **options)
         except LayoutError as error:
-            if str(error).startswith(operation.__name__):
-                raise
-            given = ", ".join([*map(_text, args), *[f"{k}={_text(v)}" for k, v in options.items()]])
-            raise LayoutError(
-                f"{operation.__name__}({given}): no layout is the answer.\n  {error}"
-            ) from error
+            values = signature(operation).bind(*args, **options).arguments
+            written = ", ".join([f"{name}={_text(value)}" for name, value in values.items()])
+            raise LayoutError(f"{operation.__name__}({written}) failed.\n  {error}") from error
 
     return cast(F, call)
 
@@ -67,7 +75,7 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
     >>> logical_divide(Layout((10, 8), (8, 1)), (4, Layout(2, 4)))
     Layout(((4, 3), (2, 4)), ((8, 32), (4, 1)))
     """
-    return on_layout(_logical_divide, target, as_tuples(tiler))
+    return on_layout("target", _logical_divide, target, as_tuples(tiler))
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
@@ -79,7 +87,7 @@ def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
         return gathered(parts + [layout[m] for m in range(len(parts), len(layout))])
     if type(tiler) is int:
         return gathered(_tile_and_rest(layout, tiler))
-    return _divided(layout, _as_layout("logical_divide", tiler))
+    return _divided(layout, _as_layout(tiler))
 
 
 def _divided(layout: Layout, tile: Layout) -> Layout:
@@ -90,13 +98,15 @@ def _divided(layout: Layout, tile: Layout) -> Layout:
     return composition(layout, concatenate([tile, rest_of(tile, layout.shape)]))
 
 
-def _as_layout(operation: str, tiler: Tiler) -> Layout:
-    if type(tiler) is int:
-        if tiler <= 0:
-            raise LayoutError(f"{operation}: a tile of {tiler} elements; a positive number is expected.")
-        return Layout._of(tiler, 1 if tiler != 1 else 0)
-    require_layout(operation, tiler)
-    return tiler
+def _as_layout(tiler: Tiler) -> Layout:
+    if type(tiler) is Layout:
+        return tiler
+    count = integer_of(tiler)
+    if count is None:
+        raise wrong_kind("tiler", tiler, "a Layout, an integer, None or a tuple of them")
+    if count <= 0:
+        raise LayoutError(f"tiler = {shown(count)} is not positive. Give a tile of 1 element or more.")
+    return Layout._of(count, 1 if count != 1 else 0)
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
@@ -108,7 +118,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
         parts = [_tile_and_rest(layout[m], t) for m, t in enumerate(tiler)]
         rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
         return gathered([p[0] for p in parts]), gathered(rest)
-    tile = _as_layout("logical_divide", tiler)
+    tile = _as_layout(tiler)
     if type(tiler) is int and type(layout.shape) is int and type(layout.stride) is not F2:
         # A plain extent in tiles: no algebra is needed
         count, stride = -(-layout.shape // tiler), layout.stride
@@ -146,7 +156,7 @@ def zipped_divide(target: Target, tiler: Tiler) -> Target:
     >>> zipped_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout(((4, 2), (3, 4, 3)), ((8, 1), (32, 2, 80)))
     """
-    return on_layout(_zipped_divide, target, as_tuples(tiler))
+    return on_layout("target", _zipped_divide, target, as_tuples(tiler))
 
 
 @_explained
@@ -163,7 +173,7 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
         tile, rest = _tile_and_rest(layout, tiler)
         return gathered([tile] + _opened(rest))
 
-    return on_layout(divide, target)
+    return on_layout("target", divide, target)
 
 
 @_explained
@@ -180,7 +190,7 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
         tile, rest = _tile_and_rest(layout, tiler)
         return gathered(_opened(tile) + _opened(rest))
 
-    return on_layout(divide, target)
+    return on_layout("target", divide, target)
 
 
 @_explained
@@ -196,7 +206,7 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
     >>> logical_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
     """
-    return on_layout(_logical_product, block, as_tuples(tiler))
+    return on_layout("block", _logical_product, block, as_tuples(tiler))
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
@@ -206,14 +216,14 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
         require_fit("logical_product", block, tiler)
         parts = [_logical_product(block[m], t) for m, t in enumerate(tiler)]
         return concatenate(parts + [block[m] for m in range(len(parts), len(block))])
-    return concatenate([block, _copies(block, _as_layout("logical_product", tiler))])
+    return concatenate([block, _copies(block, _as_layout(tiler))])
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(
-            f"the tiler {tiler} gives coordinates; a layout from copies to their numbers is expected."
+            f"tiler {tiler} gives coordinates. Give a layout whose offsets are the numbers of the copies."
         )
     return composition(copies_of(block, count), tiler)
 
@@ -225,7 +235,7 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
     >>> zipped_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
     """
-    return on_layout(_zipped_product, block, as_tuples(tiler))
+    return on_layout("block", _zipped_product, block, as_tuples(tiler))
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
@@ -246,7 +256,7 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
         zipped = _zipped_product(layout, tiler)
         return concatenate([zipped[0]] + _opened(zipped[1]))
 
-    return on_layout(multiply, block)
+    return on_layout("block", multiply, block)
 
 
 @_explained
@@ -263,12 +273,12 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
         zipped = _zipped_product(layout, tiler)
         return concatenate(_opened(zipped[0]) + _opened(zipped[1]))
 
-    return on_layout(multiply, block)
+    return on_layout("block", multiply, block)
 
 
 def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
     """The block and its copies with the same number of modes: the shorter of the two is extended by 1:0."""
-    require_layout("product", tiler)
+    require_layout("tiler", tiler)
     rank = max(len(block), len(tiler))
     block, tiler = (x if len(x) == rank else append(x, Layout._of(1, 0), rank) for x in (block, tiler))
     copies = _copies(block, tiler)
@@ -291,7 +301,7 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
     >>> blocked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 3), (2, 4)), ((1, 4), (2, 12)))
     """
-    return on_layout(_blocked_product, block, tiler)
+    return on_layout("block", _blocked_product, block, tiler)
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
@@ -307,7 +317,7 @@ def raked_product(block: Target, tiler: Layout) -> Target:
     >>> raked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((3, 2), (4, 2)), ((4, 1), (12, 2)))
     """
-    return on_layout(_raked_product, block, tiler)
+    return on_layout("block", _raked_product, block, tiler)
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
@@ -326,27 +336,28 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
     >>> tile_to_shape(Layout((2, 4), (4, 1)), (4, 8), order=(1, 0))
     Layout(((2, 2), (4, 2)), ((4, 16), (1, 8)))
     """
-    trg_shape = as_int_tuple(trg_shape, "tile_to_shape: shape")
+    trg_shape = as_int_tuple(trg_shape, "trg_shape")
+    order = as_int_tuple(order, "order")
     rank = len(trg_shape) if isinstance(trg_shape, tuple) else 1
 
     def tile(layout: Layout) -> Layout:
         if len(layout) > rank:
             raise LayoutError(
-                f"tile_to_shape: the block {layout} has {len(layout)} modes, "
-                f"the shape {_text(trg_shape)} {rank}."
+                f"block {layout} has {len(layout)} modes, trg_shape {_text(trg_shape)} has {rank}. "
+                "Give an extent for each mode of the block."
             )
         padded = append(layout, Layout._of(1, 0), rank)
         sizes = tuple([padded[m].size() for m in range(rank)])
         copies = ceil_div(product_each(trg_shape), sizes if isinstance(trg_shape, tuple) else sizes[0])
         return blocked_product(padded, make_ordered_layout(copies, order))
 
-    return on_layout(tile, block)
+    return on_layout("block", tile, block)
 
 
-def _require_tensor(operation: str, target: Any) -> None:
+def _require_tensor(call: str, target: Any) -> None:
     if not isinstance(target, Tensor):
-        raise LayoutError(
-            f"{operation}: a Tensor is expected, not {target!r}; Tensor(None, layout) is one of a layout's offsets."
+        raise wrong_kind(
+            f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout."
         )
 
 
@@ -361,15 +372,22 @@ def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Te
     >>> local_tile(make_identity_tensor((10, 8, 3)), (4, 2, 1), (1, None, None))[3, 1, 0, 2, 1]
     (7, 5, 1)
     """
-    _require_tensor("local_tile", target)
+    call = "local_tile(target, tiler, coord, proj)"
+    _require_tensor(call, target)
     tiler, coord, proj = as_tuples(tiler), as_tuples(coord), as_tuples(proj)
     if not isinstance(tiler, (int, tuple)):
-        raise LayoutError(
-            f"local_tile: the tiler {_text(tiler)} is no extent and no tuple of one for each mode."
-        )
+        raise wrong_kind(f"{call}: tiler", tiler, "an extent or a tuple with one for each mode")
+    require_coord(call, "coord", coord)
+    require_coord(call, "proj", proj)
     if proj is not None:
         tiler, coord = dice(tiler, proj), dice(coord, proj)
-    return zipped_divide(target, tiler)[None if isinstance(tiler, int) else (None,) * len(tiler), coord]
+    divided = zipped_divide(target, tiler)
+    try:
+        return divided[None if isinstance(tiler, int) else (None,) * len(tiler), coord]
+    except LayoutError as error:
+        raise LayoutError(
+            f"{call}: coord {_text(coord)} does not fit the tiles of tiler {_text(tiler)}: {error}"
+        ) from None
 
 
 def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: Any = None) -> Tensor:
@@ -385,25 +403,31 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     >>> local_partition(make_identity_tensor((8, 8)), Layout((2, 4), (4, 1)), 5)[1, 1]
     (3, 5)
     """
-    _require_tensor("local_partition", target)
-    proj = as_tuples(proj)
-    layout = tiler if isinstance(tiler, Layout) else Layout(tiler)
+    call = "local_partition(target, tiler, index, proj)"
+    _require_tensor(call, target)
+    proj, index = as_tuples(proj), as_integer(index, f"{call}: index")
+    require_coord(call, "proj", proj)
+    layout = tiler if isinstance(tiler, Layout) else Layout(as_int_tuple(tiler, f"{call}: tiler"))
     extents, strides = product_each(layout.shape), layout.stride
-    if layout.size() == 0 or not isinstance(index, int):
-        raise LayoutError(f"local_partition: the tiler {layout} has no element of the index {index!r}.")
+    if layout.size() == 0:
+        raise LayoutError(f"{call}: tiler {layout} is empty. Give extents of 1 or more.")
     if not isinstance(extents, tuple):
-        raise LayoutError(f"local_partition: the tiler {layout} has no modes; write ({_text(extents)},).")
+        raise LayoutError(f"{call}: tiler {layout} has no modes. Write ({_text(extents)},).")
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
-        raise LayoutError(f"local_partition: the tiler {layout} is nested; give one extent a mode.")
+        raise LayoutError(
+            f"{call}: tiler {layout} is nested or gives coordinates. Give one extent for each mode."
+        )
     coord = tuple(
         [(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)]
     )
     if layout(coord) != index:
         raise LayoutError(
-            f"local_partition: the tiler {layout} has no coordinate for the index {index}; its offsets lie in "
+            f"{call}: tiler {layout} has no coordinate for index {shown(index)}. Give one of its offsets, which lie in "
             f"[0, {layout.cosize()})."
         )
     if proj is not None:
         extents, coord = dice(extents, proj), dice(coord, proj)
-    rank = len(target.layout)
-    return zipped_divide(target, extents)[coord, (None,) * rank]
+    try:
+        return zipped_divide(target, extents)[coord, (None,) * len(target.layout)]
+    except LayoutError as error:
+        raise LayoutError(f"{call}: tiler {layout} does not fit target {target}: {error}") from None

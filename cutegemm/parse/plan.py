@@ -11,12 +11,14 @@ from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
+from cutegemm.layout.inttuple import shown
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
 # The type of D where none is asked for and it is not that of A.
+_MOST_DIGITS = 1000  # that are read before the size of an extent is checked
 _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 
 
@@ -94,10 +96,12 @@ def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
-        raise PlanError(operation, [f"--problem {text!r} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])
-    extents = tuple(map(int, text.split("x")))
-    if max(extents) > MOST_EXTENT:
         raise PlanError(
-            operation, [f"--problem {text!r} has an extent above {MOST_EXTENT}, the most that there may be."]
+            operation, [f"--problem {shown(text)} is not MxNxK or MxNxKxL, such as 4096x4096x4096."]
         )
-    return extents
+    digits = text.strip().split("x")
+    if max(map(len, digits)) > _MOST_DIGITS or max(map(int, digits)) > MOST_EXTENT:
+        raise PlanError(
+            operation, [f"--problem {shown(text)} has an extent above {MOST_EXTENT}, the largest allowed."]
+        )
+    return tuple(map(int, digits))

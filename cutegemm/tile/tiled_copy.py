@@ -125,11 +125,11 @@ class TiledCopy(hooks.Shown):
         target   (M, N, ...) with as many modes as the tiler, or more, which stay in the rest
         raises   LayoutError where the target has fewer modes, or no layout holds its parts
         """
-        return on_layout(self._tidfrg, target, self._src_to_tile)
+        return on_layout("TiledCopy.tidfrg_s(target): target", self._tidfrg, target, self._src_to_tile)
 
     def tidfrg_d(self, target: Target) -> Any:
         """A destination seen as (thread, (value, atom), (rest_m, rest_n, ...))."""
-        return on_layout(self._tidfrg, target, self._dst_to_tile)
+        return on_layout("TiledCopy.tidfrg_d(target): target", self._tidfrg, target, self._dst_to_tile)
 
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
         if len(layout) < len(self.tiler_mn):
@@ -169,7 +169,7 @@ class TiledCopy(hooks.Shown):
         source   CuTe, copy_atom.hpp:283, retile. It takes the order of elements always, which is wrong for a TiledMma
                  whose permutation runs values against that order
         """
-        return on_layout(self._retile, target)
+        return on_layout("TiledCopy.retile(target): target", self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
         values = layout[0].size()

@@ -154,7 +154,9 @@ class TiledMma(hooks.Shown):
             raise LayoutError(
                 f"TiledMma: {layout_of(target)} has one mode; the operand {operand} has two or more."
             )
-        return on_layout(lambda layout: _thrfrg(self, layout, operand), target)
+        return on_layout(
+            "TiledMma.thrfrg(operand, target): target", lambda layout: _thrfrg(self, layout, operand), target
+        )
 
     def get_slice(self, thr_idx: int) -> ThrMma:
         """The part of one thread.

@@ -39,7 +39,7 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
     ((8, 16), Layout(((8, 4), (2, 2)), ((16, 2), (8, 1))))
     """
     for name, layout in (("thr_layout", thr_layout), ("val_layout", val_layout)):
-        require_layout(f"make_layout_tv: {name}", layout)
+        require_layout(f"make_layout_tv(thr_layout, val_layout): {name}", layout)
     return _layout_tv(thr_layout, val_layout)
 
 

@@ -32,7 +32,10 @@ composition: B = 3:-1 takes negative values, where A = (4,2):(1,8) with several 
     ),
     (
         lambda: cg.slice_((None, 3), Layout((4, 8))),
-        "slice_: the coordinate is (4,8):(1,4); the first argument is the layout, the second the coordinate.",
+        (
+            "slice_(value, coord): coord is Layout((4, 8), (1, 4)), a Layout; an integer, None or a "
+            "tuple of them is expected. Check the order of the arguments."
+        ),
     ),
     (
         lambda: cg.composition(Layout((4, 8)), (2, 2, 2)),
@@ -72,7 +75,7 @@ Layout: (4,2):(1@0,4) mixes coordinates with offsets: its stride 4 is an integer
     (
         lambda: cg.blocked_product(Layout((4, 1, 4), (16, 1, 1)), Layout((4, 3), (3, 1))),
         """\
-blocked_product((4,1,4):(16,1,1), (4,3):(3,1)): no layout is the answer.
+blocked_product(block=(4,1,4):(16,1,1), tiler=(4,3):(3,1)) failed.
   composition: A o B is no layout, for A = (4,3):(4,64) and B = (4,3,1):(3,1,0).
   A(B(3,0,0)) = 132, but no strides over 4 elements give the offsets 0, 12, 72, 132.
   Choose the strides of B so that each divides, or is divided by, the extents of A: 4, 3.""",
@@ -80,7 +83,7 @@ blocked_product((4,1,4):(16,1,1), (4,3):(3,1)): no layout is the answer.
     (
         lambda: cg.zipped_divide(Layout((4, 8)), (2, Layout((2, 2), (1, 3)))),
         """\
-zipped_divide((4,8):(1,4), (2,(2,2):(1,3))): no layout is the answer.
+zipped_divide(target=(4,8):(1,4), tiler=(2,(2,2):(1,3))) failed.
   complement: tiles of (2,2):(1,3) do not cover all elements:
   the mode 2:3 does not start at a multiple of 2, where the modes of smaller stride end.
   Each stride must be a multiple of the extent times stride before it.""",
@@ -88,15 +91,20 @@ zipped_divide((4,8):(1,4), (2,(2,2):(1,3))): no layout is the answer.
     (
         lambda: cg.logical_divide(Layout((4, 8)), (2, 2, 2)),
         """\
-logical_divide: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give an entry for each mode, or fewer.""",
+logical_divide(target=(4,8):(1,4), tiler=(2,2,2)) failed.
+  logical_divide: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give an entry for each mode, or fewer.""",
     ),
     (
         lambda: cg.logical_divide(Layout(8), 0),
-        "logical_divide: a tile of 0 elements; a positive number is expected.",
+        """\
+logical_divide(target=8:1, tiler=0) failed.
+  tiler = 0 is not positive. Give a tile of 1 element or more.""",
     ),
     (
         lambda: cg.tile_to_shape(Layout((2, 2, 2)), (4, 4), (0, 1)),
-        "tile_to_shape: the block (2,2,2):(1,2,4) has 3 modes, the shape (4,4) 2.",
+        """\
+tile_to_shape(block=(2,2,2):(1,2,4), trg_shape=(4,4), order=(0,1)) failed.
+  block (2,2,2):(1,2,4) has 3 modes, trg_shape (4,4) has 2. Give an extent for each mode of the block.""",
     ),
     (
         lambda: cg.recast_layout(32, 16, Layout((8, 3), (1, 3))),
@@ -116,7 +124,10 @@ recast_layout: each element of 4:2 becomes 2 neighbours, but it has no mode of s
     ),
     (
         lambda: cg.make_ordered_layout((4, 8), (0, 1, 2)),
-        "make_ordered_layout: the order (0,1,2) does not fit the shape (4,8); give one entry for each mode.",
+        (
+            "make_ordered_layout(shape, order): order (0,1,2) does not fit shape (4,8). Give one entry "
+            "for each mode."
+        ),
     ),
     (
         lambda: Layout((4, 8), (1,)),
@@ -127,18 +138,27 @@ same hierarchy.""",
     (lambda: Layout((4, -8)), "Layout: the shape (4,-8) has the negative extent -8."),
     (
         lambda: Layout((4, 2.5)),
-        "Layout: shape: 2.5 is a float; integers or tuples of integers are expected.",
+        (
+            "Layout(shape, stride): shape is (4, 2.5); its leaf is 2.5, a float; an integer or a tuple "
+            "of integers is expected."
+        ),
     ),
     (
         lambda: Layout((4, 8))(1, 2, 3),
-        "(4,8):(1,4)((1,2,3)): the coordinate (1, 2, 3) does not fit the shape (4, 8).",
+        "(4,8):(1,4)(coord): coordinate (1, 2, 3) of rank 3 does not fit shape (4, 8) of rank 2.",
     ),
     (
         lambda: Swizzle(3, -1, 2),
         """\
 Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the two bit fields overlap.""",
     ),
-    (lambda: ScaledBasis(1, -1), "ScaledBasis: the mode -1 is no path of non-negative integers."),
+    (
+        lambda: ScaledBasis(1, -1),
+        (
+            "ScaledBasis(value, mode): mode -1 is out of bounds. Use indices from 0 to 999, and at most "
+            "100 of them."
+        ),
+    ),
     (
         lambda: ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4, E(0))),
         "ComposedLayout: S<1,0,1> permutes offsets, but 4:1@0 gives coordinates.",
@@ -147,7 +167,13 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
         lambda: Tensor(np.zeros(8), Layout((4, 4))),
         "Tensor: (4,4):(1,4) at offset 0 reaches from 0 to 15, the array has 8 elements.",
     ),
-    (lambda: cg.coalesce((4, 8)), "coalesce: a Layout is expected, not (4, 8)."),
+    (
+        lambda: cg.coalesce((4, 8)),
+        (
+            "coalesce(layout, target_profile): layout is (4, 8), a tuple; a Layout, ComposedLayout or "
+            "Tensor is expected."
+        ),
+    ),
     (
         lambda: cg.composition(Layout((4, 0, 2), (1, 8, 3)), Layout(3, 4)),
         "composition: (4,0,2):(1,8,3) is empty, it has no offset for 3:4.",
@@ -156,7 +182,7 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
         lambda: cg.composition(Layout((4, 8)), Layout(2, E(2))),
         """\
 composition: A o B is no layout, for A = (4,8):(1,4) and B = 2:1@2, along 1@2:
-  get: (4,8) of rank 2 has no mode 2.""",
+  get(value, mode): (4,8) of rank 2 has no mode 2. Use 0 to 1.""",
     ),
     (
         lambda: Layout((2, 2), (E(1), E((1, 0)))),
@@ -171,14 +197,17 @@ coordinate.""",
     ),
     (
         lambda: cg.make_layout_image_mask(Layout((4, 8)), (0, 0), 1),
-        """\
-make_layout_image_mask: (4,8):(1,4) takes mode 1 at (0,0) to the offsets [0, 4, 8, 12, 16, 20, 24, 28]; a mask \
-has the bits 0 to 15.""",
+        (
+            "make_layout_image_mask(lay, coord, mode): (4,8):(1,4) takes mode 1 at (0,0) to the offsets "
+            "[0, 4, 8, 12, 16, 20, 24, 28]; a mask has the bits 0 to 15."
+        ),
     ),
     (
         lambda: cg.make_layout_like(cg.make_identity_tensor((4, 8))),
-        """\
-make_layout_like: a Layout is expected, not Tensor<coordinates at (0, 0) o (4,8):(1@0,1@1)>.""",
+        (
+            "make_layout_like(layout): layout is Tensor<coordinates at (0, 0) o (4,8):(1@0,1@1)>, a "
+            "Tensor; a Layout is expected. Check the order of the arguments."
+        ),
     ),
     (
         lambda: cg.domain_offset((1, 0), Tensor(None, Layout((4, 8), (F2(1), F2(4))))),
@@ -234,57 +263,234 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: cg.product("ab"), "'ab' is a str"),
-        (lambda: cg.make_layout([Layout(4), Layout(2)], stride=(1, 2)), "the stride (1,2) is given beside layouts"),
-        (lambda: cg.make_layout(Layout(4), stride=1), "the stride 1 is given beside layouts"),
-        (lambda: cg.idx2crd(5, Layout((2, 3))), "idx2crd: shape: Layout((2, 3), (1, 2)) is a Layout"),
-        (lambda: cg.ceil_div((3, 8), Layout(2)), "ceil_div: divisor: Layout(2, 1) is a Layout"),
-        (lambda: cg.inner_product(Layout(2), 2), "inner_product: Layout(2, 1) is a Layout"),
-        (lambda: cg.prefix_product(Layout(2)), "prefix_product: Layout(2, 1) is a Layout"),
+        (
+            lambda: cg.product("ab"),
+            "product(value): value is 'ab', a str; an integer or a tuple of integers is expected.",
+        ),
+        (
+            lambda: cg.make_layout([Layout(4), Layout(2)], stride=(1, 2)),
+            "make_layout(shape, stride): stride (1,2) is given together with layouts, which have strides of",
+        ),
+        (
+            lambda: cg.make_layout(Layout(4), stride=1),
+            (
+                "make_layout(shape, stride): stride 1 is given together with layouts, which have strides of "
+                "their"
+            ),
+        ),
+        (
+            lambda: cg.idx2crd(5, Layout((2, 3))),
+            (
+                "idx2crd(index, shape, stride): shape is Layout((2, 3), (1, 2)), a Layout; an integer or a "
+                "tuple of"
+            ),
+        ),
+        (
+            lambda: cg.ceil_div((3, 8), Layout(2)),
+            (
+                "ceil_div(a, tiler): tiler is Layout(2, 1), a Layout; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
+        (
+            lambda: cg.inner_product(Layout(2), 2),
+            (
+                "inner_product(a, b): a is Layout(2, 1), a Layout; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
+        (
+            lambda: cg.prefix_product(Layout(2)),
+            (
+                "prefix_product(shape, start): shape is Layout(2, 1), a Layout; an integer or a tuple of "
+                "integers is"
+            ),
+        ),
         (lambda: Layout(nested(200)), "nested more than 100 deep"),
         (lambda: cg.flatten(nested(200)), "nested more than 100 deep"),
         (lambda: cg.composition(Layout(8), (2, 4)), "the tiler (2,4) has 2 entries, 8:1 has 1 mode"),
-        (lambda: Layout((4, 8))((5,)), "the coordinate (5,) does not fit the shape (4, 8)"),
-        (lambda: Layout(8)((5,)), "the coordinate (5,) is deeper than the shape 8"),
-        (lambda: cg.ceil_div("a", 2), "'a' is a str"),
-        (lambda: cg.idx2crd("a", (4, 8)), "'a' is a str"),
-        (lambda: cg.idx2crd(1.5, 8), "1.5 is a float"),
-        (lambda: cg.size(A_LAYOUT, None), "mode None is no integer or list of integers"),
-        (lambda: cg.to_swizzle(A_LAYOUT), "to_swizzle: an F2Matrix is expected"),
-        (lambda: cg.synthesize(Layout((8, 8), (F2(9), F2(1)))), "the offsets fill no array"),
-        (lambda: cg.local_tile(A_LAYOUT, (2, 2), (0, 0)), "local_tile: a Tensor is expected"),
-        (lambda: cg.local_tile(Tensor(None, A_LAYOUT), None, 0), "the tiler _ is no extent"),
-        (lambda: cg.local_partition(A_LAYOUT, (2, 2), 0), "local_partition: a Tensor is expected"),
-        (lambda: cg.local_partition(Tensor(None, A_LAYOUT), (0, 2), 0), "has no element of the index 0"),
-        (lambda: cg.unflatten(5, (1,)), "a sequence of leaves is expected, not 5"),
+        (
+            lambda: Layout((4, 8))((5,)),
+            "(4,8):(1,4)(coord): coordinate (5,) of rank 1 does not fit shape (4, 8) of rank 2.",
+        ),
+        (lambda: Layout(8)((5,)), "8:1(coord): coordinate (5,) is nested deeper than shape 8."),
+        (
+            lambda: cg.ceil_div("a", 2),
+            "ceil_div(a, tiler): a is 'a', a str; an integer or a tuple of integers is expected.",
+        ),
+        (
+            lambda: cg.idx2crd("a", (4, 8)),
+            (
+                "idx2crd(index, shape, stride): index is 'a', a str; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
+        (
+            lambda: cg.idx2crd(1.5, 8),
+            (
+                "idx2crd(index, shape, stride): index is 1.5, a float; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
+        (
+            lambda: cg.size(A_LAYOUT, None),
+            "size(value, mode): mode is None; an integer or a list of integers is expected.",
+        ),
+        (
+            lambda: cg.to_swizzle(A_LAYOUT),
+            (
+                "to_swizzle(matrix): matrix is Layout((4, 2), (1, 4)), a Layout; an F2Matrix is expected. "
+                "Make one"
+            ),
+        ),
+        (
+            lambda: cg.synthesize(Layout((8, 8), (F2(9), F2(1)))),
+            (
+                "synthesize(offsets, shape): offsets is Layout((8, 8), (F2(9), F2(1))); integers are "
+                "expected, in a"
+            ),
+        ),
+        (
+            lambda: cg.local_tile(A_LAYOUT, (2, 2), (0, 0)),
+            "local_tile(target, tiler, coord, proj): target is Layout((4, 2), (1, 4)), a Layout; a Tensor is",
+        ),
+        (
+            lambda: cg.local_tile(Tensor(None, A_LAYOUT), None, 0),
+            (
+                "local_tile(target, tiler, coord, proj): tiler is None; an extent or a tuple with one for "
+                "each mode"
+            ),
+        ),
+        (
+            lambda: cg.local_partition(A_LAYOUT, (2, 2), 0),
+            (
+                "local_partition(target, tiler, index, proj): target is Layout((4, 2), (1, 4)), a Layout; a "
+                "Tensor"
+            ),
+        ),
+        (
+            lambda: cg.local_partition(Tensor(None, A_LAYOUT), (0, 2), 0),
+            (
+                "local_partition(target, tiler, index, proj): tiler (0,2):(1,0) is empty. Give extents of 1 "
+                "or more."
+            ),
+        ),
+        (
+            lambda: cg.unflatten(5, (1,)),
+            "unflatten(leaves, profile): leaves is 5, an int; a list or tuple is expected.",
+        ),
         (lambda: cg.transform_leaf(max, (1, 2), (1, 2, 3)), "(1, 2) and (1, 2, 3) are not congruent"),
         (lambda: cg.transform_leaf(max, (1, 2), 1), "not congruent"),
-        (lambda: cg.increment_coord((9, 9), (4, 2)), "(9, 9) is no coordinate of the shape (4, 2)"),
-        (lambda: cg.size(None), "None is a NoneType; a layout or a shape"),
-        (lambda: cg.cosize(4), "a layout is expected, not 4"),
-        (lambda: cg.crd2idx((1, 1), "(4,2)"), "'(4,2)' is a str"),
+        (
+            lambda: cg.increment_coord((9, 9), (4, 2)),
+            "increment_coord(coord, shape): coord (9, 9) lies outside of shape (4, 2).",
+        ),
+        (
+            lambda: cg.size(None),
+            "size(value, mode): value is None; a layout, a tensor or a shape is expected.",
+        ),
+        (
+            lambda: cg.cosize(4),
+            "cosize(value, mode): value is 4, an int; a Layout, ComposedLayout or Tensor is expected.",
+        ),
+        (
+            lambda: cg.crd2idx((1, 1), "(4,2)"),
+            (
+                "crd2idx(coord, layout): layout is '(4,2)', a str; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
         (lambda: A_LAYOUT["a"], "has no mode 'a'"),
         (lambda: A_LAYOUT[0:1], "has no mode slice(0, 1, None)"),
-        (lambda: cg.group_modes(A_LAYOUT, "a"), "no range of modes"),
-        (lambda: cg.make_layout(5.5), "5.5 is a float"),
-        (lambda: cg.make_composed_layout(Swizzle(1, 0, 1), "a", A_LAYOUT), "offset 'a' is no integer"),
-        (lambda: cg.make_composed_layout(Swizzle(1, 0, 1), 1.5, A_LAYOUT), "offset 1.5 is no integer"),
-        (lambda: Swizzle(3, 3, 3)(1.5), "offset 1.5 is no integer"),
-        (lambda: ScaledBasis("a", 0), "value 'a' is no integer"),
+        (
+            lambda: cg.group_modes(A_LAYOUT, "a"),
+            "group_modes(value, begin, end): begin is 'a', a str; an integer is expected.",
+        ),
+        (
+            lambda: cg.make_layout(5.5),
+            "make_layout: Layout(shape, stride): shape is 5.5, a float; an integer or a tuple of integers is",
+        ),
+        (
+            lambda: cg.make_composed_layout(Swizzle(1, 0, 1), "a", A_LAYOUT),
+            "make_composed_layout: ComposedLayout(inner, offset, outer): offset is 'a', a str; an integer is",
+        ),
+        (
+            lambda: cg.make_composed_layout(Swizzle(1, 0, 1), 1.5, A_LAYOUT),
+            (
+                "make_composed_layout: ComposedLayout(inner, offset, outer): offset is 1.5, a float; an "
+                "integer is"
+            ),
+        ),
+        (
+            lambda: Swizzle(3, 3, 3)(1.5),
+            "S<3,3,3>(offset): offset is 1.5, a float; an integer or an integer array is expected.",
+        ),
+        (
+            lambda: ScaledBasis("a", 0),
+            "ScaledBasis(value, mode): value is 'a', a str; an integer is expected.",
+        ),
         (lambda: Tensor([1, 2], Layout(2)), "a numpy array or None is expected"),
-        (lambda: cg.complement(Layout(8), -20), "a cotarget of -20 elements"),
-        (lambda: cg.recast_layout(0, 8, Layout(8)), "from 8 to 0 bits; positive integers"),
-        (lambda: cg.recast_layout(8, "16", Layout(8)), "from '16' to 8 bits"),
-        (lambda: cg.recast_layout(-8, 8, Layout(8)), "to -8 bits"),
-        (lambda: cg.synthesize([]), "no offsets are given"),
-        (lambda: cg.synthesize([0, 2**70]), "of 64 bits at most"),
-        (lambda: cg.synthesize([[0, 1], [2]]), "fill no array"),
-        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, 99), "no coordinate for the index 99"),
-        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, -1), "no coordinate for the index -1"),
+        (
+            lambda: cg.complement(Layout(8), -20),
+            "complement(layout, cotarget): cotarget has -20 elements. Give extents of 0 or more.",
+        ),
+        (
+            lambda: cg.recast_layout(0, 8, Layout(8)),
+            (
+                "recast_layout(new_bits, old_bits, layout): new_bits = 0 is not positive. Give a width of 1 "
+                "bit or"
+            ),
+        ),
+        (
+            lambda: cg.recast_layout(8, "16", Layout(8)),
+            "recast_layout(new_bits, old_bits, layout): old_bits is '16', a str; an integer is expected.",
+        ),
+        (
+            lambda: cg.recast_layout(-8, 8, Layout(8)),
+            (
+                "recast_layout(new_bits, old_bits, layout): new_bits = -8 is not positive. Give a width of "
+                "1 bit or"
+            ),
+        ),
+        (
+            lambda: cg.synthesize([]),
+            "synthesize(offsets, shape): offsets is empty. Give at least the offset of coordinate 0.",
+        ),
+        (
+            lambda: cg.synthesize([0, 2**70]),
+            (
+                "synthesize(offsets, shape): offsets is [0, 1180591620717411303424], of type object; "
+                "integers of at"
+            ),
+        ),
+        (
+            lambda: cg.synthesize([[0, 1], [2]]),
+            (
+                "synthesize(offsets, shape): offsets is [[0, 1], [2]]; integers are expected, in a list or "
+                "an array"
+            ),
+        ),
+        (
+            lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, 99),
+            (
+                "local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index "
+                "99. Give"
+            ),
+        ),
+        (
+            lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, -1),
+            (
+                "local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index "
+                "-1. Give"
+            ),
+        ),
         (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), Layout((2, 4), (1, 1)), 3), "index 3"),
-        (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), 8, 3), "write (8,)"),
+        (
+            lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), 8, 3),
+            "local_partition(target, tiler, index, proj): tiler 8:1 has no modes. Write (8,).",
+        ),
     ],
-)  # fmt: skip
+)
 def test_arguments_of_another_kind_are_named(call, said):
     with pytest.raises(LayoutError) as error:
         call()

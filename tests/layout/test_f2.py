@@ -106,7 +106,7 @@ def test_text_and_repr():
         (lambda: Layout(6, F2(1)), "the extent 6 is no power of two"),
         (lambda: Layout((2, 2), (F2(1), 2)), "the stride 2 is none"),
         (lambda: Layout((2, 2), (F2(1), E(0))), "the stride 1@0 is none"),
-        (lambda: F2(-1), "integer of 0 or more"),
+        (lambda: F2(-1), "F2(value): value -1 is not in [0, 2**1024)."),
         (lambda: XOR(None, 3), "XORed, not added"),
         (lambda: complement(Layout((2, 2), (F2(1), F2(1))), 4), "repeats an offset"),
         (lambda: left_inverse(Layout((2, 2), (F2(1), F2(1)))), "repeats an offset"),
@@ -130,10 +130,25 @@ def test_text_and_repr():
         (lambda: raked_product(Layout(8, F2(5)), Layout(6, 0)), "the extent 6 is no power of two"),
         (lambda: recast_layout(8, 16, XOR), "to_swizzled"),
         (lambda: make_layout_like(XOR), "strides over F2, which have no order"),
-        (lambda: to_f2(3), "a layout or a swizzle is expected, not 3"),
-        (lambda: from_f2(3), "an F2Matrix is expected, not 3"),
-        (lambda: from_f2(F2Matrix((1,)), "a"), "'a' is a str"),
-        (lambda: F2(1.5), "1.5 is no integer"),
+        (
+            lambda: to_f2(3),
+            "to_f2(layout, bits): layout is 3, an int; a Layout, a ComposedLayout or a Swizzle is expected.",
+        ),
+        (
+            lambda: from_f2(3),
+            (
+                "from_f2(matrix, shape, plain): matrix is 3, an int; an F2Matrix is expected. Make one by "
+                "`to_f2`."
+            ),
+        ),
+        (
+            lambda: from_f2(F2Matrix((1,)), "a"),
+            (
+                "from_f2(matrix, shape, plain): shape is 'a', a str; an integer or a tuple of integers is "
+                "expected."
+            ),
+        ),
+        (lambda: F2(1.5), "F2(value): value is 1.5, a float; an integer is expected."),
     ],
 )
 def test_refusals(make, message):
@@ -447,7 +462,7 @@ def test_synthesis_by_hand():
         ([0, 1, 3, 2, 4], None, "do not give 3 at index 2"),
         ([0, 1, 2, 4], None, "index 3 has 4, and its bits XOR to 3"),
         ([0, 1, 2, 3, 4, 9], (2, 3), "at coordinate (1,2)"),
-        ([0.5, 1], None, "integers are expected"),
+        ([0.5, 1], None, "of type float64; integers of at most 64 bits are expected"),
         ([0, 1], (2, 2), "do not fill"),
     ],
 )

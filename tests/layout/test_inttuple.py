@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import inttuple as it
+from cutegemm.layout import make_ordered_layout
 from tests.layout import cases, naive
 
 shapes = st.recursive(
@@ -50,6 +51,9 @@ shapes = st.recursive(
         (it.idx2crd(13, (4, (2, 3))), (1, (1, 1))),
         (it.idx2crd((1, 3), (4, (2, 3))), (1, (1, 1))),
         (it.idx2crd(30, (4, 6)), (2, 7)),
+        (it.idx2crd(10, (4, 8), (8, 1)), (1, 2)),  # 10 = 1 * 8 + 2 * 1
+        (it.idx2crd((3, 13), (4, (2, 8)), (1, (8, 1))), (3, (1, 5))),  # 13 = 1 * 8 + 5 * 1
+        (it.idx2crd(5, (1, 8), (0, 1)), (0, 5)),
         (it.increment_coord((3, (1, 2)), (4, (2, 3))), (0, (0, 0))),
         (it.increment_coord((3, (1, 1)), (4, (2, 3))), (0, (0, 2))),
         (it.as_int_tuple([np.int64(4), (2, [3])]), (4, (2, (3,)))),
@@ -63,22 +67,42 @@ def test_value(got, want):
     ("call", "message"),
     [
         (lambda: it.unflatten((1, 2), (0, (0, 0))), "unflatten: 2 leaves (1, 2) do not fill the profile"),
-        (lambda: it.inner_product((1, 2), 3), "inner_product: (1, 2) and 3 are not congruent."),
-        (lambda: it.ceil_div(4, 0), "ceil_div: 4 cannot be divided by 0; a positive divisor is expected."),
-        (lambda: it.ceil_div(4, (2, 2)), "ceil_div: the divisor (2, 2) has more modes than 4."),
-        (lambda: it.round_up(4, (2, 2)), "round_up: (2, 2) has more modes than 4."),
-        (lambda: it.shape_div(6, 4), "shape_div: neither of 6 and 4 divides the other."),
-        (lambda: it.elem_less((1, 2), (1, 2, 3)), "elem_less: (1, 2) and (1, 2, 3) differ in rank."),
-        (lambda: it.idx2crd((1, 2), 4), "idx2crd: the coordinate (1, 2) is deeper than the shape 4."),
-        (lambda: it.idx2crd(-1, (4, 2)), "idx2crd: the index -1 into the shape (4, 2) is negative."),
-        (lambda: it.crd2crd(0, 4, 5), "crd2crd: the shapes 4 and 5 hold 4 and 5 elements."),
+        (lambda: it.inner_product((1, 2), 3), "inner_product(a, b): a = (1, 2) and b = 3 are not congruent."),
+        (lambda: it.ceil_div(4, 0), "ceil_div(a, tiler): the tiler 0 is not positive. Divide by 1 or more."),
+        (lambda: it.ceil_div(4, (2, 2)), "ceil_div(a, tiler): the tiler (2, 2) has more modes than a = 4."),
+        (lambda: it.round_up(4, (2, 2)), "round_up(a, b): b = (2, 2) has more modes than a = 4."),
+        (lambda: it.shape_div(6, 4), "shape_div(a, b): neither of a = 6 and b = 4 divides the other."),
+        (
+            lambda: it.elem_less((1, 2), (1, 2, 3)),
+            "elem_less(a, b): a = (1, 2) and b = (1, 2, 3) differ in rank.",
+        ),
+        (
+            lambda: it.idx2crd((1, 2), 4),
+            "idx2crd(index, shape, stride): index (1, 2) is nested deeper than shape 4.",
+        ),
+        (lambda: it.idx2crd(5, (4, 2), (0, 1)), "stride 0 of the extent 4 is not positive"),
+        (lambda: it.idx2crd(5, (4, 2), 1), "stride 1 is not congruent with shape (4, 2)"),
+        (lambda: it.idx2crd(-1, (4, 2), (1, 4)), "index -1 is negative"),
+        (lambda: it.shape_div(4, 0), "neither of a = 4 and b = 0 divides the other"),
+        (lambda: it.prefix_product((2, 3), (1, 2)), "start is (1, 2), a tuple; an integer is expected"),
+        (
+            lambda: it.idx2crd(-1, (4, 2)),
+            "idx2crd(index, shape, stride): index -1 into shape (4, 2) is negative. Count from 0.",
+        ),
+        (
+            lambda: it.crd2crd(0, 4, 5),
+            (
+                "crd2crd(coord, shape, target): shape 4 has 4 elements, target 5 has 5. Give two shapes of "
+                "one size."
+            ),
+        ),
         (
             lambda: it.as_int_tuple(True, "extent"),
-            "extent: True is a bool; integers or tuples of integers are",
+            "extent is True, a bool; an integer or a tuple of integers is expected.",
         ),
         (
             lambda: it.as_int_tuple((4, 2.0), "extent"),
-            "extent: 2.0 is a float; integers or tuples of integers",
+            "extent is (4, 2.0); its leaf is 2.0, a float; an integer or a tuple of integers is expected.",
         ),
     ],
 )
@@ -97,6 +121,15 @@ def test_coordinates_count_colexicographically(shape):
         assert it.elem_less(coord, shape)
         assert sum(c * s for c, s in zip(naive.leaves(coord), steps, strict=True)) == index
         assert it.increment_coord(coord, shape) == coords[(index + 1) % len(coords)]
+
+
+@given(shapes, st.randoms(use_true_random=False))
+def test_idx2crd_with_a_stride_inverts_a_compact_layout(shape, rng):
+    extents = naive.leaves(shape)
+    order = it.unflatten(rng.sample(range(len(extents)), len(extents)), shape)
+    layout = make_ordered_layout(shape, order)
+    for coord in (it.idx2crd(i, shape) for i in range(naive.size(shape))):
+        assert it.idx2crd(layout(coord), layout.shape, layout.stride) == coord
 
 
 @given(shapes, st.randoms(use_true_random=False))

@@ -70,17 +70,35 @@ def test_value(got, want):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cg.get(L, 3), "get: (4,(2,3),5) of rank 3 has no mode 3."),
-        (lambda: cg.get(L, [1, 2]), "get: (2,3) of rank 2 has no mode 2."),
-        (lambda: cg.size(L, [True]), "size: mode [True] is no integer or list of integers."),
-        (lambda: cg.select(L, [0, 5]), "select: (4,(2,3),5) of rank 3 has no mode 5."),
+        (lambda: cg.get(L, 3), "get(value, mode): (4,(2,3),5) of rank 3 has no mode 3. Use 0 to 2."),
+        (lambda: cg.get(L, [1, 2]), "get(value, mode): (2,3) of rank 2 has no mode 2. Use 0 to 1."),
+        (
+            lambda: cg.size(L, [True]),
+            "size(value, mode): mode is [True], a list; an integer or a list of integers is expected.",
+        ),
+        (
+            lambda: cg.select(L, [0, 5]),
+            "select(value, mode): (4,(2,3),5) of rank 3 has no mode 5. Use 0 to 2.",
+        ),
         (
             lambda: cg.group_modes(L, 2, 2),
-            "group_modes: [2, 2) is no range of modes of (4,(2,3),5), which has 3.",
+            (
+                "group_modes(value, begin, end): the range [2, 2) is empty or not within the 3 modes of "
+                "(4,(2,3),5)."
+            ),
         ),
-        (lambda: cg.append(L, 4), "append: a Layout is expected, not 4."),
+        (
+            lambda: cg.append(L, 4),
+            "append(value, elem, up_to_rank): elem is 4, an int; a Layout is expected.",
+        ),
         (lambda: cg.slice_(L, (None, 1)), "slice: the coordinate (_,1) does not fit (4,(2,3),5)"),
-        (lambda: cg.dice(L, (None, 1)), "dice: (_,1) does not fit (4,(2,3),5)."),
+        (
+            lambda: cg.dice(L, (None, 1)),
+            (
+                "dice(value, dicer): the coordinate (_,1) does not fit (4,(2,3),5). Give one entry for each "
+                "mode."
+            ),
+        ),
         (lambda: L[3], "the layout (4,(2,3),5):(1,(4,8),24) of rank 3 has no mode 3."),
     ],
 )
@@ -88,6 +106,27 @@ def test_message(call, message):
     with pytest.raises(LayoutError) as refused:
         call()
     assert message in str(refused.value)
+
+
+def test_with_shape_is_the_same_function_of_the_index():
+    for whole, extents in (
+        (Layout((4, 8), (8, 1)), (2, 2, 8)),
+        (Layout((4, 6), (1, 5)), (4, (2, 3))),
+        (C, (4, 30)),
+    ):
+        reshaped = whole.with_shape(*extents)
+        assert reshaped.shape == extents
+        assert (
+            reshaped.offsets().tolist()
+            == whole.offsets().tolist()
+            == whole.with_shape(extents).offsets().tolist()
+        )
+    with pytest.raises(
+        LayoutError, match=r"A o B is no layout, for A = \(6,2\):\(1,7\) and B = \(4,3\):\(1,4\)"
+    ):
+        Layout((6, 2), (1, 7)).with_shape(4, 3)
+    with pytest.raises(LayoutError, match=r"with_shape\(\*shape\): shape is 'a', a str"):
+        Layout(8).with_shape("a")
 
 
 def test_a_layout_does_not_iterate():

@@ -111,7 +111,7 @@ def test_a_malformed_text_is_shown_with_a_caret(text, at, expected):
 
 @pytest.mark.parametrize("value", [None, 8, (4, 8), b"8"])
 def test_only_a_text_is_parsed(value):
-    with pytest.raises(LayoutError, match="a text is expected"):
+    with pytest.raises(LayoutError, match=r"parse\(text\): text is .*; a str is expected"):
         parse(value)
 
 

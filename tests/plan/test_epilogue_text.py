@@ -134,6 +134,9 @@ def test_a_lambda_is_read_as_python_reads_it():
         ("-" * 300 + "acc", "200 deep within each other"),
         ("(" * 5000 + "acc" + ")" * 5000, "it is no Python"),
         ("acc > bias", "is the comparison acc > bias, no number"),
+        (f"acc * {10**400}", "is too large for a float; use a number that float32 holds"),
+        (f"softcap(acc, {10**400})", "a number of magnitude 1e-30 to 1e\\+30 is expected"),
+        ("softcap(acc, 0)", "cap is 0; a number of magnitude 1e-30 to 1e\\+30 is expected"),
     ],
 )  # fmt: skip
 def test_what_is_no_epilogue(text, message):

@@ -370,7 +370,7 @@ def test_every_broken_rule_is_reported(make, messages):
         ),
         (Layout((4, 8)), Layout((2, 2), (1, -2)), "does not give each of the 4 values"),
         (make_identity_tensor((4,)).layout, Layout(2), "does not give each"),
-        (Layout(4), 2, "val_layout: a Layout is expected, not 2"),
+        (Layout(4), 2, "val_layout is 2, an int; a Layout is expected"),
     ],
 )
 def test_threads_and_values_are_numbered_once(threads, values, said):

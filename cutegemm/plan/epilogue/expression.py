@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from cutegemm.dtypes import DType
 from cutegemm.layout import hooks
+from cutegemm.layout.inttuple import shown
 
 
 class Expression(hooks.Shown):
@@ -548,13 +549,20 @@ REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # how it is called
 
 
 def expression_of(value: Any) -> Expression | None:
-    """An expression as it is, a number as a constant; None for what is neither.
+    """Return an expression as it is, a number as a constant, and None for a value of another kind.
+
+    raises   TypeError for an integer that is too large for a float
 
     >>> expression_of(2), expression_of("two")
     (Constant(value=2.0), None)
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Constant(float(value))
+        try:
+            return Constant(float(value))
+        except OverflowError:
+            raise TypeError(
+                f"{shown(value)} is too large for a float; use a number that float32 holds."
+            ) from None
     return value if isinstance(value, Expression) else None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import shown
 from cutegemm.plan.epilogue.expression import (
     Cast,
     Compare,
@@ -28,6 +29,7 @@ from cutegemm.plan.epilogue.expression import (
     expression_of,
 )
 
+_LEAST_CAP, _MOST_CAP = 1e-30, 1e30  # of softcap, so that 1 / cap is a float32
 # Functions of one value that are nodes of their own; all others are made of them.
 NAMES = (
     "abs", "square", "sqrt", "rsqrt", "exp", "log", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu",
@@ -127,12 +129,19 @@ def clamp(x: Any, low: Any = None, high: Any = None) -> Expression:
 
 
 def softcap(x: Any, cap: float) -> Expression:
-    """cap * tanh(x / cap): nearly x where it is small, and never more than `cap`.
+    """Return cap * tanh(x / cap), which is nearly x if x is small and whose magnitude stays below `cap`.
+
+    cap      number of magnitude 1e-30 to 1e30, or an expression
+    raises   TypeError for another number
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(softcap(Accumulator(), 50))
     50 * tanh(acc * 0.02)
     """
+    if isinstance(cap, int | float) and not _LEAST_CAP <= max(cap, -cap) <= _MOST_CAP:
+        raise TypeError(
+            f"softcap: cap is {shown(cap)}; a number of magnitude {_LEAST_CAP} to {_MOST_CAP} is expected."
+        )
     return cap * tanh(_expression("softcap", x) * (1 / cap))
 
 

@@ -225,7 +225,10 @@ class _Reader:
     def expression(self, node: ast.AST, depth: int = 0) -> Expression:
         """The expression that a node is; of a number, a constant."""
         value = self.value(node, depth)
-        found = expression_of(value)
+        try:
+            found = expression_of(value)
+        except TypeError as error:
+            raise self.refused(str(error)) from error
         if found is None:
             raise self.refused(f"{value!r} is no value of an element; an expression or a number is expected.")
         return found
