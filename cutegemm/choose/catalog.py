@@ -17,7 +17,8 @@ import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.simt.choice as simt
 import cutegemm.choose.skinny.choice as skinny
 import cutegemm.choose.sm90.choice as sm90
-from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.candidate import Candidate, Family, Request
+from cutegemm.choose.candidate import ranked as ranked_of
 from cutegemm.choose.names import plans as plans
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import Recipe
@@ -214,42 +215,52 @@ def ranked(
     by_threads: Operands | None = None,
     with_c: bool = False,
 ) -> Iterator[Candidate]:
-    """Candidates of all families that serve the operands, by predicted time, the fastest first; none is built yet.
+    """Return the candidates of all families that serve the operands, the one with the lowest predicted time first.
+
+    None is built yet.
 
     operands, by_threads   see `chosen`
-    with_c                 whether a tile of C is read for each of D
-    raises   PlanError where no named plan serves the operands on the architecture
+    with_c                 whether a tile of C is read for each tile of D
+    raises   PlanError if no named plan serves the operands on the architecture
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
     sm90_deferred_2x1: 186 us, most of it power
     """
-    kind, by_threads = operands.a.dtype, by_threads or operands
+    request = Request(operands, by_threads, arch, device, accumulate, transposed, with_c)
+    return heapq.merge(
+        *[ranked_of(family, problem) for family in _families(request, problem)], key=lambda one: one.us
+    )
+
+
+def _families(request: Request, problem: Problem) -> list[Family]:
+    """Return the families among whose plans there is a choice.
+
+    raises   PlanError if none serves the operands on the architecture
+    """
+    kind, arch, is_for_d = request.operands.a.dtype, request.arch, not request.transposed
     if by_simt(kind):
-        return iter(()) if transposed else simt.ranked(by_threads, problem, arch, device)
-    is_mixed = operands.b.dtype != kind
+        return [simt.family(request)] if is_for_d else []
+    other = request.operands.b.dtype
+    is_mixed = other != kind
     has_mma_sync = kind.is_float and not is_mixed and runs_on(WITH_FLOAT8, arch)
     if kind.bits == 8 and arch != WITH_WGMMA and not has_mma_sync:
-        both = f"{kind} and {operands.b.dtype} are" if is_mixed else f"{kind} is"
+        both = f"{kind} and {other} are" if is_mixed else f"{kind} is"
         only = f"{both} multiplied by wgmma alone; {WITH_WGMMA} has it and {arch} does not."
         if kind.is_float and not is_mixed:
             only = (
-                f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on, and "
-                f"{arch} has neither."
+                f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on; {arch} "
+                "has neither."
             )
-        raise PlanError(f"choose: no named plan for {operands}", [only])
+        raise PlanError(f"choose: no named plan for {request.operands}", [only])
     if arch != WITH_WGMMA:
-        return iter(()) if transposed else mma_sync.ranked(by_threads, problem, arch, device)
-    found = [
-        skinny.ranked(by_threads, problem, device, transposed),
-        sm90.ranked(operands, problem, device, accumulate, transposed, with_c),
-    ]
-    if not transposed and (
-        (kind.bits > 8 and to_pack_for_wgmma(operands)) or (kind.bits == 16 and _is_small(problem))
-    ):
+        return [mma_sync.family(request)] if is_for_d else []
+    found: list[Family] = [skinny.family(request), sm90.family(request, problem.k)]
+    packs = kind.bits > 8 and to_pack_for_wgmma(request.operands)
+    if is_for_d and (packs or (kind.bits == 16 and _is_small(problem))):
         with suppress(PlanError):  # others may serve
-            found.append(mma_sync.ranked(by_threads, problem, arch, device))
-    return heapq.merge(*found, key=lambda one: one.us)
+            found.append(mma_sync.family(request))
+    return found
 
 
 def _is_small(problem: Problem) -> bool:

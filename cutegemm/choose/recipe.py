@@ -101,6 +101,11 @@ class Recipe(ABC):
         return f"/k{split.parts}{'' if split.reduction == self.reduction else split.reduction}"
 
     @property
+    def division(self) -> Split:
+        """How K is split, by the name or by the options."""
+        return self.split or Split()
+
+    @property
     def split_options(self) -> dict[str, Any]:
         """What `split` and `ctas` are as arguments of the builders of plans with a schedule."""
         options: dict[str, Any] = {} if self.ctas is None else {"persistent": self.ctas}

@@ -14,7 +14,8 @@ from contextlib import suppress
 import cutegemm.choose.mma_sync.choice as mma_sync
 import cutegemm.choose.skinny.choice as skinny
 import cutegemm.choose.sm90.choice as sm90
-from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.candidate import Candidate, Request
+from cutegemm.choose.candidate import ranked as ranked_of
 from cutegemm.choose.catalog import by_simt, ranked
 from cutegemm.choose.recipe import Recipe
 from cutegemm.choose.sm90.recipe import Sm90Recipe
@@ -105,11 +106,17 @@ def is_deep(problem: Problem) -> bool:
 
 
 def of_each_family(problem: Problem, count: int) -> list[Recipe]:
-    """The recipes of each family for tensor cores that are predicted to be the fastest; of mma.sync each tile once."""
-    operands, found = problem.operands, []
-    for candidates in (sm90.ranked, skinny.ranked, mma_sync.ranked):
-        with suppress(PlanError):  # other families may serve
-            found += _first(candidates(operands, problem), count, candidates is mma_sync.ranked)
+    """Return the recipes of each family for tensor cores with the lowest predicted times.
+
+    Of mma.sync each tile once: its K may be split in many ways.
+    """
+    request = Request(problem.operands)
+    found = [
+        *_first(ranked_of(sm90.family(request, problem.k), problem), count),
+        *_first(ranked_of(skinny.family(request), problem), count),
+    ]
+    with suppress(PlanError):  # mma.sync may not serve
+        found += _first(ranked_of(mma_sync.family(request), problem), count, is_each_once=True)
     return found
 
 
@@ -117,7 +124,8 @@ def of_each_way(problem: Problem, count: int, accumulate: str = "fast") -> list[
     """The Hopper recipes that are predicted to be the fastest of each way to take K: whole, by parts whose sums meet in
     global memory, and by CTAs of a cluster."""
     found: dict[str, list[Recipe]] = {}
-    for one in sm90.ranked(problem.operands, problem, accumulate=accumulate):
+    request = Request(problem.operands, accumulate=accumulate)
+    for one in ranked_of(sm90.family(request, problem.k), problem):
         recipe = one.recipe
         assert isinstance(recipe, Sm90Recipe)
         way = "cluster" if recipe.shape.k_ctas > 1 else "whole" if recipe.split is None else "parts"
@@ -125,7 +133,7 @@ def of_each_way(problem: Problem, count: int, accumulate: str = "fast") -> list[
     return [recipe for recipes in found.values() for recipe in recipes[:count]]
 
 
-def _first(candidates: Iterable[Candidate], count: int, is_each_once: bool) -> list[Recipe]:
+def _first(candidates: Iterable[Candidate], count: int, is_each_once: bool = False) -> list[Recipe]:
     found: dict[str, Recipe] = {}
     for one in candidates:
         if len(found) == count:

@@ -10,27 +10,20 @@ are near the best of their problem.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cutegemm.choose.mma_sync.choice import candidates
+from cutegemm.choose.candidate import Request, ranked
+from cutegemm.choose.mma_sync.choice import family
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import COSTS, MmaCosts, Model, Tiles
-from cutegemm.choose.names import recipe_named
-from cutegemm.errors import CutegemmError
-from cutegemm.machine.arch import ACCESS_BITS, DEFAULT_ARCH
-from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
-from cutegemm.plan.plan import GemmPlan
+from cutegemm.choose.mma_sync.time import COSTS, Model
+from cutegemm.choose.recipe import Recipe
+from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.problem import Problem
+from docs.evidence import fitting
 from docs.evidence.contest import Case, contests, operands_of, record
-from docs.evidence.fitting import judged
+from docs.evidence.fitting import Timed, fit_files, options
 from docs.evidence.measure import machine, need_gpu
 
 # Problems that wgmma does not multiply as they are: few tiles and a deep K, rows that begin at any element, a short K
@@ -48,32 +41,6 @@ _TRIED = 6  # plans of a problem: the best by the model of as many tiles, with o
 _SECONDS = 0.06  # of measuring for each problem
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Plans that were timed on a problem in turns.
-
-    us   microseconds of each
-    """
-
-    plans: tuple[GemmPlan, ...]
-    rates: tuple[float, ...]
-    problem: Problem
-    device: Device
-    us: tuple[float, ...]
-
-    @cached_property
-    def _tiles(self) -> Tiles:
-        return Tiles.of(self.plans, self.rates)
-
-    def predicted_us(self, costs: MmaCosts) -> Any:
-        """What the model says of each."""
-        parts = np.array([plan.split_k for plan in self.plans])
-        peak = self.device.peak_tflops(self.plans[0].tiled_mma.atom)
-        of = self.problem
-        model = Model(self._tiles, peak, of.operands, self.device, costs)
-        return model.predicted(of, np.arange(len(parts)), parts).us
-
-
 def cases() -> list[Case]:
     """The problems, with the plans to measure on each.
 
@@ -87,41 +54,26 @@ def cases() -> list[Case]:
             m, n, k = map(int, extents.split("x"))
             problem = Problem(m, n, k, operands=operands_of(dtype, layout, m, n, k))
             best: dict[str, str] = {}
-            for one in candidates(problem.operands, problem):
+            for one in ranked(family(Request(problem.operands)), problem):
                 best.setdefault(one.recipe.name, str(one.recipe))
             names = list(best.values())[:_TRIED]
             found.append(Case(problem, list(dict.fromkeys([*names, names[0].partition("/")[0]]))))
     return found
 
 
-def timed(found: Mapping[str, Any]) -> list[Timed]:
-    """The problems of a file, with the plans of the tables that were timed on each.
+def timed(recorded: Mapping[str, Any]) -> list[Timed]:
+    """Return the problems of a record, with the mma.sync plans that were timed on each.
 
+    >>> import json
     >>> file = Path("docs/evidence/data/mma_sync_fit.json")
     >>> len(timed(json.loads(file.read_text())))
-    34
+    33
     """
-    gpu = found.get("gpu") or found.get("machine", {}).get("gpu", "")
-    device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    by_problem: dict[Problem, list[tuple[GemmPlan, float, float]]] = {}
-    for row in [*found["rows"], *found.get("trials", ())]:
-        us = row.get("us", {})
-        for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
-            recipe = recipe_named(name) if name.startswith("mma_") else None
-            if not isinstance(recipe, MmaSyncRecipe) or recipe.rate is None:
-                continue
-            if recipe.split is not None and recipe.split.reduction != "kernel":
-                continue
-            m, n, k = row["m"], row["n"], row["k"]
-            problem = Problem(m, n, k, operands=operands_of(row["dtype"], row["layout"], m, n, k))
-            if not _spilled(recipe, problem):
-                plan = recipe.build(problem.operands, device=device)
-                by_problem.setdefault(problem, []).append((plan, recipe.rate, each))
-    out = []
-    for problem, plans in by_problem.items():
-        built, rates, times = zip(*plans, strict=True)
-        out.append(Timed(built, rates, problem, device, times))
-    return out
+    return fitting.timed(recorded, Model, lambda request, _: [family(request)], _is_stale)
+
+
+def _is_stale(recipe: Recipe, problem: Problem) -> bool:
+    return not isinstance(recipe, MmaSyncRecipe) or _spilled(recipe, problem)
 
 
 def _spilled(recipe: MmaSyncRecipe, problem: Problem) -> bool:
@@ -140,17 +92,11 @@ def run(path: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the costs, and what the choice loses by them."""
-    parser = argparse.ArgumentParser(prog="python -m docs.evidence fit-mma-sync", description=__doc__)
-    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
+    """Print the constants, and what the choice loses by them."""
+    parser = options("fit-mma-sync", __doc__)
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
-    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
-    parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
         run(given.measure)
-        return
-    by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
-    if not any(by_file.values()):
-        raise CutegemmError("fit_mma_sync: no file holds a timed mma.sync plan.")
-    print(judged(by_file, COSTS, given.steps, given.held))
+    else:
+        print(fit_files(given, timed, COSTS))

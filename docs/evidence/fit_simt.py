@@ -10,29 +10,24 @@ other half.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.choice import may_share, ranked
+from cutegemm.choose.candidate import Request
+from cutegemm.choose.catalog import ranked
+from cutegemm.choose.recipe import Recipe
+from cutegemm.choose.simt.choice import SimtFamily, family
 from cutegemm.choose.simt.recipe import SimtRecipe
-from cutegemm.choose.simt.time import COSTS, Model, SimtCosts, Tiles
-from cutegemm.errors import CutegemmError
-from cutegemm.machine.arch import DEFAULT_ARCH
-from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
+from cutegemm.choose.simt.time import COSTS, Model
+from cutegemm.dtypes import f32
 from cutegemm.plan.launches import MOST_PACKED_BYTES
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import Case, contests, operands_of, record, write_times
+from docs.evidence import fitting
+from docs.evidence.contest import Case, contests, record, write_times
 from docs.evidence.drawn import drawn
-from docs.evidence.fitting import judged
+from docs.evidence.fitting import Timed, fit_files, options
 from docs.evidence.measure import machine, need_gpu
 
 _SEED, _DRAWN = 31, 300
@@ -49,60 +44,21 @@ _CROWDED_BEFORE = "2026-11-22 14:20"
 _WAITED_BEFORE = "2026-11-24 12:00"
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Plans that were timed on a problem in turns.
+def timed(recorded: Mapping[str, Any]) -> list[Timed]:
+    """Return the problems of f32 of a record, with the SIMT plans that were timed on each."""
+    date = recorded["machine"]["date"]
 
-    us   microseconds of each
-    """
+    def is_stale(recipe: Recipe, problem: Problem) -> bool:
+        if not isinstance(recipe, SimtRecipe):
+            return True
+        crowds = date < _CROWDED_BEFORE and _crowds(recipe, problem)
+        return crowds or (date < _WAITED_BEFORE and _waits(recipe, problem))
 
-    recipes: tuple[SimtRecipe, ...]
-    problem: Problem
-    device: Device
-    us: tuple[float, ...]
-
-    @cached_property
-    def _columns(self) -> tuple[Tiles, Any, Any]:
-        whole = [replace(recipe, split=None, ctas=None) for recipe in self.recipes]
-        parts = [1 if recipe.split is None else recipe.split.parts for recipe in self.recipes]
-        grid = [recipe.ctas or 0 for recipe in self.recipes]
-        return Tiles.of([one.build(self.problem.operands) for one in whole]), np.array(parts), np.array(grid)
-
-    def predicted_us(self, costs: SimtCosts) -> Any:
-        """What the model says of each."""
-        tiles, parts, grid = self._columns
-        of = self.problem
-        model = Model(tiles, of.operands, self.device, costs)
-        return model.predicted(of, np.arange(len(parts)), parts, grid).us
+    return fitting.timed(recorded, Model, _families, is_stale)
 
 
-def timed(found: Mapping[str, Any]) -> list[Timed]:
-    """The problems of a file of `docs.evidence`, with the named SIMT plans of f32 that were timed on each, as far as
-    the choice considers them.
-
-    A plan that was timed twice, as it was chosen and by its name, has the lesser time.
-    """
-    date = found["machine"]["date"]
-    crowded, waited = date < _CROWDED_BEFORE, date < _WAITED_BEFORE
-    device = device_called(found["machine"]["gpu"], DEFAULT_ARCH, DEFAULT_DEVICE.sms)
-    by_problem: dict[Problem, dict[SimtRecipe, float]] = {}
-    for row in [*found["rows"], *found.get("trials", ())]:
-        us = row.get("us", {}) if row.get("dtype") == "f32" else {}
-        for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
-            recipe = _recipe(name)
-            if recipe is not None:
-                m, n, k, l = (row[mode] for mode in "mnkl")  # noqa: E741
-                problem = Problem(m, n, k, l, operands_of("f32", row["layout"], m, n, k, batched=l > 1))
-                is_stale = (crowded and _crowds(recipe, problem)) or (waited and _waits(recipe, problem))
-                if is_stale or not _is_considered(recipe, problem):
-                    continue
-                plans = by_problem.setdefault(problem, {})
-                plans[recipe] = min(each, plans.get(recipe, each))
-    return [
-        Timed(tuple(plans), problem, device, tuple(plans.values()))
-        for problem, plans in by_problem.items()
-        if len(plans) > 1
-    ]
+def _families(request: Request, problem: Problem) -> list[SimtFamily]:
+    return [family(request)] if problem.operands.a.dtype is f32 else []
 
 
 def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
@@ -118,19 +74,6 @@ def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
     packed = recipe.packed(problem.operands)
     found = [getattr(problem.operands, name).major for name in "ab" if name not in packed]
     return recipe.ctas is not None and "k" in found
-
-
-def _is_considered(recipe: SimtRecipe, problem: Problem) -> bool:
-    whole = replace(recipe, split=None, ctas=None).build(problem.operands)
-    return recipe.ctas is None or bool(may_share(Tiles.of([whole]))[0])
-
-
-def _recipe(name: str) -> SimtRecipe | None:
-    """Of a named plan that is considered; None for another."""
-    recipe = recipe_named(name) if name.startswith("simt_") else None
-    if not isinstance(recipe, SimtRecipe):
-        return None
-    return recipe if recipe.split is None or recipe.split.reduction == SimtRecipe.reduction else None
 
 
 def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
@@ -174,25 +117,14 @@ def run(path: Path, seed: int, is_short: bool) -> None:
     write_times(found, path)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the costs, and what the choice loses by them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.evidence fit-simt",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("files", nargs="*", metavar="FILE.json", help="what docs.evidence wrote")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the constants, and what the choice loses by them."""
+    parser = options("fit-simt", __doc__)
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     parser.add_argument("--seed", type=int, default=_SEED, help="of the problems that are measured")
     parser.add_argument("--short", action="store_true", help="measure those with a short K instead")
-    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's costs")
-    parser.add_argument("--held", action="store_true", help="judge each half by the other half's costs")
     given = parser.parse_args(argv)
     if given.measure is not None:
         run(given.measure, given.seed, given.short)
-        return 0
-    by_file = {file: timed(json.loads(Path(file).read_text())) for file in given.files}
-    if not any(by_file.values()):
-        raise CutegemmError("fit_simt: no file holds two timed SIMT plans for one problem.")
-    print(judged(by_file, COSTS, given.steps, given.held))
-    return 0
+    else:
+        print(fit_files(given, timed, COSTS))

@@ -1,14 +1,31 @@
-"""Least squares for the constants of a model of time, and what the choice by them loses."""
+"""Least squares for the constants of a model of time, and what the choice by them loses, on recorded times.
+
+A record is a file of `docs.evidence` with the times of several plans for each of many problems. Of these plans the ones
+count that `choose` considers today for the problem.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+
+from cutegemm.choose.candidate import Family, Request, Ways
+from cutegemm.choose.names import recipe_named
+from cutegemm.choose.recipe import Recipe
+from cutegemm.errors import CutegemmError, PlanError
+from cutegemm.machine.arch import DEFAULT_ARCH
+from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
+from cutegemm.plan.problem import Problem
+from docs.evidence.contest import operands_of
 
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
@@ -16,30 +33,85 @@ _COMMON = 0.5  # of what all predictions of a problem err alike, which changes n
 _TIED = 0.03  # of a constant's logarithm to what it was
 _MOST_PLANS = 40  # of a problem, which count as so many
 _UNSURE = 0.025  # of the logarithm of a prediction: plans as near to the first might as well be chosen
-_TAIL = (
-    0.75  # power of what the choice loses: below 1, many small losses count less than a large one, squared
-)
+# Power of what the choice loses: below 1, many small losses count less than a large one, squared
+_TAIL = 0.75
 _JUDGED = 1.15  # times the best: plans whose predictions are judged
+_MUCH = 1.08  # times the best: a plan that should not be chosen
 
 Costs = TypeVar("Costs", bound=Any)  # a frozen dataclass of positive numbers
 
 
-class Timed(Protocol):
-    """Plans that were timed on a problem in turns.
+@dataclass(frozen=True)
+class Timed:
+    """Plans of a family that were timed on a problem, in turns.
 
-    us   microseconds of each
+    model   of the times of these plans, such as `choose.sm90.time.Model`
+    us      microseconds of each plan
     """
 
-    @property
-    def us(self) -> Sequence[float]:
-        """Of each plan."""
+    recipes: tuple[Recipe, ...]
+    problem: Problem
+    model: Any
+    us: tuple[float, ...]
+
+    @cached_property
+    def _ways(self) -> Ways:
+        return Ways.of(self.recipes)
 
     def predicted_us(self, costs: Any) -> Any:
-        """What the model says of each."""
+        """Return the predicted microseconds of each plan."""
+        return replace(self.model, costs=costs).predict(self._ways, self.problem).us
+
+
+def problems(recorded: Mapping[str, Any]) -> Iterator[tuple[Problem, Device, dict[Recipe, float]]]:
+    """Yield the problems of a record, with the device and the microseconds of the plans that have a recipe."""
+    gpu = recorded.get("gpu") or recorded.get("machine", {}).get("gpu", "")
+    device = device_called(gpu, DEFAULT_ARCH, DEFAULT_DEVICE.sms)
+    found: dict[Problem, dict[Recipe, float]] = {}
+    for row in [*recorded["rows"], *recorded.get("trials", ())]:
+        us = row.get("us", {})
+        for name, each in us.items() if isinstance(us, Mapping) else [(row["plan"], us)]:
+            try:
+                recipe = recipe_named(name)
+            except CutegemmError:  # of the library, or of a plan that exists no more
+                continue
+            m, n, k, l = (row.get(mode, 1) for mode in "mnkl")  # noqa: E741
+            problem = Problem(m, n, k, l, operands_of(row["dtype"], row["layout"], m, n, k, batched=l > 1))
+            plans = found.setdefault(problem, {})
+            plans[recipe] = min(each, plans.get(recipe, each))
+    return iter([(problem, device, plans) for problem, plans in found.items()])
+
+
+def timed(
+    recorded: Mapping[str, Any],
+    model: Any,
+    families: Callable[[Request, Problem], Iterable[Family]],
+    is_stale: Callable[[Recipe, Problem], bool] = lambda *_: False,
+) -> list[Timed]:
+    """Return the problems of a record on which at least two of today's candidates were timed.
+
+    model      class of the model of the times, such as `choose.sm90.time.Model`
+    families   returns the families of the candidates; none if the family does not serve the operands
+    is_stale   returns whether a plan takes another time since it was recorded
+    """
+    found = []
+    for problem, device, us in problems(recorded):
+        considered: set[Recipe] = set()
+        try:
+            for family in families(Request(problem.operands, device=device), problem):
+                ways = family.candidates(problem)
+                considered |= {ways.recipe_at(place, family.recipes) for place in range(len(ways.recipe))}
+        except PlanError:  # the family does not serve these operands
+            continue
+        kept = [one for one in us if one in considered and not is_stale(one, problem)]
+        if len(kept) > 1:
+            times = tuple([us[one] for one in kept])
+            found.append(Timed(tuple(kept), problem, model.of(kept, problem.operands, device), times))
+    return found
 
 
 def slower(one: Timed) -> Any:
-    """Each plan's time over that of the best."""
+    """Return each plan's time over that of the best."""
     return np.array(one.us) / min(one.us)
 
 
@@ -95,13 +167,13 @@ def losses(measured: Iterable[Timed], costs: Any) -> list[float]:
 
 
 def summary(measured: Sequence[Timed], costs: Any) -> str:
-    """How far predictions of plans near the best are off, and what the choice by them loses."""
+    """Return in words how far predictions of plans near the best are off, and what the choice by them loses."""
     every = [(slower(one), np.log(one.predicted_us(costs) / np.array(one.us))) for one in measured]
     off, lost = np.concatenate([found[by <= _JUDGED] for by, found in every]), losses(measured, costs)
     return (
         f"{len(measured)} problems: of plans near the best {math.sqrt(float(np.mean(off**2))):.1%} off (root mean "
         f"square), {float(np.mean(off)):+.1%} on average; the choice takes {geometric_mean(lost):.4f} of the best "
-        f"time, {max(lost):.3f} at most"
+        f"time, {max(lost):.3f} at most, and more than {_MUCH} for {np.mean(np.array(lost) > _MUCH):.1%}"
     )
 
 
@@ -134,3 +206,38 @@ def judged(
     return "\n".join(
         [as_text(found), *(f"{file}: {summary(of, found)}" for file, of in by_file.items() if of)]
     )
+
+
+def options(prog: str, text: str, names: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the options that all commands share that fit constants.
+
+    prog    the command, such as "fit-sm90"
+    names   of the constants that are fitted unless others are asked for
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m docs.evidence {prog}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE.json", help="records")
+    parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's constants")
+    parser.add_argument(
+        "--held", action="store_true", help="judge each half by the constants of the other half"
+    )
+    parser.add_argument("--only", action="append", metavar="NAME", help="fit this constant; may be repeated")
+    parser.set_defaults(names=names)
+    return parser
+
+
+def fit_files(
+    given: argparse.Namespace, read: Callable[[Mapping[str, Any]], Sequence[Timed]], costs: Any
+) -> str:
+    """Return what a fit to the files of `options` finds, in words: see `judged`.
+
+    read     returns the problems of a record
+    raises   CutegemmError if no file holds two plans for one problem
+    """
+    by_file = {file: read(json.loads(Path(file).read_text())) for file in given.files}
+    if not any(by_file.values()):
+        raise CutegemmError("fit: no file holds two plans of this family for one problem.")
+    return judged(by_file, costs, given.steps, given.held, given.only or given.names)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from cutegemm.choose.catalog import ranked
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.choice import ranked
 from cutegemm.choose.simt.named import LARGE_PACKED
 from cutegemm.plan.problem import Problem
 from docs.evidence.contest import Case, compile_ahead, contests, operands_of, record

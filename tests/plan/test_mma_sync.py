@@ -8,8 +8,9 @@ from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
+from cutegemm.choose import candidate
 from cutegemm.choose.catalog import choose, chosen, plan_named, ranked
-from cutegemm.choose.mma_sync.choice import candidates
+from cutegemm.choose.mma_sync.choice import family
 from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
@@ -24,7 +25,8 @@ SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
 
 def fastest(operands, problem, arch, device=DEFAULT_DEVICE):
     """The plan of mma.sync that is held to be the fastest, also where wgmma would be faster."""
-    return candidates(operands, problem, arch, device)[0].recipe.build(operands, arch=arch, device=device)
+    first = next(candidate.ranked(family(candidate.Request(operands, arch=arch, device=device)), problem))
+    return first.recipe.build(operands, arch=arch, device=device)
 
 
 @pytest.mark.parametrize("out_major", ["n", "m"])

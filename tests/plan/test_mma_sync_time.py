@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cutegemm.choose.candidate import Request, Ways, ranked
 from cutegemm.choose.catalog import choose, chosen, plan_named
-from cutegemm.choose.mma_sync.choice import SPLITS, candidates
+from cutegemm.choose.mma_sync.choice import SPLITS, family
 from cutegemm.choose.mma_sync.time import MmaCosts, Model, Tiles
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
@@ -23,8 +24,12 @@ ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in
 def us(name, operands, problem, parts=1, costs=COSTS, device=DEFAULT_DEVICE, peak=1e9):
     tiles = Tiles.of([plan_named(name, operands)], [1.0])
     model = Model(tiles, peak, operands, device, costs)
-    found = model.predicted(problem, np.array([0]), np.array([parts]))
+    found = model.predict(Ways(np.array([0]), np.array([parts])), problem)
     return float(found.us[0]), found.bound(0)
+
+
+def candidates(operands, problem, arch="sm_90a", device=DEFAULT_DEVICE):
+    return list(ranked(family(Request(operands, arch=arch, device=device)), problem))
 
 
 def test_a_tile_by_hand():

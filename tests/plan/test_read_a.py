@@ -9,9 +9,8 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
-from cutegemm.choose.catalog import candidates, chosen, plan_named
+from cutegemm.choose.catalog import candidates, chosen, plan_named, ranked
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.sm90.choice import ranked
 from cutegemm.choose.sm90.named import SM90_READING
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem

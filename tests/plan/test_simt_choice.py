@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choose.candidate import Ways
+from cutegemm.choose.catalog import choose, plan_named, ranked
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.choice import ranked
-from cutegemm.choose.simt.time import COSTS, Model, SimtCosts, Tiles
+from cutegemm.choose.simt.time import COSTS, Model, SimtCosts
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 from docs.evidence.contest import operands_of
@@ -36,10 +36,7 @@ FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds
 def of(name, problem, costs=BY_HAND, device=FAST):
     """Microseconds of a named plan, and what bounds it."""
     recipe, operands = recipe_named(name), problem.operands
-    tiles = Tiles.of([replace(recipe, split=None, ctas=None).build(operands)])
-    parts = 1 if recipe.split is None else recipe.split.parts
-    model = Model(tiles, operands, device, costs)
-    found = model.predicted(problem, np.array([0]), np.array([parts]), np.array([recipe.ctas or 0]))
+    found = Model.of([recipe], operands, device, costs).predict(Ways.of([recipe]), problem)
     return float(found.us[0]), found.bound(0)
 
 

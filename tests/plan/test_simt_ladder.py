@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm.build import simt_plan
-from cutegemm.choose.catalog import choose, plan_named, plans
-from cutegemm.choose.simt.choice import ranked
+from cutegemm.choose.catalog import choose, plan_named, plans, ranked
 from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.choose.simt.named import LARGE_PACKED
 from cutegemm.errors import PlanError

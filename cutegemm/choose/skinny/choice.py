@@ -1,97 +1,88 @@
-"""The choice among plans that stream A to registers: for problems of few rows or columns, and for small ones."""
+"""The candidates among plans that stream A to registers: for few rows or columns, and for small problems."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from cutegemm.choose.candidate import Candidate
+from cutegemm.choose.candidate import Request, Ways
 from cutegemm.choose.columns import Column
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.skinny.recipe import SkinnyRecipe
-from cutegemm.choose.skinny.time import Streams, predicted
+from cutegemm.choose.skinny.time import Model
 from cutegemm.dtypes import tf32
 from cutegemm.machine.arch import ACCESS_BITS
-from cutegemm.machine.device import DEFAULT_DEVICE, Device
+from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 
-FEW_COLUMNS = 16  # of which A may have any number of rows
-SMALL = 1 << 16  # elements of D, as many as plans were timed for by which CTAs share K, or of more columns
+FEW_COLUMNS = 16  # with which A may have any number of rows
+SMALL = 1 << 16  # elements of D, as many as plans were timed for whose CTAs share K, or of more columns
 _MOST_COLUMNS = 128
 
 
-def ranked(
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    transposed: bool | None = None,
-) -> Iterator[Candidate]:
-    """The plans that stream A, the fastest first; none where D is large.
+@dataclass(frozen=True, eq=False)
+class SkinnyFamily(Model):
+    """The plans that stream A: see `candidate.Family`."""
 
-    A recipe says whether it is for the transposed problem: of few rows it is, as B is the weight then.
+    recipes: tuple[SkinnyRecipe, ...] = ()
 
-    operands     as threads load them
-    transposed   whether the plans are to be for D^T, or for D; both where left out
+    def candidates(self, problem: Problem) -> Ways:
+        """Return the recipes for few columns of D, or of D^T, and for a small D; none if K is not whole vectors."""
+        serves = np.zeros(len(self.recipes), bool)
+        elements = problem.m * problem.n * problem.l
+        if elements and problem.k * self.bits % ACCESS_BITS == 0:
+            for way, columns in ((False, problem.n), (True, problem.m)):
+                if columns <= FEW_COLUMNS or (columns <= _MOST_COLUMNS and elements <= SMALL):
+                    serves |= (self.turned == way) & self._serves(columns, elements <= SMALL)
+        return Ways(np.flatnonzero(serves))
+
+    def _serves(self, columns: int, is_small: bool) -> Column:
+        """Return whether recipes may be the fastest.
+
+        columns    of D as the plans see it
+        is_small   whether D has few elements
+        """
+        streams = self.streams
+        serves = is_small | (streams.ctas == 1)
+        if columns > 1:
+            serves &= (columns <= streams.columns) | (~self._is_for_one & (columns > FEW_COLUMNS))
+        return serves
+
+    @cached_property
+    def _is_for_one(self) -> Column:
+        return np.array([recipe.for_one for recipe in self.recipes])
+
+
+def family(request: Request) -> SkinnyFamily:
+    """Return the plans for the ways that are asked for; a recipe says whether it is for D^T, as it is for few rows.
 
     >>> from itertools import islice
-    >>> for found in islice(ranked(Operands.of("bf16", layout="nt"), Problem(64, 16, 8192), transposed=False), 3):
-    ...     print(f"{found.recipe}: {found.us:.1f} us, most of it {found.bound}")
+    >>> from cutegemm.choose.candidate import ranked
+    >>> found = family(Request(Operands.of("bf16", layout="nt"), transposed=False))
+    >>> for one in islice(ranked(found, Problem(64, 16, 8192)), 3):
+    ...     print(f"{one.recipe}: {one.us:.1f} us, most of it {one.bound}")
     skinny_16x16_k8_wide: 8.6 us, most of it latency
     skinny_16x16_k8: 8.6 us, most of it latency
     skinny_16x16_k4: 9.0 us, most of it latency
     """
-    found = []
-    for turned in (False, True) if transposed is None else (transposed,):
-        ops, own = (operands.transposed, problem.transposed) if turned else (operands, problem)
-        if _is_small(own) and _serves(ops, own):
-            found.append(_of_one_way(turned, ops.a.dtype.bits, own, device))
-    return heapq.merge(*found, key=_first)
+    return _family(request.loaded, request.ways, request.device)
 
 
-def _first(candidate: Candidate) -> tuple[float, int]:
-    """The fastest comes first; of such as are held to be alike that of more warps."""
-    return candidate.us, -int(candidate.recipe.options.get("warps", 0))
+@lru_cache(maxsize=256)
+def _family(operands: Operands, ways: tuple[bool, ...], device: Device) -> SkinnyFamily:
+    chosen = [recipe for recipe in SKINNY_PLANS if recipe.is_chosen and _may_stream(operands)]
+    found = [replace(recipe, transposed=way) for way in ways for recipe in chosen]
+    # Of plans that are predicted alike the first one is taken, which has more warps
+    found.sort(key=lambda recipe: -int(recipe.options.get("warps", 0)))
+    model = Model.of(found, operands, device)
+    return SkinnyFamily(model.streams, model.turned, model.bits, device, recipes=tuple(found))
 
 
-def _of_one_way(turned: bool, bits: int, own: Problem, device: Device) -> Iterator[Candidate]:
-    """In the order of `_first`."""
-    recipes, streams, for_one = _streams(turned, bits)
-    serves = np.ones(len(recipes), bool)
-    if own.m * own.n * own.l > SMALL:
-        serves &= streams.ctas == 1
-    if own.n > 1:
-        serves &= (own.n <= streams.columns) | (~for_one & (own.n > FEW_COLUMNS))
-    found = predicted(streams, bits, own, device)
-    rounded = np.where(serves, np.round(found.us, 2), np.inf)
-    for place in np.lexsort((-streams.warps, rounded)).tolist():
-        if np.isinf(rounded[place]):
-            break
-        yield Candidate(recipes[place], float(rounded[place]), partial(found.bound, place))
-
-
-@lru_cache
-def _streams(turned: bool, bits: int) -> tuple[tuple[SkinnyRecipe, ...], Streams, Column]:
-    """The recipes that are considered, their columns, and whether each is for one tile of columns."""
-    chosen = [replace(recipe, transposed=turned) for recipe in SKINNY_PLANS if recipe.is_chosen]
-    streams = Streams.of([recipe.fitted(bits) for recipe in chosen], bits)
-    return tuple(chosen), streams, np.array([recipe.for_one for recipe in chosen])
-
-
-def _is_small(problem: Problem) -> bool:
-    elements = problem.m * problem.n * problem.l
-    return elements > 0 and (problem.n <= FEW_COLUMNS or (problem.n <= _MOST_COLUMNS and elements <= SMALL))
-
-
-def _serves(operands: Operands, problem: Problem) -> bool:
-    """Whether A and B are such as are streamed: see `skinny_plan`."""
+def _may_stream(operands: Operands) -> bool:
+    """Return whether A and B can be streamed, but for the length of K: see `skinny_plan`."""
     a, b = operands.a, operands.b
-    if operands.gated:
-        return False
-    if a.dtype != b.dtype or not a.dtype.is_float or (a.dtype.bits > tf32.bits // 2 and a.dtype is not tf32):
-        return False
-    along_k = a.major == b.major == "k" and problem.k * a.dtype.bits % ACCESS_BITS == 0
-    return along_k and min(a.align_bytes, b.align_bytes) * 8 >= ACCESS_BITS
+    is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)
+    along_k = a.major == b.major == "k" and min(a.align_bytes, b.align_bytes) * 8 >= ACCESS_BITS
+    return a.dtype == b.dtype and is_streamed and along_k and not operands.gated

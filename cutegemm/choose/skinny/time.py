@@ -7,7 +7,7 @@ a CUDA graph, a plan takes about 3 microseconds less.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from inspect import signature
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from cutegemm.build.skinny import skinny_plan
-from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.candidate import Predicted, Ways
 from cutegemm.choose.columns import Column, together
+from cutegemm.choose.skinny.recipe import SkinnyRecipe
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES, WARP_THREADS
 from cutegemm.machine.device import Device
-from cutegemm.plan.problem import Problem
+from cutegemm.plan.problem import Operands, Problem
 
 # An H100 and an H200, 2026-11-22: 28 small problems by 30 plans, and few rows by large weights.
 START_US = 6.1  # until the first bytes come, and from the last ones to the end
@@ -73,7 +74,8 @@ class Streams:
         >>> Streams.of([{"tile": (16, 8)}], 16).deep
         array([2048.])
         """
-        return cls(*np.array([_stream({**_DEFAULTS, **options}, bits) for options in plans], float).T)
+        rows = [_stream({**_DEFAULTS, **options}, bits) for options in plans]
+        return cls(*np.array(rows, float).reshape(-1, len(fields(cls))).T)
 
     @cached_property
     def doublings(self) -> Column:
@@ -84,6 +86,10 @@ class Streams:
     def behind_us(self) -> Column:
         """What counts besides where each CTA reads B for itself, of more columns than an mma.sync has."""
         return BEHIND_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
+
+    def taken(self, rows: Column) -> Streams:
+        """Those of some plans."""
+        return Streams(*[getattr(self, field.name).take(rows) for field in fields(self)])
 
     def held(self, device: Device) -> Column:
         """Clusters that a device holds at a time."""
@@ -101,34 +107,55 @@ def _stream(given: Mapping[str, Any], bits: int) -> tuple[float, ...]:
     return rows, columns, given["cluster"], given["ctas_per_sm"], warps, deep, latency_us, busy_us
 
 
-def predicted(streams: Streams, bits: int, problem: Problem, device: Device) -> Predicted:
-    """What plans take: infinitely long where the device holds no such cluster.
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The times of plans that stream A.
 
-    bits      of an element of A and B
-    problem   as the plans see it: the transposed one, where they are for that
-
-    >>> from cutegemm.machine.device import device_named
-    >>> found = predicted(Streams.of([{"tile": (16, 8)}], 16), 16, Problem(4096, 1, 4096), device_named("h200"))
-    >>> round(float(found.us[0]), 1), found.bound(0)
-    (14.0, 'memory')
+    turned   whether each plan is for D^T
+    bits     of an element of A and B
     """
-    m, n, k = problem.m, problem.n, problem.k
-    high, wide = np.ceil(m / streams.rows), np.ceil(n / streams.columns)
-    tiles, held = high * wide * problem.l, streams.held(device)
-    of_k = k * bits / 8 * problem.l
-    of_a, of_b = m * of_k * wide, np.minimum(streams.columns, n) * of_k * high * wide
-    k_tiles = np.maximum(0.5, k / (streams.deep * streams.ctas))
-    busy_us = np.maximum(1.0, np.minimum(tiles, held) * streams.ctas / device.sms) * streams.busy_us
-    turns = np.ceil(tiles / np.maximum(1, held))
-    latency_us = k_tiles * turns * np.sqrt(streams.latency_us**2 + busy_us**2)
-    between_us = TURN_US * (1 + 2 * streams.doublings) * (turns - 1) / streams.ctas_per_sm
-    meanwhile = streams.ctas_per_sm > 1  # others read
-    latency_us = latency_us + between_us * meanwhile
-    begins = 1.0 if (k * bits // 8) % CACHE_LINE_BYTES == 0 else UNALIGNED
-    memory_us = begins * (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)
-    l2_us = (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6
-    # At the same time; a load takes longer while many are under way
-    us = together(3.0, np.maximum(memory_us, l2_us), latency_us)
-    us = START_US + streams.behind_us + MEET_US * streams.doublings + between_us * ~meanwhile + us
-    us = np.where(held > 0, us, np.inf)
-    return Predicted(us, lambda: {"memory": memory_us, "L2": l2_us, "latency": latency_us})
+
+    streams: Streams
+    turned: Column
+    bits: int
+    device: Device
+
+    @classmethod
+    def of(cls, recipes: Sequence[SkinnyRecipe], operands: Operands, device: Device) -> Model:
+        """Return the times of the plans of recipes."""
+        bits = operands.a.dtype.bits
+        streams = Streams.of([recipe.fitted(bits) for recipe in recipes], bits)
+        return cls(streams, np.array([recipe.transposed for recipe in recipes]), bits, device)
+
+    def predict(self, ways: Ways, problem: Problem) -> Predicted:
+        """Return how long candidates take: infinitely long if the device holds no such cluster.
+
+        >>> from cutegemm.choose.names import recipe_named
+        >>> from cutegemm.machine.device import device_named
+        >>> model = Model.of([recipe_named("skinny_16x8")], Operands.of("bf16"), device_named("h200"))
+        >>> found = model.predict(Ways(np.array([0])), Problem(4096, 1, 4096))
+        >>> round(float(found.us[0]), 1), found.bound(0)
+        (14.0, 'memory')
+        """
+        bits, streams, device, k = self.bits, self.streams.taken(ways.recipe), self.device, problem.k
+        turned = self.turned.take(ways.recipe)
+        m, n = np.where(turned, problem.n, problem.m), np.where(turned, problem.m, problem.n)
+        high, wide = np.ceil(m / streams.rows), np.ceil(n / streams.columns)
+        tiles, held = high * wide * problem.l, streams.held(device)
+        of_k = k * bits / 8 * problem.l
+        of_a, of_b = m * of_k * wide, np.minimum(streams.columns, n) * of_k * high * wide
+        k_tiles = np.maximum(0.5, k / (streams.deep * streams.ctas))
+        busy_us = np.maximum(1.0, np.minimum(tiles, held) * streams.ctas / device.sms) * streams.busy_us
+        turns = np.ceil(tiles / np.maximum(1, held))
+        latency_us = k_tiles * turns * np.sqrt(streams.latency_us**2 + busy_us**2)
+        between_us = TURN_US * (1 + 2 * streams.doublings) * (turns - 1) / streams.ctas_per_sm
+        meanwhile = streams.ctas_per_sm > 1  # others read
+        latency_us = latency_us + between_us * meanwhile
+        begins = 1.0 if (k * bits // 8) % CACHE_LINE_BYTES == 0 else UNALIGNED
+        memory_us = begins * (m + n) * of_k / (READ_SHARE * device.dram_gb_s * 1e3)
+        l2_us = (of_a + of_b) / (L2_SHARE * device.l2_bytes_per_s) * 1e6
+        # At the same time; a load takes longer while many are under way
+        us = together(3.0, np.maximum(memory_us, l2_us), latency_us)
+        us = START_US + streams.behind_us + MEET_US * streams.doublings + between_us * ~meanwhile + us
+        us = np.where(held > 0, np.round(us, 2), np.inf)
+        return Predicted(us, lambda: {"memory": memory_us, "L2": l2_us, "latency": latency_us})

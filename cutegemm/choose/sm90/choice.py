@@ -1,84 +1,234 @@
-"""The choice among the named plans for Hopper, by the time that `sm90.time` predicts."""
+"""The candidates among Hopper plans: recipes that serve operands, and for which problems each may be the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import zip_longest
 
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.columns import by_time, of_rows
-from cutegemm.choose.sm90.considered import ONE_LEVEL, TWO_LEVELS, considered
-from cutegemm.choose.sm90.packing import packed_us
-from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.shapes import K_TILE_BYTES
+import numpy as np
+
+from cutegemm.build.slots import WHOLE_COLUMNS
+from cutegemm.choose.candidate import Request, Ways
+from cutegemm.choose.columns import Column
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_READING, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.packing import read_by
+from cutegemm.choose.sm90.recipe import Sm90Recipe, can_read
+from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, may_share
+from cutegemm.choose.sm90.tiling import OwnedWays, Owners
+from cutegemm.choose.sm90.time import Model
 from cutegemm.errors import PlanError
-from cutegemm.machine.device import DEFAULT_DEVICE, Device
-from cutegemm.plan.problem import Operands, Problem
-from cutegemm.plan.work.split import FILLED, Split, by_last
+from cutegemm.machine.device import Device
+from cutegemm.plan.memory.packing import ALIGN_BYTES, to_pack_for_wgmma
+from cutegemm.plan.problem import Operand, Operands, Problem
+from cutegemm.plan.work.gpcs import PAIR
 
 ACCUMULATIONS = ("fast", "two_level")
+SPLITS = (2, 3, 4, 6, 8, 12, 16)
+MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 random problems 3 took smaller ones
+MOST_PARTS = 1 << 20  # more than any
+LEAST_K_TILES = 8  # of a part: it fills the pipeline of a large tile twice
+UNSPLIT = 128 * 192  # elements of a tile, from which on splitting less than a wave gains nothing
+SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of tiles that large clusters take in at most so many waves
+MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it are faster than deep k-tiles
+FEW_ROWS = 64  # or columns of a D, most of whose time is the reading of the other operand, by whatever plan
+FEW_COLUMNS = 48  # of a D, for which tiles of few columns are faster
+LEAST_OWNED_K_TILES = 32  # of a tile that has an owner: with fewer, owners gain nothing
+_BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
+_FOUR = 4  # CTAs of a cluster
+_STAGES_OF_OWNERS = 4  # of the pipeline of tiles that have owners
 
 
-def ranked(
-    operands: Operands,
-    problem: Problem,
-    device: Device = DEFAULT_DEVICE,
-    accumulate: str = "fast",
-    transposed: bool | None = None,
-    with_c: bool = False,
-) -> Iterator[Candidate]:
-    """Plans, whole and split, for D and for D^T, that which is held to be the fastest first.
+@dataclass(frozen=True, eq=False)
+class Sm90Family(Model):
+    """The Hopper plans that serve operands, for D and for D^T: see `candidate.Family`."""
 
-    Operands that TMA cannot load, or wgmma not multiply, as they are, are packed.
+    recipes: tuple[Sm90Recipe, ...] = ()
 
-    operands     as TMA loads A and B: those of the problem before it is transposed
-    accumulate   of fp8: "fast" sums up as wgmma does, with about 14 bits; "two_level" adds the sums of each k-tile
-                 up in f32. Other types are summed up in full either way
-    transposed   whether the plans are for D^T alone, or for D alone; both where left out
-    with_c       whether a tile of C is read for each of D
-    raises       PlanError for another way to sum up
+    def candidates(self, problem: Problem) -> Ways:
+        """Return the recipes with K whole, with K in parts that are long enough and fit the grid, and with owners."""
+        tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
+        tiles, grid = tiling.tiles, tiling.grid
+        may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
+        if min(problem.m, problem.n) <= FEW_ROWS:
+            may_be_whole &= tiles <= self._most_tiles_of_few
+        else:
+            may_be_whole &= (tiles <= self._most_tiles) & (self._most_k_tiles >= k_tiles)
+        may_be_whole &= tiles <= self._most_alone
+        rows, parts = [np.flatnonzero(may_be_whole)], [1]
+        if k_tiles >= 2 * LEAST_K_TILES:
+            few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
+            times = grid[few] / tiles[few]
+            fitting = [count for count in SPLITS if k_tiles >= count * LEAST_K_TILES]
+            for count, beyond in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=MOST_PARTS):
+                if len(some := few[(times >= count) & (times < beyond)]):
+                    rows.append(some)
+                    parts.append(count)
+        unowned, owners = sum(map(len, rows)), None
+        if k_tiles >= LEAST_OWNED_K_TILES:
+            owning = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_own)
+            found = Owners.of(tiles[owning], k_tiles, grid[owning])
+            rows.append(owning[found.at])
+            parts.append(1)
+            owners = replace(found, at=np.arange(unowned, unowned + len(found.at)))
+        every = np.concatenate(rows)
+        owned, of_parts = np.arange(len(every)) >= unowned, np.repeat(parts, [len(some) for some in rows])
+        return OwnedWays(every, of_parts, owned=owned, owners=owners)
 
-    >>> nt = Operands.of("bf16", layout="nt")
-    >>> [next(ranked(nt, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
+    @cached_property
+    def _is_small(self) -> Column:
+        """Whether splitting less than a wave may gain something."""
+        return self.shapes.bm * self.shapes.bn < UNSPLIT
+
+    @cached_property
+    def _needs_one(self) -> Column:
+        """Whether CTAs take one tile each, of a D of more than few rows.
+
+        If they take several, one warpgroup, clusters of four or eight and deep k-tiles lose 5 to 30%; and K is not
+        shared by CTAs, unless they stream A.
+        """
+        shapes = self.shapes
+        is_deep = shapes.is_deep & ~shapes.is_two
+        return (shapes.shares_k | shapes.single | shapes.is_large_cluster | is_deep) & ~shapes.streams
+
+    @cached_property
+    def _most_alone(self) -> Column:
+        """The most tiles of a shape for one tile a CTA that has another form for several."""
+        return np.where(self.shapes.is_other_way, self.grid, np.inf)
+
+    @cached_property
+    def _most_tiles(self) -> Column:
+        """The most tiles of a problem of more than few rows that a shape is considered for, with K whole."""
+        shapes = self.shapes
+        most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
+        return np.where(self._needs_one, most, np.inf)
+
+    @cached_property
+    def _most_tiles_of_few(self) -> Column:
+        """The same for few rows: no cluster of eight waits for another, and no CTA of one warpgroup, which hides no
+        store. 16368 x 32 x 128 takes 8.2 us by 64 x 32 so, cuBLAS 7.0 (H200, 2026-11-25)."""
+        shapes = self.shapes
+        needs_one = shapes.single | (shapes.cm * shapes.cn > _FOUR)
+        return np.where(needs_one, self.grid, np.inf)
+
+    @cached_property
+    def _most_columns(self) -> Column:
+        """The most columns of D, with K whole. Tiles of few columns lose with many: 704 x 1680 x 64 takes 8.4 us in 128
+        x 32, and 5.8 by cuBLAS (H100, 2026-11-22)."""
+        return np.where(~self._needs_one & self.shapes.is_for_few, FEW_COLUMNS, np.inf)
+
+    @cached_property
+    def _least_k_tiles(self) -> Column:
+        """The fewest k-tiles of a problem: CTAs that share K have as many each as a part of it has."""
+        return np.where(self.shapes.shares_k, self.shapes.k_ctas * LEAST_K_TILES, 0)
+
+    @cached_property
+    def _most_k_tiles(self) -> Column:
+        """The most k-tiles of a problem of more than few rows, with K whole; deep ones alone have a limit."""
+        shapes = self.shapes
+        deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
+        return np.where(deep, MOST_DEEP_K_TILES, np.inf)
+
+    @cached_property
+    def _may_split(self) -> Column:
+        """Whether K may be in parts."""
+        shapes = self.shapes
+        is_usual = self._is_small & ~shapes.single & ~shapes.shares_k
+        return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.is_other_way))
+
+    @cached_property
+    def _may_own(self) -> Column:
+        """Whether tiles may have owners: not with a pipeline of three stages, which runs empty when a CTA goes on to
+        another tile's k-tiles. 5000 x 5000 x 5000 tn takes 414 us by 256 x 192 so, 381 by 128 x 256 (H200, 2026-11-26).
+        """
+        shapes = self.shapes
+        is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
+        is_usual &= shapes.stages >= _STAGES_OF_OWNERS
+        return is_usual & ~(shapes.shares_k | shapes.is_joint)
+
+
+def most_waves(ctas: Column, elements: Column) -> Column:
+    """Return the most waves of shapes for one tile a CTA: large tiles in large clusters have several.
+
+    ctas       CTAs of a cluster
+    elements   elements of a tile
+
+    >>> most_waves(np.array([2, 8, 8]), np.array([128 * 224, 128 * 192, 128 * 224])).tolist()
+    [1, 1, 4]
+    """
+    return np.where((ctas > PAIR) & (elements >= SEVERAL_WAVES), FEW_WAVES, 1)
+
+
+def family(request: Request, k: int) -> Sm90Family:
+    """Return the plans, whole and split, for the ways that are asked for; operands that are in the way are packed.
+
+    k        extent along K: accumulators of one k-tile are not promoted, as there is nothing to add them to
+    raises   PlanError for an unknown way to accumulate
+
+    >>> from cutegemm.choose.candidate import ranked
+    >>> found = family(Request(Operands.of("bf16", layout="nt")), 4096)
+    >>> [next(ranked(found, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
     [(64, 16), (128, 256)]
     """
-    if accumulate not in ACCUMULATIONS:
-        raise PlanError("choose", [f"accumulate = {accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."])
-    ways = tuple([way for way in (False, True) if transposed in (None, way) and _serves(operands, way)])
-    if not ways:
-        return
-    among = considered(_sums(operands, accumulate, problem), operands, ways, with_c, device)
-    recipes, model = among.recipes, among.model
-    tiling, packed = model.tiling(problem), model.packed
-    divided = among.divided(tiling, problem)
-    found = model.predicted(problem, tiling, divided)
-    beside_us = of_rows(packed_us(model.shapes, operands, problem, device, packed), divided.rows)
-    total_us = found.us + beside_us
-    owned = frozenset(divided.owners.at.tolist() if divided.owners else ())
-    for place in by_time(total_us):
-        row, us = divided.rows[place], float(total_us[place])
-        parts, way = int(divided.parts[place]), bool(model.shapes.turned[row])
-        copied = packed.replace("b" if way else "a", "") if model.shapes.reads_a[row] else packed
-        variant = _variant(recipes[row], parts, place in owned, bool(copied), way)
-        is_packing = found.us[place] <= us / 2
-        yield Candidate(variant, us, (lambda: "packing") if is_packing else partial(found.bound, place))
+    if request.accumulate not in ACCUMULATIONS:
+        rule = f"accumulate = {request.accumulate!r}; {' or '.join(ACCUMULATIONS)} is expected."
+        raise PlanError("choose", [rule])
+    kind = request.operands.a.dtype
+    is_fp8 = kind.is_float and kind.bits == _BYTE_BITS
+    promotes = is_fp8 and request.accumulate == "two_level" and k * kind.bits > K_TILE_BYTES * 8
+    return _family(request.operands, request.ways, promotes, request.with_c, request.device)
 
 
-@lru_cache(maxsize=8192)
-def _variant(recipe: Sm90Recipe, parts: int, owned: bool, is_packed: bool, turned: bool) -> Sm90Recipe:
-    split: Split | None = FILLED if owned else by_last(split_k=parts) if parts > 1 else None
-    return replace(recipe, split=split, is_packed=is_packed, transposed=turned)
+@lru_cache(maxsize=256)
+def _family(
+    operands: Operands, ways: tuple[bool, ...], promotes: bool, with_c: bool, device: Device
+) -> Sm90Family:
+    """The recipes for D and for D^T that store D well: see `_may_leave`."""
+    packed = to_pack_for_wgmma(operands)
+    loaded = _as_loaded(operands, packed)
+    recipes: list[Sm90Recipe] = []
+    shapes: list[Shapes] = []
+    for way in ways:
+        if not _may_end(operands, way):
+            continue
+        reads = can_read(operands.transposed if way else operands)
+        # +pack reads A, and packs B alone, by those that may
+        of_way = [
+            one
+            for one in (SM90_TWO_LEVEL if promotes else SM90_CHOSEN)
+            if not (reads and packed == "ab" and one.may_read)
+        ]
+        for some, reads_a in ((of_way, False), (SM90_READING, True))[: 1 + reads]:
+            copied = packed.replace(read_by(way), "") if reads_a else packed
+            recipes += [replace(one, is_packed=bool(copied), transposed=way) for one in some]
+            shapes.append(Shapes.of([one.shape for one in some], loaded, way, with_c, reads_a))
+    every = Shapes.joined(shapes or [Shapes.of((), loaded)])
+    serving = _may_leave(every, operands.d)
+    if not may_share(operands):
+        serving = serving & ~every.is_other_way
+    leaving = np.flatnonzero(serving)
+    serve = tuple([recipes[i] for i in leaving])
+    return Sm90Family(every.taken(leaving), loaded, device, packed, with_c, recipes=serve)
 
 
-def _serves(operands: Operands, turned: bool) -> bool:
-    """Whether wgmma can end so: threads hold a D of bytes in pairs along N."""
-    return operands.d.dtype.bits > 8 or (operands.d.major == "m") == turned
+def _may_end(operands: Operands, way: bool) -> bool:
+    """Return whether threads can store D, or D^T: they hold a D of bytes in pairs along N."""
+    return operands.d.dtype.bits > _BYTE_BITS or (operands.d.major == "m") == way
 
 
-def _sums(operands: Operands, accumulate: str, problem: Problem) -> str:
-    """Which recipes there are to choose from: of float8, those whose threads add up the sums of each k-tile, where that
-    is asked for and there is more than one."""
-    is_fp8 = operands.a.dtype.is_float and operands.a.dtype.bits == 8
-    is_one = problem.k * operands.a.dtype.bits <= K_TILE_BYTES * 8
-    return TWO_LEVELS if is_fp8 and accumulate == "two_level" and not is_one else ONE_LEVEL
+def _may_leave(shapes: Shapes, d: Operand) -> Column:
+    """Return whether D is stored well. An epilogue tile of eight columns stores 16 or 32 bytes of each row of D, but
+    whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152: 453 and 430 us, H200; tf32 3392 x 4624 x 1984: 202 us in
+    128 x 136, 175 in 192 x 160, H100)."""
+    own = shapes.bn // shapes.k_ctas
+    has_lines = ~shapes.by_eight | (shapes.turned != (d.major == "m"))
+    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & has_lines)
+    if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
+        leaves = leaves & ((shapes.k_ctas == 1) | (own % _COLUMNS_OF_BYTES == 0))
+    return leaves
+
+
+def _as_loaded(operands: Operands, packed: str) -> Operands:
+    """Return the operands as the GEMM loads them, after those of these names are packed."""
+    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in packed}
+    return replace(operands, **made) if made else operands

@@ -32,6 +32,14 @@ def packed_us(shapes: Shapes, operands: Operands, problem: Problem, device: Devi
     return np.where(shapes.reads_a, np.where(shapes.turned, without_b, without_a), whole)
 
 
+def read_by(way: bool) -> str:
+    """Return the operand of the problem that is the A of a plan for D, or for D^T = B^T A^T.
+
+    way   whether the plan is for D^T
+    """
+    return "b" if way else "a"
+
+
 def packing_us(
     operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, names: str | None = None
 ) -> float:

@@ -209,10 +209,11 @@ class Shapes:
         """Those of some rows."""
         return Shapes(*[column.take(rows) for column in self._columns()])
 
-    def joined(self, *others: Shapes) -> Shapes:
-        """These, and the rows of others behind them."""
-        every = [one._columns() for one in (self, *others)]
-        return Shapes(*[np.concatenate(columns) for columns in zip(*every, strict=True)])
+    @classmethod
+    def joined(cls, every: Sequence[Shapes]) -> Shapes:
+        """Return the rows of all, in their order."""
+        columns = zip(*[one._columns() for one in every], strict=True)
+        return every[0] if len(every) == 1 else cls(*[np.concatenate(each) for each in columns])
 
     def _columns(self) -> list[Column]:
         return [getattr(self, field.name) for field in fields(self)]

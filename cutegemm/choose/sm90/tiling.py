@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from cutegemm.choose.candidate import Ways
 from cutegemm.choose.columns import Column
 from cutegemm.choose.sm90.shapes import Shapes
 from cutegemm.plan.problem import Problem
@@ -47,9 +48,9 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Owners:
-    """Ways by which the tiles that do not fill the grid have owners, whom others help: see `shares_of`.
+    """Candidates whose tiles that do not fill the grid have owners, whom others help: see `shares_of`.
 
-    at        their numbers among the ways to divide K
+    at        their places among the candidates
     shared    tiles that have owners
     workers   who help them
     kept      k-tiles of each that its owner takes
@@ -62,7 +63,7 @@ class Owners:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> Owners:
-        """Of some shapes, those of whose tiles some have owners; integers, whose quotients are found faster.
+        """Return those of some shapes that have owners of any tile; integers are divided faster.
 
         >>> Owners.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])
@@ -73,25 +74,7 @@ class Owners:
 
 
 @dataclass(frozen=True)
-class Divided:
-    """Ways to divide the K of tiles, each a row.
+class OwnedWays(Ways):
+    """Candidates, with how the owners of tiles are helped; None if no candidate has owners."""
 
-    rows       of the shapes: each as often as there are ways to divide its K
-    parts      of K
-    owners     where tiles have such
-    is_split   whether any has several parts
-    """
-
-    rows: Column
-    parts: Column
     owners: Owners | None = None
-    is_split: bool = True
-
-    @classmethod
-    def each(cls, tiling: Tiling, k_tiles: int, parts: Column, owned: Column) -> Divided:
-        """Each shape once, its K divided so."""
-        count = len(tiling.tiles)
-        owning = np.flatnonzero(np.broadcast_to(owned, count))
-        owners = Owners.of(tiling.tiles[owning], k_tiles, tiling.grid[owning])
-        owners = replace(owners, at=owning[owners.at])
-        return cls(np.arange(count), np.broadcast_to(parts, count), owners)

@@ -23,17 +23,20 @@ each tile, and for each candidate only what depends on how K is divided.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from cutegemm.choose.candidate import Predicted
+from cutegemm.choose.candidate import Predicted, Ways
 from cutegemm.choose.columns import Column, of_rows, together
 from cutegemm.choose.sm90.costs import COSTS, Sm90Costs
 from cutegemm.choose.sm90.lines import WIDTHS_BYTES, touched
+from cutegemm.choose.sm90.packing import packed_us
+from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.shapes import K_TILE_BYTES, Shapes, TileShape, by_way
-from cutegemm.choose.sm90.tiling import Divided, Tiling
+from cutegemm.choose.sm90.tiling import OwnedWays, Owners, Tiling
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.problem import Operands, Problem
@@ -42,7 +45,7 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
-_BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start"
+_BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start", "packing"
 _FILLED_ROWS = 256  # of a k-tile, 32 KiB
 _HALF_BYTES = 64  # of a row along M or N, which may have 128; fewer are read more slowly
 _RUN_BYTES = 256  # of a row along M or N, that the tiles of a cluster have
@@ -53,10 +56,10 @@ _COOL_US = 4.0  # of tensor cores, for which power does not matter: the limit ad
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What plans take that have these tiles.
+    """The times of plans that have these shapes.
 
-    operands   as the GEMM for D reads them: those that were packed, where some were
-    packed     names of the operands that were packed, whose rows begin at lines
+    operands   as the GEMM for D loads them, after packing
+    packed     names of the operands that are packed, whose rows begin at lines
     with_c     whether a tile of C is read for each tile of D; `shapes` are to be made with the same
     """
 
@@ -67,6 +70,14 @@ class Model:
     with_c: bool = False
     costs: Sm90Costs = COSTS
 
+    @classmethod
+    def of(
+        cls, recipes: Sequence[Sm90Recipe], operands: Operands, device: Device, costs: Sm90Costs = COSTS
+    ) -> Model:
+        """Return the times of the plans of recipes, which pack nothing."""
+        shapes = [Shapes.of([recipe.shape], operands, recipe.transposed) for recipe in recipes]
+        return cls(Shapes.joined(shapes), operands, device, costs=costs)
+
     def tiling(self, problem: Problem) -> Tiling:
         """How the tiles lie over D."""
         return Tiling.of(self.shapes, problem, self.grid)
@@ -75,9 +86,10 @@ class Model:
         """Of 128 bytes along K."""
         return -(-problem.k * self.operands.a.dtype.bits // 8 // K_TILE_BYTES)
 
-    def predicted(self, problem: Problem, tiling: Tiling, divided: Divided) -> Predicted:
-        """What each way takes to divide the K of a tile."""
-        costs, of, parts, owners = self.costs, divided.rows, divided.parts, divided.owners
+    def predict(self, ways: Ways, problem: Problem) -> Predicted:
+        """Return how long candidates take, packing included: see `candidate.Family`."""
+        costs, of, tiling = self.costs, ways.recipe, self.tiling(problem)
+        parts, owners = np.broadcast_to(ways.parts, len(of)), self._owners(ways, problem, tiling)
         start_us = of_rows(self._start_us + self._asked_us(problem, tiling), of)
         store_us, exposed_us, written_bytes = self._store(problem, tiling)
         hidden_us = of_rows(store_us * self._does_not_stop, of)
@@ -114,19 +126,32 @@ class Model:
                 limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
             slower = limited_us / waves_us
         waves = np.maximum(1.0, begun)
-        memory_us = self._memory_us(problem, tiling, divided, waves, of_rows(written_bytes, of))
+        memory_us = self._memory_us(problem, tiling, of, owners, waves, of_rows(written_bytes, of))
         us = together(of_rows(self._evens_out, of), waves_us, memory_us) * slower
-        us = start_us + us + self._meeting_us(divided, np.ceil(begun)) + store_us
+        us = start_us + us + self._meeting_us(of, parts, owners, np.ceil(begun)) + store_us
+        packing_us = of_rows(packed_us(self.shapes, self.operands, problem, self.device, self.packed), of)
+        us = us + packing_us
 
         def bounds() -> dict[str, Column]:
             of_k = waves * k_tiles
             found = (
                 of_rows(self._products_us, of) * of_k, l2_us * of_k, of_rows(self._latency_us, of) * of_k,
-                store_us * waves, memory_us, power_us * units, start_us,
+                store_us * waves, memory_us, power_us * units, start_us, packing_us,
             )  # fmt: skip
             return dict(zip(_BOUNDS, found, strict=True))
 
         return Predicted(us, bounds)
+
+    def _owners(self, ways: Ways, problem: Problem, tiling: Tiling) -> Owners | None:
+        """Return how the owners of tiles are helped; None if no candidate has owners."""
+        if isinstance(ways, OwnedWays):
+            return ways.owners
+        if not np.any(ways.owned):
+            return None
+        owning = np.flatnonzero(np.broadcast_to(ways.owned, len(ways.recipe)))
+        rows = ways.recipe[owning]
+        found = Owners.of(tiling.tiles[rows], self.k_tiles(problem), tiling.grid[rows])
+        return replace(found, at=owning[found.at])
 
     # --- of each tile, whatever the problem ---
 
@@ -325,24 +350,30 @@ class Model:
         stops = costs.cooperative * (stops & ~shapes.is_crowded)
         return np.where(defers, costs.deferred, stops) * (1.0 if stays else costs.waited)
 
-    def _meeting_us(self, divided: Divided, waves: Column) -> Column:
-        """Until the CTAs that share a tile have added up their sums: in the workspace, or in shared memory."""
-        costs, of, parts = self.costs, divided.rows, divided.parts
+    def _meeting_us(self, of: Column, parts: Column, owners: Owners | None, waves: Column) -> Column:
+        """Until the CTAs that share a tile have added their accumulators: in the workspace, or in shared memory."""
+        costs = self.costs
         us = of_rows(self._shared_us, of) * np.where(of_rows(self.shapes.streams, of), 1.0, waves)
-        if divided.is_split:
+        if (parts > 1).any():
             part_us = of_rows(self._part_us, of)
             us = us + (costs.meet + parts * (part_us + costs.part)) * waves * (parts > 1)
-        if (owners := divided.owners) is not None:
+        if owners is not None:
             part_us = self._part_us[of[owners.at]]
             us[owners.at] += costs.ends + owners.workers / owners.shared * part_us
         return us
 
     def _memory_us(
-        self, problem: Problem, tiling: Tiling, divided: Divided, waves: Column, written_bytes: Column
+        self,
+        problem: Problem,
+        tiling: Tiling,
+        of: Column,
+        owners: Owners | None,
+        waves: Column,
+        written_bytes: Column,
     ) -> Column:
-        """What is read from memory, and the D that L2 does not keep."""
-        read_bytes = self._read_bytes(problem, tiling, divided, waves)
-        of_runs = of_rows(self._of_runs[problem.n > problem.m], divided.rows)
+        """Reads from memory, and writes of the D that L2 does not keep."""
+        read_bytes = self._read_bytes(problem, tiling, of, owners, waves)
+        of_runs = of_rows(self._of_runs[problem.n > problem.m], of)
         return (read_bytes * of_runs + written_bytes) / (self.device.measured.tma_read_gb_s * 1e3)
 
     @cached_property
@@ -356,14 +387,16 @@ class Model:
         ]
         return by_way(shapes.turned, first, second)
 
-    def _read_bytes(self, problem: Problem, tiling: Tiling, divided: Divided, waves: Column) -> Column:
-        """Of A and B, from memory. What L2 does not keep is read once more for each wave of tiles along M or N; and by
-        each CTA that helps an owner, which is out of step with the others."""
+    def _read_bytes(
+        self, problem: Problem, tiling: Tiling, of: Column, owners: Owners | None, waves: Column
+    ) -> Column:
+        """Bytes of A and B that are read from memory. What L2 does not keep is read once more for each wave of tiles
+        along M or N, and by each CTA that helps an owner, which is out of step with the others."""
         k_bytes = problem.k * self.operands.a.dtype.bits / 8 * problem.l
         kept, once = self.device.measured.l2_kept_bytes, (problem.m + problem.n) * k_bytes
         if once <= kept:
             return once
-        of, shapes, owners = divided.rows, self.shapes, divided.owners
+        shapes = self.shapes
         m, n = of_rows(tiling.m, of), of_rows(tiling.n, of)
         rows, columns = of_rows(tiling.rows, of), of_rows(tiling.columns, of)
         a = np.where(of_rows(shapes.along_m, of), np.minimum(waves, columns), 1.0)
@@ -426,16 +459,6 @@ class Model:
         return extent * operand.dtype.bits // 8
 
 
-def predicted(model: Model, problem: Problem, parts: Column = 1, owned: Column = False) -> Predicted:
-    """What the tiles of a model take, each once.
-
-    parts   of K, a column
-    owned   whether tiles that do not fill the grid have owners, a column
-    """
-    tiling = model.tiling(problem)
-    return model.predicted(problem, tiling, Divided.each(tiling, model.k_tiles(problem), parts, owned))
-
-
 def predicted_us(
     shape: TileShape,
     operands: Operands,
@@ -444,14 +467,15 @@ def predicted_us(
     split: Split | None = None,
     costs: Sm90Costs = COSTS,
 ) -> float:
-    """`predicted` of one plan.
+    """Return the predicted microseconds of one plan.
 
     >>> bf16, wide = Operands.of("bf16", layout="nt"), TileShape((128, 256), (2, 1), "deferred")
     >>> 160 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 200
     True
     """
     given, model = split or Split(), Model(Shapes.of([shape], operands), operands, device, costs=costs)
-    return float(predicted(model, problem, np.array([given.parts]), np.array([given.owned])).us[0])
+    ways = Ways(np.array([0]), given.parts, owned=given.owned)
+    return float(model.predict(ways, problem).us[0])
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
