@@ -13,7 +13,7 @@ from cutegemm.torch.functional import gemm_gated, linear
 from cutegemm.torch.known import apply, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.route import reshaped, rows_of
-from cutegemm.torch.weights import side_by_side
+from cutegemm.torch.weights import side_by_side, stored_alone
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -63,9 +63,19 @@ class Linear(nn.Linear):  # type: ignore[misc]
             return found if self.activation is None else apply(self.activation, found)
         return linear(input, weight, bias, self.activation)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        store_alone(destination, f"{prefix}weight")
+
     def extra_repr(self) -> str:
         own = "" if self.activation is None else f", activation={self.activation}"
         return f"{super().extra_repr()}{own}"
+
+
+def store_alone(destination: Any, name: str) -> None:
+    """Give a weight in a state_dict a storage of its own: see `stored_alone`."""
+    if name in destination and not torch.compiler.is_compiling():
+        destination[name] = stored_alone(destination[name])
 
 
 class JoinedWeights(nn.Module):  # type: ignore[misc]
@@ -74,20 +84,31 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     They stay two parameters, with their names and their identity. `load_state_dict` fills them in place. `.to()`,
     `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, give them other memory; then they are joined again.
     After anything else that separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them
-    again; a compiled one copies them in each call until then. Weights that are parts of larger memory, as with FSDP,
-    stay there and are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
+    again; a compiled one copies them in each call until then. Weights that are parts of larger memory, as with FSDP, or
+    that other tensors or processes see, stay there and are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
     parametrization, a hook or a replaced `forward`, the children are called one by one.
     """
 
-    def join(self) -> None:
-        """Put both weights side by side, unless they already are or `may_join` is False."""
+    def join(self, is_given: bool = False) -> None:
+        """Put both weights side by side, unless they already are or `may_join` is False.
+
+        is_given   as for `side_by_side`
+        """
         if self.may_join:
-            side_by_side(self.gate_proj.weight, self.up_proj.weight)
+            side_by_side(self.gate_proj.weight, self.up_proj.weight, is_given)
 
     @property
     def may_join(self) -> bool:
         """Whether one kernel may compute gate and up: plain linear layers of one shape, both with a bias or neither."""
         return self._factors() is not None
+
+    def state_dict(self, *given: Any, **named: Any) -> Any:
+        """Return what torch.nn.Module returns. Tensors in it have storages of their own, over the same memory."""
+        found = super().state_dict(*given, **named)
+        prefix = given[1] if len(given) > 1 else named.get("prefix", "")
+        for part in ("gate_proj", "up_proj"):
+            store_alone(found, f"{prefix}{part}.weight")
+        return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         found = super()._apply(fn, recurse)
@@ -140,7 +161,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 def joined_after_load(module: JoinedWeights, _: Any) -> None:
     """Join the weights after `load_state_dict`."""
-    module.join()
+    module.join(is_given=True)
 
 
 class GatedMLP(JoinedWeights):

@@ -31,6 +31,7 @@ from cutegemm.torch.known import (
 )
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import JoinedWeights, Linear, is_plain, joined_after_load
+from cutegemm.torch.weights import apart, are_side_by_side
 
 _NOTED = "_cutegemm"  # the attribute that holds what `use` found of an MLP: a `Noted`, or None since it was changed
 
@@ -284,6 +285,10 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) ->
     vars(module)[_NOTED] = noted
     found._back.append(lambda: delattr(module, _NOTED))
     if isinstance(module, OfGated):
+        if not are_side_by_side(module.gate_proj.weight, module.up_proj.weight):
+            found._back.append(
+                lambda: apart(*[getattr(getattr(module, name), "weight", None) for name in parts.up])
+            )
         handle = module.register_load_state_dict_post_hook(joined_after_load)
         found._back.append(handle.remove)
         module.join()

@@ -24,13 +24,16 @@ def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
     )
 
 
-def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
+def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_given: bool = False) -> bool:
     """Move the elements of two weights next to each other; the parameters keep their identity.
 
     Nothing is moved if they are side by side already, if one is a part of larger memory or has none (another class of
-    tensors, or the meta device), or if they differ in type, device, row length, or in being inference tensors.
+    tensors, or the meta device), if other tensors or processes see its memory, or if they differ in type, device, row
+    length, or in being inference tensors.
 
-    returns   whether they are side by side
+    is_given   whether the memory was given to the parameters, as by `load_state_dict(assign=True)`: others that still
+               see it do not count
+    returns    whether they are side by side
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), are_side_by_side(gate, up), gate.is_leaf
@@ -40,9 +43,9 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
         return False
     if are_side_by_side(first, second):
         return True
-    if _kind(first) != _kind(second):
+    if first is second or _kind(first) != _kind(second):
         return False
-    if not all(_has_own_memory(weight) for weight in (first, second)):
+    if not (_has_own_memory(first, second, is_given) and _has_own_memory(second, first, is_given)):
         return False
     # Weights that were made under inference mode stay inference tensors; others can be trained after it.
     with torch.inference_mode(first.is_inference()), torch.no_grad():
@@ -52,17 +55,62 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter) -> bool:
     return True
 
 
+def apart(first: Any, second: Any) -> None:
+    """Give two weights memory of their own if they are side by side.
+
+    >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
+    >>> side_by_side(gate, up), apart(gate, up), are_side_by_side(gate, up)
+    (True, None, False)
+    """
+    if all(_is_movable(weight) for weight in (first, second)) and are_side_by_side(first, second):
+        for weight in (first, second):
+            with torch.inference_mode(weight.is_inference()), torch.no_grad():
+                weight.data = weight.detach().clone()
+
+
+def stored_alone(tensor: Any) -> Any:
+    """Return one of two tensors that are side by side with a storage of its own, over the same memory.
+
+    Libraries that save tensors refuse those that share a storage, as `safetensors.torch.save_model` does, or take them
+    for one, as accelerate does. Anything else is returned as it is.
+
+    >>> whole = torch.arange(6.0).view(2, 3)
+    >>> second = stored_alone(whole[1:])
+    >>> second.untyped_storage().nbytes(), second.data_ptr() == whole[1:].data_ptr()
+    (12, True)
+    """
+    if type(tensor) is not torch.Tensor or tensor.device.type == "meta" or tensor.layout != torch.strided:
+        return tensor
+    storage, size = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+    if storage.nbytes() != 2 * size or not tensor.is_contiguous():
+        return tensor
+    begin = tensor.storage_offset() * tensor.element_size()
+    own = storage[begin : begin + size]
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(own, 0, tensor.shape)
+
+
 def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
     """Return what two weights must have in common to share memory."""
     return weight.dtype, weight.device, weight.shape[1:], weight.is_inference()
 
 
-def _is_movable(weight: torch.Tensor) -> bool:
+def _is_movable(weight: Any) -> bool:
     return (
         type(weight) is torch.nn.Parameter and weight.device.type != "meta" and weight.layout == torch.strided
     )
 
 
-def _has_own_memory(weight: torch.Tensor) -> bool:
-    """Whether all of its memory is its elements, twice at most: of a pair that was side by side, one half is left."""
-    return weight.untyped_storage().nbytes() <= 2 * weight.numel() * weight.element_size()
+def _has_own_memory(weight: torch.Tensor, other: torch.Tensor, is_given: bool) -> bool:
+    """Whether the memory of a weight holds nothing else, and nobody but the two weights sees it.
+
+    It may be twice as large as the weight: one half of a pair that was side by side is left.
+    """
+    storage = weight.untyped_storage()
+    if storage.nbytes() > 2 * weight.numel() * weight.element_size() or (
+        weight.is_cpu and storage.is_shared()
+    ):
+        return False
+    if is_given or not hasattr(torch._C, "_storage_Use_Count"):
+        return True
+    weights = 1 + (other.untyped_storage().data_ptr() == storage.data_ptr())
+    return bool(torch._C._storage_Use_Count(storage._cdata) == weights + 1)  # one more is `storage` itself

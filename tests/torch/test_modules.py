@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import pickle
 import random
 from typing import ClassVar
 
@@ -147,6 +148,124 @@ def test_weights_that_something_else_has_moved():
     with torch.no_grad():
         flat[:96] = 0
     assert not mlp(X).any()
+
+
+SAVED = {
+    "called": lambda model: model(X.to(next(model.parameters()).dtype)),
+    "of another type": lambda model: model.float().double(),
+    "of half": lambda model: model.bfloat16(),
+    "loaded": lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())),
+    "loaded from itself": lambda model: model.load_state_dict(model.state_dict()),
+    "loaded by assignment": lambda model: model.load_state_dict(
+        copy.deepcopy(model.state_dict()), assign=True
+    ),
+    "assigned from itself": lambda model: model.load_state_dict(model.state_dict(), assign=True),
+    "copied": copy.deepcopy,
+    "pickled": lambda model: pickle.loads(pickle.dumps(model)),
+    "saved": lambda model: torch.load(saved_by_torch(model), weights_only=False),
+    "shared": lambda model: model.share_memory(),
+    "swapped": lambda model: setattr(
+        model.gate_proj, "weight", nn.Parameter(model.gate_proj.weight.data.clone())
+    ),
+    "replaced": use,
+}
+
+
+def saved_by_torch(what):
+    file = io.BytesIO()
+    torch.save(what, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_tensor_of_a_state_dict_has_a_storage_of_its_own(seed):
+    """Whatever happened to an MLP, what saves tensors finds each of them once, and writes no more than its elements."""
+    drawn = random.Random(seed)
+    torch.manual_seed(seed)
+    model = drawn.choice((LlamaMLP, lambda: GatedMLP(8, 12, True)))().double()
+    replaced = use(model)
+    for step in drawn.choices(list(SAVED), k=4):
+        before = {name: x.clone() for name, x in model.state_dict().items()}
+        found = SAVED[step](model)
+        model = found if isinstance(found, nn.Module) else model
+        for part in (model, model.gate_proj, nn.Sequential(model)):
+            tensors = list(part.state_dict().values())
+            assert len({x.untyped_storage().data_ptr() for x in tensors}) == len(tensors)
+            assert all(x.untyped_storage().nbytes() == x.numel() * x.element_size() for x in tensors)
+        close(
+            [x.to(before[name].dtype) for name, x in model.state_dict().items()], list(before.values()), 1e-2
+        )
+        kept = model.state_dict(keep_vars=True)
+        assert all(kept[name] is p for name, p in model.named_parameters())
+        with torch.no_grad():
+            for name, x in model.state_dict().items():
+                x.mul_(2)  # in the memory of the parameter
+                close([model.get_parameter(name).data / 2], [before[name].to(x.dtype)], 1e-2)
+    replaced.undo()
+    if type(model) is LlamaMLP:
+        assert not are_side_by_side(model.gate_proj.weight, model.up_proj.weight)
+
+
+def test_weights_that_others_see_stay_where_they_are():
+    """Ties of weights, by one parameter or by one memory, and memory of other processes outlast a call."""
+    mlp = GatedMLP(8, 12).double()
+    tied = nn.Linear(8, 12, bias=False)
+    mlp.gate_proj.weight = nn.Parameter(mlp.gate_proj.weight.data.clone())
+    tied.weight = nn.Parameter(mlp.gate_proj.weight.data)  # another parameter over the same memory
+    expected = mlp(X).detach()
+    assert tied.weight.data_ptr() == mlp.gate_proj.weight.data_ptr()
+    with torch.no_grad():
+        tied.weight.mul_(2)
+    assert not torch.equal(mlp(X), expected)
+    del tied
+    mlp(X)
+    assert are_side_by_side(mlp.gate_proj.weight, mlp.up_proj.weight)
+
+    shared = copy.deepcopy(mlp).share_memory()
+    shared(X)
+    assert all(p.is_shared() for p in shared.parameters())
+
+    other = GatedMLP(8, 12).double()
+    other.gate_proj.weight = mlp.gate_proj.weight  # one parameter of two MLPs
+    for each in (other, mlp, other):
+        each(X)
+        assert are_side_by_side(mlp.gate_proj.weight, mlp.up_proj.weight)
+    mlp.up_proj.weight = mlp.gate_proj.weight
+    plain = LlamaMLP().double()
+    plain.load_state_dict(mlp.state_dict())
+    plain.up_proj.weight = plain.gate_proj.weight
+    close(outcome(mlp), outcome(plain))
+
+
+@pytest.mark.parametrize("make", [lambda: GatedMLP(8, 12), LlamaMLP, Block])
+def test_safetensors(make, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model, other = make().double().eval(), make().double().eval()
+    expected = copy.deepcopy(model.state_dict())
+    results = [model(X)]
+    for each in (model, other):
+        use(each)
+    for save in (
+        lambda file: safetensors.save_model(model, file),
+        lambda file: safetensors.save_file(model.state_dict(), file),
+    ):
+        save(tmp_path / "model.safetensors")
+        assert safetensors.load_file(tmp_path / "model.safetensors").keys() == expected.keys()
+        for p in other.parameters():
+            nn.init.zeros_(p)
+        assert safetensors.load_model(other, tmp_path / "model.safetensors") == (set(), [])
+        close(list(other.state_dict().values()), list(expected.values()), 0.0)
+        close([other(X)], results)
+
+
+def test_accelerate_saves_each_weight(tmp_path):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model = GatedMLP(8, 12)
+    accelerate.Accelerator(cpu=True).save_model(model, tmp_path)
+    found = safetensors.load_file(tmp_path / "model.safetensors")
+    close([found[name] for name in sorted(found)], [x for _, x in sorted(model.state_dict().items())], 0.0)
 
 
 def test_an_optimizer_trains_both_weights():
@@ -955,7 +1074,7 @@ TRANSFORMERS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_models_of_transformers(name):
+def test_models_of_transformers(name, tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     model = TRANSFORMERS[name](transformers).double().eval()
@@ -972,6 +1091,11 @@ def test_models_of_transformers(name):
         assert replaced.left == {}
         assert len([said for said in replaced.replaced.values() if "MLP" in said]) == 2
         close(run(), before, 1e-10)
+        model.tie_weights()
+        model.save_pretrained(tmp_path)
+        again = type(model).from_pretrained(tmp_path).double().eval()
+        use(again)
+        close([again(ids).logits], [model(ids).logits], 1e-10)
     close(run(), before, 0.0)
 
 
