@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import cutegemm
-from cutegemm.epilogue import tanh
+from cutegemm.epilogue import column_max, row_sum, tanh, total_sum
 from cutegemm.torch import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mlp, mm
 from tests.torch.cases import normal
 
@@ -24,6 +24,12 @@ FUNCTIONS = {
     "gemm with an epilogue": (
         lambda a, b, e: cutegemm.gemm(a, b, epilogue=lambda acc, e: (tanh(acc + e), acc * e), e=e),
         [(3, 4), (4, 6), (6,)],
+    ),
+    "gemm with sums": (
+        lambda a, b, e: cutegemm.gemm(
+            a, b, epilogue=lambda acc, e: (acc * e, row_sum(tanh(acc + e)), column_max(acc), total_sum(acc * e)), e=e
+        ),
+        [(2, 3, 4), (2, 4, 6), (6,)],
     ),
     "gemm_act": (lambda *t: gemm_act(*t, "gelu"), [(3, 4), (4, 6), (6,), (3, 6)]),
     "gemm_gated": (gemm_gated, [(3, 4), (4, 6), (6,)]),
