@@ -26,6 +26,11 @@ from cutegemm.torch.route import as_autocast
 from cutegemm.torch.text import formula, text_of_function
 from cutegemm.torch.traced import constant
 
+_ONE_OUT = (
+    "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served for an epilogue "
+    "of one result alone. Leave out away."
+)
+
 
 def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     """Return the result of `gemm`.
@@ -37,6 +42,8 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
         cast = ("a", "b") if given["epilogue"] is not None else ("a", "b", "c")
         given = {**given, **dict(zip(cast, as_autocast(*[given[name] for name in cast]), strict=True))}
     a, b, out = given["a"], given["b"], given["out"]
+    if isinstance(out, (tuple, list)):
+        raise refused(a, b, [f"out is a {type(out).__name__} {_ONE_OUT}"])
     named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
     how = given["how"]
     wrong = [
@@ -49,6 +56,9 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if wrong:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
+    count = int(_results(text))
+    if out is not None and count > 1:
+        raise refused(a, b, [f"out is one tensor, and the epilogue returns {count} results {_ONE_OUT}"])
     if out is not None:
         a, (b,) = factors_read(a, (b,), text, scalars)
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(how))
@@ -57,7 +67,6 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
         out_dtype = given["c"].dtype
     found = product(a, (b,), text, operands, scalars, out_dtype, how)
-    count = int(_results(text))
     return found[0] if count == 1 else tuple(found[:count])
 
 

@@ -262,6 +262,23 @@ def test_gemm_under_autocast(on_cpu, is_compiled):
                 close([gemm(a, b, out=out)], [in_full], 1e-6)
 
 
+def test_several_results_and_out(on_cpu):
+    """Which the direct way alone serves."""
+    a, b, out = A.detach(), W.detach().t(), torch.empty(5, 6, dtype=A.dtype)
+    epilogue = lambda acc: (acc, 2.0 * acc)  # noqa: E731
+    for given, words in (
+        ((out, out), "out is a tuple where torch sees"),
+        (out, "one tensor, and the epilogue returns 2"),
+    ):
+        on_meta = tuple(x.to("meta") for x in given) if isinstance(given, tuple) else given.to("meta")
+        with pytest.raises(UnsupportedError, match=words):
+            cutegemm.gemm(a.to("meta"), b.to("meta"), epilogue=epilogue, out=on_meta)
+    with pytest.raises(
+        UnsupportedError, match="out is a tuple where torch sees the call: in a graph, with gradients"
+    ):
+        cutegemm.gemm(A, b, epilogue=epilogue, out=(out, None))
+
+
 def test_alpha_0_and_wrong_numbers(on_cpu):
     a, b, c = (normal(*shape, grad=True) for shape in ((5, 8), (8, 6), (5, 6)))
     lost = torch.full_like(a, torch.nan).requires_grad_()
