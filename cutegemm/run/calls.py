@@ -23,6 +23,11 @@ class How:
     varying_rows: bool = False
     tune: bool = False
 
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The values of the fields, in their order. Dynamo does not follow `dataclasses.astuple`."""
+        return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune
+
 
 def shapes_of(a: Any, b: Any) -> str:
     """How errors name a call."""

@@ -1,7 +1,8 @@
 """gemm with an epilogue: operands by name, their kinds by their shapes, several results.
 
 A warm call looks up the signature of all arguments, allocates what it returns, and launches, as a plain one does. The
-epilogue's function is called with symbols when its signature is first seen.
+epilogue's function is called with symbols when its signature is first seen; or in each call, if it reads something that
+may change unseen.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import Signature, signature
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan.epilogue import (
     BROADCAST,
+    Accumulator,
     Column,
     Element,
     Epilogue,
+    Expression,
     Input,
     Reduction,
     Row,
@@ -28,6 +32,8 @@ from cutegemm.plan.epilogue import (
     epilogue_of,
     launch_operands,
 )
+from cutegemm.plan.epilogue.dependencies import state_of
+from cutegemm.plan.epilogue.expression import expression_of
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
@@ -61,7 +67,7 @@ class _Call:
     launch     takes a, b, the operands that are passed, and the results
     new        allocates each of these: D, and what is stored beside it, in the order in which they are returned
     reduced    which of them are sums or maxima, by their place
-    held       what the signature names by its id
+    held       the caller's plan, which the signature names by its id
     as_rows    whether the launch is given the transpose of b, N x K, as a layer keeps its weight
     """
 
@@ -211,13 +217,16 @@ def fused(
         }
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
     values = tuple(operands.values())
+    state: Any = state_of(epilogue)
     key: Any
     try:
+        if state is None and epilogue is not None:
+            epilogue, state = _called(epilogue, a, b, operands)
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
             plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
-            varying_rows, tune, _identity(epilogue),
+            varying_rows, tune, state,
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
@@ -279,18 +288,40 @@ def _signature(value: Any) -> Any:
     )  # fmt: skip
 
 
-def _identity(epilogue: Callable[..., Any] | None) -> Any:
-    """The same for functions that do the same: one that is made anew for each call, as a lambda is, has one code."""
+class _Called:
+    """A caller's function after it was called with symbols: it returns once more what it returned then."""
+
+    __slots__ = ("function", "returned")
+
+    def __init__(self, function: Callable[..., Any], returned: Any) -> None:
+        self.function, self.returned = function, returned
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(self.function)
+
+    def __call__(self, acc: Any, **operands: Any) -> Any:
+        return self.returned
+
+
+def _called(
+    function: Callable[..., Any], a: Any, b: Any, given: Mapping[str, Any]
+) -> tuple[_Called, tuple[Expression | None, ...]]:
+    """Call a function with symbols of its operands; and the expressions that it returns, for the signature of a call.
+
+    given    the operands by name
+    raises   TypeError if an operand fits no symbol, or if the function raises, or returns something else
+    """
     try:
-        code, cells = epilogue.__code__, epilogue.__closure__  # type: ignore[union-attr]
-    except AttributeError:
-        return epilogue
-    if cells is None and epilogue.__defaults__ is None and epilogue.__kwdefaults__ is None:  # type: ignore[union-attr]
-        return id(code)
-    assert epilogue is not None
-    bound: Any = epilogue
-    values = tuple([cell.cell_contents for cell in cells or ()])
-    return id(code), values, bound.__defaults__, tuple((bound.__kwdefaults__ or {}).items())
+        kinds = {name: _fit(a, b, tuple(x.shape))[0] for name, x in _tensors(given).items()}
+        symbols = {name: kinds.get(name, Scalar)(name) for name in given}  # type: ignore[misc]
+        returned = function(Accumulator(), **symbols)
+    except Exception as error:
+        raise TypeError("the function was not called") from error
+    results = tuple(map(expression_of, returned if isinstance(returned, tuple | list) else (returned,)))
+    if None in results:
+        raise TypeError("the function returned no expression")
+    return _Called(function, returned), results
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +338,14 @@ def prepared_fused(
     given: Mapping[str, Any],
     as_rows: bool = False,
 ) -> _Call:
-    """Checks a signature that is new, and finds its kernel."""
+    """Check a signature that is new, and find its kernel.
+
+    outs       where each result goes; None for a new tensor
+    function   the epilogue's, which is called with symbols
+    given      the operands by name
+    as_rows    whether the launch is given the transpose of b: see `_Call`
+    raises     UnsupportedError with every rule that is broken
+    """
     from cutegemm.run import torch_ops
 
     tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(given)})
@@ -327,9 +365,7 @@ def prepared_fused(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    # The signature names the plan and the code of the function by their ids, which stay theirs as long as they live.
-    held = how.plan, function, getattr(function, "__code__", None)
-    return _Call(prepared, epilogue, a, given, results, held, as_rows)
+    return _Call(prepared, epilogue, a, given, results, how.plan, as_rows)
 
 
 def _checked_epilogue(

@@ -153,9 +153,11 @@ def gemm(
     tune         whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
                  `cutegemm.tuning`
     epilogue     a function of the sums of a @ b and of operands by name: `lambda acc, bias: gelu(acc + bias)`, of the
-                 functions of `cutegemm.epilogue`. It is called once, with symbols. Where it returns several
-                 expressions, the first is D, and the others are stored as well; `row_sum(x)` and the like, which
-                 stand behind the first alone, give one float32 for each row, for each column, or for all of D
+                 functions of `cutegemm.epilogue`. It is called with symbols: once, and again after something that it
+                 reads has changed; in each call, if it reads what may change unseen, as an object's attribute. If it
+                 returns several expressions, the first is D, and the others are stored as well; `row_sum(x)` and the
+                 like, which stand behind the first alone, give one float32 for each row, for each column, or for all
+                 of D
     operands     of the epilogue: numbers, or tensors of one element, of N or 1 x N, of M x 1, of M x N, with L in front
                  or without; of any floating type
     returns  a tuple where the epilogue returns several; `out`, or a new row-major array of the framework of a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from cutegemm.torch.launch import AS_CHOSEN, PLAIN
 from cutegemm.torch.text import formula
 
 Dims = Sequence[int | None]
-_AS_CHOSEN = astuple(AS_CHOSEN)
+_AS_CHOSEN = AS_CHOSEN.options
 
 
 def batched_mm(
@@ -28,7 +27,7 @@ def batched_mm(
     """`cutegemm::mm` over a batch."""
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
     found, _ = batched_gemm(
-        info, dims, a, [b], PLAIN, [], [], out_dtype, *astuple(How(varying_rows=varying_rows))
+        info, dims, a, [b], PLAIN, [], [], out_dtype, *How(varying_rows=varying_rows).options
     )
     return found[0], 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -61,7 +60,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
         raise refused(a, b, [f"out is one tensor, and the epilogue returns {count} results {_ONE_OUT}"])
     if out is not None:
         a, (b,) = factors_read(a, (b,), text, scalars)
-        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *astuple(how))
+        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *how.options)
         return out
     out_dtype = given["out_dtype"]
     if out_dtype is None and given["c"] is not None and given["epilogue"] is None:

@@ -8,7 +8,6 @@ torch.compile, torch.export and torch.vmap, and with torch.autocast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from functools import cache
 from typing import Any
 
@@ -54,7 +53,7 @@ from cutegemm.torch.refusals import (
 from cutegemm.torch.route import Route, as_autocast, is_direct, reshaped, route_of, rows_of
 from cutegemm.torch.text import formula
 
-_AS_CHOSEN = astuple(AS_CHOSEN)
+_AS_CHOSEN = AS_CHOSEN.options
 _layers = Calls()  # what computes a layer, by the signature of its arguments
 
 

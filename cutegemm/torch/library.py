@@ -17,7 +17,6 @@ more rows; other batches are batches of `gemm`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ from cutegemm.torch.product import backward, keep
 # lists of tensors for too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
 _HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
-_OPTIONS = len(fields(How))
+_OPTIONS = len(How().options)
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",

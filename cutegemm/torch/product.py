@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -119,7 +118,7 @@ def by_operator(
             f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
         )
     found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
-        a, list(b), text, list(operands), list(scalars), out_dtype, *astuple(how)
+        a, list(b), text, list(operands), list(scalars), out_dtype, *how.options
     )
     return found
 

@@ -12,19 +12,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from cutegemm.errors import PlanError
 from cutegemm.plan.epilogue import (
+    Accumulator,
     Expression,
     Reduction,
     Scalar,
     Tensor,
     epilogue_of,
 )
+from cutegemm.plan.epilogue.dependencies import state_of
+from cutegemm.plan.epilogue.expression import expression_of
 from cutegemm.plan.epilogue.symbols import returned
 from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.plan.rules.gated import wide_results
+from cutegemm.run.calls import Calls
 from cutegemm.torch.halves import is_gated
 from cutegemm.torch.traced import constant
+
+_texts = Calls()  # by the key of a caller's function, and by the names of its operands
 
 
 @dataclass(frozen=True)
@@ -109,9 +117,12 @@ def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
     return f"lambda {', '.join(['acc', *names])}: {body}"
 
 
-@constant
 def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Return the text of a caller's function, which is called with symbols once.
+    """Return the text of a caller's function.
+
+    Dynamo follows the call of the function, so a graph is compiled anew after something that the function reads has
+    changed. Otherwise the function is called if it is new, if something that it reads has changed, or if that cannot be
+    found out.
 
     tensors, numbers   the names of its operands
     raises             PlanError as `epilogue_of`, and for a sum or maximum of columns that a gated D does not have
@@ -119,6 +130,40 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
     >>> text_of_function(lambda acc, bias, scale: (acc + bias) * scale, ("bias",), ("scale",))
     'lambda acc, bias, scale: (acc + bias) * scale'
     """
+    if torch.compiler.is_compiling():
+        symbols = {name: Tensor(name) for name in tensors} | {name: Scalar(name) for name in numbers}
+        value = function(Accumulator(), **symbols)
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        results = [each if isinstance(each, Reduction) else expression_of(each) for each in several]
+        if not several or any(each is None for each in results):
+            kind = type(value).__name__
+            return _refused(f"it returned a {kind}; an expression, or a tuple of them, is expected.")
+        return _read(text_of(results, (*tensors, *numbers)), tensors, numbers)
+    state = state_of(function)
+    if state is None:
+        return _text_of(function, tensors, numbers)
+    key = state, tensors, numbers
+    text: str | None = _texts.found.get(key)
+    if text is None:
+        text = _text_of(function, tensors, numbers)
+        _texts.keep(key, text)
+    return text
+
+
+@constant
+def _refused(rule: str) -> str:
+    """Raises PlanError with a rule: in Dynamo, which does not follow how an error is made."""
+    raise PlanError("epilogue", [rule])
+
+
+@constant
+def _read(text: str, tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """The text of an epilogue that obeys the rules, as `_text_of` writes it."""
+    return _text_of(function_of(text), tensors, numbers)
+
+
+def _text_of(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """The text of a function, which is called with symbols; the arguments are those of `text_of_function`."""
     kinds = {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)}
     epilogue = epilogue_of(function, kinds)
     if any(name in epilogue.wide for name, _ in epilogue.reductions):

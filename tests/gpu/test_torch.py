@@ -410,6 +410,37 @@ def test_compiled_without_a_break(backend):
         compared(compiled, by_torch, (on_gpu(rows, 128, grad=True), w, bias), rows)
 
 
+_factor = 2.0
+
+
+def test_an_epilogue_follows_what_it_reads(monkeypatch):
+    """A global variable, an attribute and a closure that change, in eager mode, with gradients and in a graph."""
+    a, b = on_gpu(128, 64, dtype=torch.float32), on_gpu(64, 192, seed=1, dtype=torch.float32)
+    exact = a.double() @ b.double()
+
+    class Scaled:
+        scale = 2.0
+
+        def __call__(self, acc):
+            return acc * self.scale
+
+    of_object, closed = Scaled(), 2.0
+    functions = (lambda acc: acc * _factor, of_object, lambda acc: acc * closed)
+    compiled = [
+        torch.compile(lambda a, f=f: cutegemm.gemm(a, b, epilogue=f), fullgraph=True) for f in functions
+    ]
+    for factor in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "_factor", factor)
+        of_object.scale = closed = factor
+        for function, graph in zip(functions, compiled, strict=True):
+            x = a.clone().requires_grad_()
+            with_gradients = cutegemm.gemm(x, b, epilogue=function)
+            (gradient,) = torch.autograd.grad(with_gradients.sum(), x)
+            for found in (cutegemm.gemm(a, b, epilogue=function), with_gradients, graph(a)):
+                assert relative(found, factor * exact) < 1e-5
+            assert relative(gradient, factor * b.double().sum(1).expand(128, 64)) < 1e-5
+
+
 def test_export():
     class Layer(torch.nn.Module):
         def __init__(self):

@@ -52,6 +52,7 @@ def test_what_is_printed_is_read_again(expression):
         (Divide(ACC, Multiply(S, S)), "acc / (s * s)"),
         (Constant(1 / 3), "0.3333333333333333"),
         (Constant(1e30), "1e+30"),
+        (Constant(-0.0), "-0.0"),  # Python reads -0 as 0
         (Cast(ACC, bf16), "bf16(acc)"),
         (Where(Compare("==", ACC, S), S, Constant(0.0)), "where(acc == s, s, 0)"),
     ],

@@ -152,15 +152,28 @@ class Accumulator(Expression):
         return "acc"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A number."""
+    """A number. 0 and -0 are two constants: a kernel of one is not taken for that of the other.
+
+    >>> Constant(2.0) == Constant(2), Constant(0.0) == Constant(-0.0)
+    (True, False)
+    """
 
     value: float
 
+    def __eq__(self, other: Any) -> bool:
+        if not isinstance(other, Constant):
+            return NotImplemented
+        return self.value == other.value and math.copysign(1, self.value) == math.copysign(1, other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
     def __str__(self) -> str:
         short = f"{self.value:g}"
-        return short if float(short) == self.value else repr(self.value)
+        is_read_again = float(short) == self.value and short != "-0"  # which Python reads as 0
+        return short if is_read_again else repr(self.value)
 
 
 # --- operands ---------------------------------------------------------------------------------------------------
@@ -329,7 +342,7 @@ class Add(Binary):
         left, right = self.children
         if isinstance(left, Constant) and isinstance(right, Constant):
             return Constant(left.value + right.value)
-        return right if left == Constant(0.0) else left if right == Constant(0.0) else self
+        return right if _is(left, 0.0) else left if _is(right, 0.0) else self
 
 
 @dataclass(frozen=True)
@@ -340,7 +353,7 @@ class Subtract(Binary):
     precedence: ClassVar[int] = 1
 
     def simplified(self) -> Expression:
-        return self.left if self.right == Constant(0.0) else self
+        return self.left if _is(self.right, 0.0) else self
 
 
 @dataclass(frozen=True)
@@ -354,9 +367,9 @@ class Multiply(Binary):
         left, right = self.children
         if isinstance(left, Constant) and isinstance(right, Constant):
             return Constant(left.value * right.value)
-        if Constant(0.0) in (left, right):
+        if _is(left, 0.0) or _is(right, 0.0):
             return Constant(0.0)
-        return right if left == Constant(1.0) else left if right == Constant(1.0) else self
+        return right if _is(left, 1.0) else left if _is(right, 1.0) else self
 
 
 @dataclass(frozen=True)
@@ -367,7 +380,7 @@ class Divide(Binary):
     precedence: ClassVar[int] = 2
 
     def simplified(self) -> Expression:
-        return self.left if self.right == Constant(1.0) else self
+        return self.left if _is(self.right, 1.0) else self
 
 
 @dataclass(frozen=True)
@@ -379,7 +392,7 @@ class _Called(Expression):
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return f"{self.called}({', '.join(str(child) for child in self.children)})"
+        return f"{self.called}({', '.join([str(child) for child in self.children])})"
 
 
 @dataclass(frozen=True)
@@ -574,6 +587,11 @@ def _binary(node: type[Binary], left: Any, right: Any) -> Expression:
 def _compare(symbol: str, left: Any, right: Any) -> Expression:
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else Compare(symbol, *sides)  # type: ignore[arg-type]
+
+
+def _is(expression: Expression, value: float) -> bool:
+    """Whether an expression is a number; 0 is equal to -0 here."""
+    return isinstance(expression, Constant) and expression.value == value
 
 
 def _in_parentheses(expression: Expression, needed: bool) -> str:

@@ -25,6 +25,7 @@ from cutegemm.plan.epilogue.expression import (
     Binary,
     Cast,
     Compare,
+    Constant,
     Divide,
     Expression,
     Half,
@@ -114,16 +115,22 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
 
 
 def written(expression: Expression) -> str:
-    """The print of an expression from which it is read again, also where it is of gates and ups.
+    """Text from which an expression is read again; the print of a gate or an up does not say what it is one of.
 
     >>> from cutegemm.plan.epilogue.functions import relu, swiglu
     >>> print(swiglu(Accumulator()), "|", written(swiglu(Accumulator())), "|", written(relu(Accumulator())))
     silu(acc.gate) * acc.up | silu(halves(acc)[0]) * halves(acc)[1] | relu(acc)
     """
-    for node in dict.fromkeys(expression.nodes()):
-        if isinstance(node, Half):
-            expression = expression.replaced(node, Input(f"{node.by}({written(node.child)})[{node.side}]"))
-    return str(expression)
+    return str(_spelled(expression))
+
+
+def _spelled(node: Expression) -> Expression:
+    """An expression that prints as the text of another."""
+    if isinstance(node, Half):
+        return Input(f"{node.by}({written(node.child)})[{node.side}]")
+    if isinstance(node, Constant):  # to torch.compile it may be a symbol, whose value is read by this
+        return Constant(float.fromhex(node.value.hex()))
+    return node.with_children(*[_spelled(child) for child in node.children])
 
 
 def operands_of(text: str) -> tuple[str, ...]:
