@@ -103,6 +103,7 @@ _MODULES = (
     "choose",
     "draw",
     "emulate",
+    "epilogue",
     "interop",
     "machine",
     "plan",

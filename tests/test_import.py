@@ -79,7 +79,7 @@ def test_every_public_name_is_there_and_completes():
     exec("from cutegemm import *", names)
     assert set(cutegemm.__all__) <= names.keys()
     assert set(cutegemm.__all__) <= set(dir(cutegemm))
-    for module in ("analysis", "draw", "emulate", "simulate"):
+    for module in ("analysis", "draw", "emulate", "epilogue", "simulate"):
         assert module in dir(cutegemm)
         assert getattr(cutegemm, module) is importlib.import_module(f"cutegemm.{module}")
     assert "import_module" not in dir(cutegemm)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -134,6 +136,37 @@ def test_gemm_with_an_epilogue(on_cpu):
             close(result, expected)
             close(gradients(result, (A, W, BIAS)), wanted)
     close([cutegemm.gemm(A, W.t(), c=preact.detach(), alpha=0.5, beta=2.0)], [2.5 * preact - 0.5 * BIAS])
+
+
+FRESH = """
+import sys
+import torch
+import cutegemm
+from cutegemm.torch import entry
+
+def by_statement(acc):
+    import cutegemm.epilogue
+    return cutegemm.epilogue.gelu(acc)
+
+def by_name(acc):
+    from cutegemm.epilogue import gelu
+    return gelu(acc)
+
+def by_attribute(acc):
+    return cutegemm.epilogue.gelu(acc)
+
+entry.wrong_devices = lambda given: []
+assert "cutegemm.epilogue" not in sys.modules
+a, b = torch.randn(5, 8), torch.randn(8, 6)
+compiled = torch.compile(lambda a, b: cutegemm.gemm(a, b, epilogue={name}), fullgraph=True, backend="eager")
+torch.testing.assert_close(compiled(a, b), torch.nn.functional.gelu(a @ b))
+"""
+
+
+@pytest.mark.parametrize("name", ["by_statement", "by_name", "by_attribute"])
+def test_a_graph_imports_the_functions_of_epilogues(name):
+    """In a process that has not imported them."""
+    subprocess.run([sys.executable, "-c", FRESH.replace("{name}", name)], check=True)
 
 
 class Layer(torch.nn.Module):
