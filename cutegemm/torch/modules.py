@@ -85,8 +85,9 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
     `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, give them other memory; then they are joined again.
     After anything else that separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them
     again; a compiled one copies them in each call until then. Weights that are parts of larger memory, as with FSDP, or
-    that other tensors or processes see, stay there and are copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a
-    parametrization, a hook or a replaced `forward`, the children are called one by one.
+    that other tensors or processes see, stay there and are copied in each call. If gate or up is not a plain linear
+    layer, because of an adapter, pruning, a parametrization, a hook or a replaced `forward`, the children are called
+    one by one.
     """
 
     def join(self, is_given: bool = False) -> None:
