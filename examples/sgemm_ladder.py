@@ -14,7 +14,7 @@ import importlib.util
 import numpy as np
 
 from cutegemm.analysis import check
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.plan import Operands, Problem
 
 SIMULATED = (130, 260, 68)  # ragged along each mode

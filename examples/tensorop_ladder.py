@@ -9,7 +9,7 @@ import numpy as np
 from cutegemm import Operands, Problem, plan_named
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
-from cutegemm.choose.mma_sync.ladder import STEPS
+from cutegemm.choose.ladders.mma_sync import STEPS
 from cutegemm.simulate import simulate
 
 

@@ -22,19 +22,19 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 
-from cutegemm.choose.ladder import Ladder, LadderStep
-from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER, TENSOROP_LADDERS
+from cutegemm.choose.ladders.ladder import Ladder, LadderStep
+from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER, TENSOROP_LADDERS
+from cutegemm.choose.ladders.simt import SIMT_LADDER
+from cutegemm.choose.ladders.sm90 import HOPPER_LADDER, SM90_LADDER
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
 from cutegemm.choose.options import parse_options
 from cutegemm.choose.own import Make, OwnRecipe, installed, loaded
 from cutegemm.choose.recipe import STREAM_WAVES, TRANSPOSED, Recipe
-from cutegemm.choose.simt.ladder import SIMT_LADDER, ladder_names
 from cutegemm.choose.simt.named import SIMT_PLANS, simt_names
 from cutegemm.choose.simt.recipe import SimtRecipe
 from cutegemm.choose.skinny.named import SKINNY_PLANS
 from cutegemm.choose.skinny.recipe import SkinnyRecipe
-from cutegemm.choose.sm90.ladder import HOPPER_LADDER
 from cutegemm.choose.sm90.named import SM90_PLANS, of_tile, sm90_names
 from cutegemm.choose.sm90.recipe import Sm90Recipe
 from cutegemm.choose.sm90.tiles import NamedTile
@@ -45,8 +45,9 @@ _FAMILIES: Mapping[str, type[Recipe]] = {
     family.family: family for family in (SimtRecipe, MmaSyncRecipe, MmaTmaRecipe, SkinnyRecipe, Sm90Recipe)
 }
 _VARIED: Mapping[str, Recipe] = {
-    recipe.name: recipe for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS)
+    recipe.name: recipe for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_LADDER)
 }
+_TO_USE = frozenset([recipe.name for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS)])
 _FIXED: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -71,11 +72,11 @@ def plans() -> list[tuple[str, str]]:
     >>> plans()[0][0]
     'simt_256x128'
     """
-    mma_sync = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *SKINNY_PLANS, *MMA_SYNC_LADDER)
-    of_mma_sync = [(recipe.name, recipe.summary) for recipe in mma_sync]
-    found = simt_names() + of_mma_sync + sm90_names()
-    steps = [*ladder_names(), *[row for row in found if step_of(row[0]) is not None]]
-    return [row for row in found if row not in steps] + steps + _own_names()
+    tables = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *SKINNY_PLANS)
+    to_use = [*simt_names(), *[(recipe.name, recipe.summary) for recipe in tables], *sm90_names()]
+    steps = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_LADDER, *SM90_LADDER)
+    to_learn = [(recipe.name, recipe.summary) for recipe in steps if recipe.name not in _TO_USE]
+    return [*to_use, *to_learn, *_own_names()]
 
 
 def _own_names() -> list[tuple[str, str]]:
@@ -106,10 +107,7 @@ def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
     ('sm90', 5)
     >>> step_of("sm90_cluster_2x1")  # a step of that ladder too, and chosen where it is held to be the fastest
     """
-    recipe = _VARIED.get(name)
-    if isinstance(recipe, (SimtRecipe, MmaSyncRecipe)) or (
-        isinstance(recipe, Sm90Recipe) and recipe.is_chosen
-    ):
+    if name in _TO_USE:
         return None
     for ladder in _LADDERS:
         for step in ladder.steps:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cutegemm.analysis import check
-from cutegemm.choose.mma_sync.ladder import TENSOROP_LADDERS
-from cutegemm.choose.simt.ladder import SIMT_LADDER
-from cutegemm.choose.sm90.ladder import HOPPER_LADDER
+from cutegemm.choose.ladders.mma_sync import TENSOROP_LADDERS
+from cutegemm.choose.ladders.simt import SIMT_LADDER
+from cutegemm.choose.ladders.sm90 import HOPPER_LADDER
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan

@@ -13,7 +13,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import mma_sync_plan, simt_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError, PlanError, UnsupportedError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from docs.evidence.commands import app
 from docs.evidence.pages import charts, ladder, report, speed
 from docs.evidence.pages.markdown import table

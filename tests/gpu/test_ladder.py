@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.build import simt_plan  # noqa: E402
-from cutegemm.choose.simt.ladder import SIMT_LADDER  # noqa: E402
+from cutegemm.choose.ladders.simt import SIMT_LADDER  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from tests.gpu.cases import LAYOUTS, named, operands  # noqa: E402

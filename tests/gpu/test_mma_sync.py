@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.choose.catalog import plan_named  # noqa: E402
-from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER  # noqa: E402
+from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER  # noqa: E402
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
 from cutegemm.plan import GemmPlan, Operands  # noqa: E402

@@ -11,7 +11,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.compile import cubin
 from cutegemm.compile.plans import compile_plan
 from cutegemm.plan import Operands

@@ -11,7 +11,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.mma_sync.ladder import STEPS
+from cutegemm.choose.ladders.mma_sync import STEPS
 from cutegemm.compile.plans import compile_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Operands

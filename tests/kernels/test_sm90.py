@@ -10,7 +10,7 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.sm90.named import SM90_LADDER
+from cutegemm.choose.ladders.sm90 import SM90_LADDER
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.layout import product, size

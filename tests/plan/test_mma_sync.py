@@ -10,8 +10,8 @@ from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose import candidate
 from cutegemm.choose.catalog import choose, chosen, plan_named, ranked
+from cutegemm.choose.ladders.mma_sync import STEPS
 from cutegemm.choose.mma_sync.choice import family
-from cutegemm.choose.mma_sync.ladder import STEPS
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm.choose.catalog import candidates, chosen, plan_named, plans
-from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER
+from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.recipe import PACK, TRANSPOSED
-from cutegemm.choose.simt.ladder import SIMT_LADDER
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, SM90_TWO_LEVEL, of_tile
 from cutegemm.choose.sm90.tiles import NamedTile

@@ -9,7 +9,7 @@ import pytest
 
 from cutegemm.build import simt_plan
 from cutegemm.choose.catalog import choose, plan_named, plans, ranked
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.choose.simt.named import LARGE_PACKED
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout

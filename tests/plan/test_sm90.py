@@ -11,7 +11,7 @@ from cutegemm.analysis import check
 from cutegemm.build import ending_in, mma_tma_plan, sm90_plan
 from cutegemm.build.slots import odd_columns
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.sm90.named import SM90_LADDER
+from cutegemm.choose.ladders.sm90 import SM90_LADDER
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product

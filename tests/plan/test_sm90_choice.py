@@ -14,10 +14,11 @@ import pytest
 
 from cutegemm.choose.candidate import Ways
 from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
+from cutegemm.choose.ladders.sm90 import SM90_LADDER
 from cutegemm.choose.names import recipe_named
 from cutegemm.choose.sm90.choice import FEW_WAVES, SEVERAL_WAVES
 from cutegemm.choose.sm90.costs import COSTS
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_LADDER, SM90_TWO_LEVEL
+from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
 from cutegemm.choose.sm90.shapes import Shapes, TileShape
 from cutegemm.choose.sm90.tiles import every_tile
 from cutegemm.choose.sm90.time import Model, predicted_us

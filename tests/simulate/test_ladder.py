@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm.build import simt_plan
-from cutegemm.choose.simt.ladder import SIMT_LADDER
+from cutegemm.choose.ladders.simt import SIMT_LADDER
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands
 from cutegemm.plan.work.scheduler import WorkGrid

@@ -9,7 +9,7 @@ import pytest
 
 from cutegemm.build import mma_sync_plan
 from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.mma_sync.ladder import MMA_SYNC_LADDER, STEPS
+from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER, STEPS
 from cutegemm.dtypes import bf16, round_to, tf32
 from cutegemm.errors import SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle

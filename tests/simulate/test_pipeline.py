@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm.build import sm90_plan
-from cutegemm.choose.sm90.named import SM90_LADDER
+from cutegemm.choose.ladders.sm90 import SM90_LADDER
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product

@@ -38,8 +38,6 @@ def _policies(text: str) -> tuple[str, ...]:
 class Sm90Recipe(Recipe):
     """What a Hopper plan is before its operands are known.
 
-    is_chosen   whether `choose` considers it
-
     Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that. `alone`
     says that a CTA is to have one tile.
     """
@@ -56,8 +54,6 @@ class Sm90Recipe(Recipe):
     }
     loads_boxes: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fill"})
-
-    is_chosen: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.choose.catalog import plans
-from cutegemm.choose.ladder import LadderStep
+from cutegemm.choose.ladders.ladder import LadderStep
 from docs.evidence.ladder import LADDERS
 from docs.evidence.pages import charts
 from docs.evidence.pages.counted import counters

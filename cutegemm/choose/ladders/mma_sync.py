@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cutegemm.choose.ladder import Ladder, LadderStep
+from cutegemm.choose.ladders.ladder import Ladder, LadderStep
 from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
 from cutegemm.plan.problem import Operands
 

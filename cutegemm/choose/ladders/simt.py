@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cutegemm.build.building import Shared
-from cutegemm.choose.ladder import Ladder, LadderStep
+from cutegemm.choose.ladders.ladder import Ladder, LadderStep
 from cutegemm.choose.recipe import NEEDED
 from cutegemm.choose.simt.named import SIMT_PLANS
 from cutegemm.choose.simt.recipe import SimtRecipe
@@ -193,8 +193,3 @@ SIMT_LADDER = Ladder(
         ),
     ),
 )  # fmt: skip
-
-
-def ladder_names() -> list[tuple[str, str]]:
-    """Every plan of the ladder, with what changed."""
-    return [(step.name, step.recipe.summary) for step in SIMT_LADDER.steps]
