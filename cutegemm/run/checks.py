@@ -73,9 +73,7 @@ def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -
 
 
 def wrong_devices(given: dict[str, Any]) -> list[str]:
-    """Return the rules that devices break: one CUDA device is expected, or the meta device, which has shapes alone."""
-    if all(tensor.is_meta for tensor in given.values()):
-        return []
+    """Return the rules that devices break: all tensors on one CUDA device are expected."""
     found = []
     elsewhere = [name for name, tensor in given.items() if not tensor.is_cuda]
     if elsewhere:

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.run.gemm import plan_of  # noqa: E402
 from cutegemm.torch import addmm, entry, mm, scaled_mm  # noqa: E402
 from tests.torch.functions import FUNCTIONS, differentiable  # noqa: E402
 
@@ -75,6 +76,8 @@ def test_gemm_on_the_meta_device(monkeypatch):
         cutegemm.gemm(a, c)
     with pytest.raises(UnsupportedError, match="a is on meta, b is on cpu; tensors on a CUDA device"):
         cutegemm.gemm(a, torch.ones(6, 8, dtype=torch.bfloat16))
+    with pytest.raises(UnsupportedError, match="a and b are on meta; tensors on a CUDA device"):
+        plan_of(a, b)
 
 
 def test_fakes_of_a_gpu():
