@@ -21,7 +21,7 @@ from typing import Any
 from cutegemm import layout as algebra
 from cutegemm.errors import CutegemmError, LayoutError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, parse
-from cutegemm.layout.layout import _text
+from cutegemm.layout.layout import cute_text
 from cutegemm.tile.tv import make_layout_tv
 
 OPERATIONS = (
@@ -45,7 +45,7 @@ class HeldBy:
     tile: tuple[int, int]
 
     def __str__(self) -> str:
-        return f"{self.layout} over {_text(self.tile)}"
+        return f"{self.layout} over {cute_text(self.tile)}"
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ class _Evaluation:
         """The value of a call, which is written down."""
         whole = () if on is None else (self.value(on),)
         given = tuple([self.value(each) for each in arguments])
-        told = ", ".join(map(_text, given))
-        text = f"{name}({told})" if name else f"{_text(whole[0]) if whole else ''}{form.format(told)}"
+        told = ", ".join(map(cute_text, given))
+        text = f"{name}({told})" if name else f"{cute_text(whole[0]) if whole else ''}{form.format(told)}"
         if len(self.calls) >= _MOST_CALLS:
             raise _NotUnderstood(f"there are more than {_MOST_CALLS} operations.")
         write = partial(Call, text, name, (*whole, *given))
@@ -226,13 +226,13 @@ class _NotUnderstood(Exception):
 
 def _at(layout: Any, *coordinate: Any) -> Any:
     if not isinstance(layout, (Layout, ComposedLayout, Swizzle)):
-        raise LayoutError(f"{_text(layout)} is no layout, and takes no coordinate.")
+        raise LayoutError(f"{cute_text(layout)} is no layout, and takes no coordinate.")
     return layout(*coordinate)
 
 
 def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
     if not (isinstance(tile, tuple) and len(tile) == 2 and all(isinstance(e, int) and e > 0 for e in tile)):
-        raise LayoutError(f"tv: the tile {_text(tile)}; two extents such as (8, 16) are expected.")
+        raise LayoutError(f"tv: the tile {cute_text(tile)}; two extents such as (8, 16) are expected.")
     return HeldBy(layout, (tile[0], tile[1]))
 
 

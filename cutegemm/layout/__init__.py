@@ -1,4 +1,4 @@
-"""The algebra of layouts. Names, arguments and results are CuTe's; see the guide in docs/algebra.md."""
+"""The layout algebra. Names, arguments and results are those of CuTe; the guide is docs/algebra.md."""
 
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import (

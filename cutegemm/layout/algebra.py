@@ -1,7 +1,7 @@
-"""The algebra of layouts: coalesce, filter, composition. Complements and inverses are in `inverses`.
+"""Coalesce, filter and composition of layouts. Complements and inverses are in `inverses`.
 
-The docstring of an operation states its law, a property of every result. Where no layout has the property, the
-operation raises LayoutError. Where CuTe's result has it, the result here is the same in shape and stride.
+The docstring of an operation states its law, a property of every result. If no layout has that property, the
+operation raises LayoutError. If CuTe's result has it, the result here has the same shape and strides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cutegemm.layout.inttuple import (
     unflatten,
     wrong_kind,
 )
-from cutegemm.layout.layout import MAX_TABLE, Layout, _text, at_indices, gathered
+from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices, cute_text, regroup
 from cutegemm.layout.modes import AnyLayout, get, on_layout
 from cutegemm.layout.stride import F2, ScaledBasis, XorArithmetic
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
@@ -33,13 +33,16 @@ _FILTER_ZEROS = "filter_zeros(layout, target_profile)"
 
 
 def coalesce(layout: L, target_profile: Any = None) -> L:
-    """The layout with the fewest modes that is the same function of the index.
+    """Return the layout with the fewest modes that gives the same offset for every index.
 
-    Law: coalesce(L)(i) == L(i) for every i < size(L); no extent is 1 and no two neighbours merge. A layout whose
-    extents are all 1 becomes 1:0; one without modes stays ():().
+    Law: coalesce(L)(i) == L(i) for every i < size(L). No extent of the result is 1, and no two neighbours can
+    be merged. A layout whose extents are all 1 becomes 1:0; the layout without modes, ():(), stays.
 
-    target_profile   a tuple: each of its entries coalesces one mode by itself; further modes stay as they are
-    raises           LayoutError where the profile does not fit the layout
+    layout           layout, composed layout or tensor
+    target_profile   None, or a tuple: each of its entries coalesces one mode by itself; further modes stay as
+                     they are
+    returns          a value of the kind of `layout`
+    raises           LayoutError if the profile has more entries than the layout has modes
     source           CuTe layout algebra, `coalesce`
 
     >>> coalesce(Layout((2, (1, 6)), (1, (6, 2))))
@@ -55,15 +58,15 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
     if isinstance(target_profile, tuple):
         if len(target_profile) > len(layout):
             raise LayoutError(
-                f"coalesce: the profile {_text(target_profile)} has {len(target_profile)} entries, {layout} has "
-                f"{_modes_of(layout)}. Give an entry for each mode, or fewer."
+                f"coalesce: target_profile {cute_text(target_profile)} has {len(target_profile)} entries, {layout} has "
+                f"{_modes_of(layout)}. Give one entry for each mode, or fewer."
             )
         head = [coalesce(layout[m], p) for m, p in enumerate(target_profile)]
-        return gathered(head + [layout[m] for m in range(len(head), len(layout))])
+        return regroup(head + [layout[m] for m in range(len(head), len(layout))])
     if layout.shape == ():
         return layout
     try:
-        return from_flat(*coalesced(*layout.flat(), keep_last=False))
+        return from_flat(*coalesce_leaves(*layout.flat(), keep_last=False))
     except XorArithmetic:
         return f2.coalesce(layout)
 
@@ -71,7 +74,8 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
 def _require_profile(what: str, profile: Any) -> None:
     """Check that a profile is an integer, a stride, None or a tuple of profiles.
 
-    raises   LayoutError for one that is or holds anything else
+    what     the call and the argument for the message
+    raises   LayoutError for a profile that is or contains anything else
     """
     if isinstance(profile, tuple):
         for part in profile:
@@ -81,11 +85,16 @@ def _require_profile(what: str, profile: Any) -> None:
 
 
 def _modes_of(layout: Layout) -> str:
+    """Return the number of modes of a layout as text: '1 mode' or '3 modes'."""
     return "1 mode" if len(layout) == 1 else f"{len(layout)} modes"
 
 
-def coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
-    """The merged leaves. With `keep_last` a trailing extent of 1 stays: the layout runs on along it."""
+def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
+    """Return extents and strides with neighbours merged and extents of 1 removed.
+
+    keep_last   keep a last extent of 1 whose stride does not continue the mode before it: the layout continues
+                along it
+    """
     shape: list[int] = []
     stride: list[Any] = []
     for s, d in zip(extents, strides):  # noqa: B905 - the leaves of one layout
@@ -103,17 +112,23 @@ def coalesced(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], l
 
 
 def from_flat(extents: list[int], strides: list[Any]) -> Layout:
+    """Return the layout of flat extents and strides: an integer shape for one of them, 1:0 for none."""
     if len(extents) == 1:
-        return Layout._of(extents[0], strides[0])
+        return Layout._unchecked(extents[0], strides[0])
     if not extents:
-        return Layout._of(1, 0)
-    return Layout._of(tuple(extents), tuple(strides))
+        return Layout._unchecked(1, 0)
+    return Layout._unchecked(tuple(extents), tuple(strides))
 
 
 def filter_zeros(layout: L, target_profile: Any = None) -> L:
-    """The layout with the extent 1 wherever the stride is 0, in the same hierarchy.
+    """Return the layout with extent 1 wherever the stride is 0, in the same hierarchy.
 
-    target_profile   strides that decide in place of the layout's own; congruent with it
+    layout           layout, composed layout or tensor
+    target_profile   values that replace the strides in the decision, congruent with the layout; None for the
+                     strides
+    returns          a value of the kind of `layout`
+    raises           LayoutError if the profile is not congruent with the layout
+    source           CuTe layout algebra, `filter_zeros`
 
     >>> filter_zeros(Layout((2, 6, 3), (1, 2, 0)))
     Layout((2, 6, 1), (1, 2, 0))
@@ -125,23 +140,28 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
         profile = as_tuples(target_profile)
         _require_profile(f"{_FILTER_ZEROS}: target_profile", profile)
     try:
-        shape = map_leaves(lambda s, p: 1 if stands_still(p) else s, layout.shape, profile)
+        shape = map_leaves(lambda s, p: 1 if is_zero_stride(p) else s, layout.shape, profile)
     except LayoutError:
         raise LayoutError(
-            f"{_FILTER_ZEROS}: target_profile {_text(profile)} is not congruent with {layout}. Give one entry for each "
-            "extent, in the same hierarchy."
+            f"{_FILTER_ZEROS}: target_profile {cute_text(profile)} is not congruent with {layout}. "
+            "Give one entry for each extent, in the same hierarchy."
         ) from None
-    return Layout._of(shape, layout.stride)
+    return Layout._unchecked(shape, layout.stride)
 
 
-def stands_still(stride: Any) -> bool:
+def is_zero_stride(stride: Any) -> bool:
+    """Return True if a stride of any kind is 0."""
     return (stride.value if isinstance(stride, (ScaledBasis, F2)) else stride) == 0
 
 
 def filter(layout: L) -> L:
-    """The layout without its modes of stride 0 and extent 1, coalesced.
+    """Return the coalesced layout without modes of stride 0.
 
-    Law: its offsets are those of `layout`, as sets.
+    Law: its set of offsets is that of `layout`.
+
+    layout    layout, composed layout or tensor
+    returns   a value of the kind of `layout`
+    source    CuTe layout algebra, `filter`
 
     >>> filter(Layout((2, 1, 6, 3), (1, 7, 2, 0)))
     Layout(12, 1)
@@ -158,17 +178,20 @@ def composition(lhs: ComposedLayout | Swizzle, rhs: Any) -> ComposedLayout: ...
 @overload
 def composition(lhs: Tensor, rhs: Any) -> Tensor: ...
 def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tensor:
-    """The composition R = A o B: first B, then A.
+    """Return the composition R = A o B, which applies B first and then A.
 
-    Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of
-    B. Past its end A runs on along its last mode. (Where the last extent is 1, results past the end are unspecified.)
+    Law: R(c) == A(B(c)) for every coordinate c of B with B(c) < size(A), and the shape of R refines that of B.
+    Past its end, A continues along its last mode; if its last extent is 1, results past the end are
+    unspecified.
 
-    lhs      A: a layout, a composed layout, a tensor or a swizzle
-    rhs      B: a layout whose offsets are indices or coordinates of A; or a tiler: an integer n (for n:1), or a
-             tuple of tilers and None, one for each mode of A or for fewer. None keeps its mode; modes beyond the
-             tuple are dropped
-    raises   LayoutError where no layout obeys the law, and where only a table of more than 2**20 offsets would tell
-    source   CuTe layout algebra, `composition`
+    lhs       A: a layout, composed layout, tensor or swizzle
+    rhs       B: a layout whose offsets are indices or coordinates of A; or a tiler: an integer n (for n:1),
+              None, or a tuple of tilers with one for each mode of A or for fewer. None keeps its mode. Modes of
+              A after the tuple are dropped
+    returns   a value of the kind of `lhs`; for a swizzle, a composed layout
+    raises    LayoutError if no layout obeys the law, or if only a table of more than 2**20 offsets could decide
+              it
+    source    CuTe layout algebra, `composition`
 
     >>> composition(Layout((4, 8), (8, 1)), Layout((2, 2), (1, 4)))
     Layout((2, 2), (8, 1))
@@ -178,8 +201,8 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
     >>> composition(Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))
     Traceback (most recent call last):
         ...
-    cutegemm.errors.LayoutError: composition: A o B is no layout, for A = (6,2):(1,7) and B = (3,2):(2,3).
-      A(B(2,1)) = A(7) = 8, but the strides (2,3) that its other offsets ask for give 7.
+    cutegemm.errors.LayoutError: composition: no layout is A o B for A = (6,2):(1,7) and B = (3,2):(2,3).
+      A(B(2,1)) = A(7) = 8, but the strides (2,3), which its other offsets require, give 7.
       Choose the strides of B so that each divides, or is divided by, the extents of A: 6, 2.
     """
     if isinstance(lhs, Swizzle):
@@ -194,17 +217,17 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
         except XorArithmetic:
             return f2.composition(lhs, rhs)
         except ZeroDivisionError:
-            raise LayoutError(f"composition: {lhs} is empty, it has no offset for {rhs}.") from None
+            raise LayoutError(f"composition: lhs {lhs} is empty, so rhs {rhs} has no offset in it.") from None
     if rhs is None:
         return lhs
     rhs = as_tuples(rhs)
     if isinstance(rhs, tuple):
         require_fit("composition", lhs, rhs)
-        return gathered([composition(lhs[m], t) for m, t in enumerate(rhs)])
+        return regroup([composition(lhs[m], t) for m, t in enumerate(rhs)])
     if isinstance(rhs, ComposedLayout):
         raise LayoutError(
-            f"composition: {rhs} cannot stand to the right of {lhs}; no composed layout has its swizzle in "
-            "the middle. Apply it on the left."
+            f"composition: rhs {rhs} cannot follow the layout {lhs}; a composed layout has its swizzle on the left. "
+            "Compose in the other order."
         )
     count = integer_of(rhs)
     if count is None:
@@ -217,44 +240,59 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
 
 
 def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
-    """Raises LayoutError where a tiler has more entries than the layout has modes."""
+    """Check that a tiler has at most as many entries as a layout has modes.
+
+    operation   name for the message
+    raises      LayoutError for a longer tiler
+    """
     if len(tiler) > len(layout):
         raise LayoutError(
-            f"{operation}: the tiler {_text(tiler)} has {len(tiler)} entries, {layout} has {_modes_of(layout)}. "
-            "Give an entry for each mode, or fewer."
+            f"{operation}: the tiler {cute_text(tiler)} has {len(tiler)} entries, {layout} has {_modes_of(layout)}. "
+            "Give one entry for each mode, or fewer."
         )
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
-    extents, strides = coalesced(*a.flat(), keep_last=True)
-    if not extents:  # every extent of A is 1: it runs on along its last leaf
+    """Return A o B by the rules of divisibility if they decide it, else from a table of offsets.
+
+    raises   LayoutError if no layout is A o B, ZeroDivisionError if A is empty, XorArithmetic for strides over
+             F2
+    """
+    extents, strides = coalesce_leaves(*a.flat(), keep_last=True)
+    if not extents:  # every extent of A is 1, and A continues along its last leaf
         extents, strides = [1], [a.flat()[1][-1] if a.flat()[1] else 0]
     b_extents, b_strides = b.flat()
     last = len(extents) - 1
     if last == 0:
         d0 = strides[0]
         if all(type(d) is int for d in b_strides):
-            return Layout._of(b.shape, map_leaves(lambda d: d * d0 if d else 0, b.stride))
-    reach = [0] * (last + 1)  # the largest digit that all leaves of B together reach in each mode of A
+            return Layout._unchecked(b.shape, map_leaves(lambda d: d * d0 if d else 0, b.stride))
+    reach = [0] * (last + 1)  # largest digit of a value of B in each mode of A
     leaves = [_compose_leaf(extents, strides, s, d, reach) for s, d in zip(b_extents, b_strides, strict=True)]
     bounded = last - 1 if extents[last] == 1 else last
     if None in leaves or any(reach[j] >= extents[j] for j in range(bounded)):
-        return _compose_by_table(a, b, Layout._of(tuple(extents), tuple(strides)))
+        return _compose_by_table(a, b, Layout._unchecked(tuple(extents), tuple(strides)))
     if type(b.shape) is int:
-        return Layout._of(*leaves[0])
-    return Layout._of(
+        return Layout._unchecked(*leaves[0])
+    return Layout._unchecked(
         refill(iter([leaf[0] for leaf in leaves]), b.shape),
         refill(iter([leaf[1] for leaf in leaves]), b.shape),
     )
 
 
 def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach: list[int]) -> Any:
-    """The modes of A that s:d walks through, its digits added to `reach`; None where it does not divide."""
+    """Return the shape and strides of A o s:d, or None if the rules of divisibility do not decide them.
+
+    extents   extents of A, coalesced
+    strides   strides of A, coalesced
+    s, d      extent and stride of one leaf of B
+    reach     largest digit of B's values in each mode of A so far; the digits of this leaf are added
+    """
     if type(d) is not int:
         return None
     if d == 0 or s == 0:
         return s, 0
-    if s == 1:  # never moves: CuTe's stride for it, the step past all modes but the last, rounded up
+    if s == 1:  # CuTe's stride for an extent of 1: the step past all modes but the last, rounded up
         for n in extents[:-1]:
             d = -(-d // n)
         return 1, d * strides[-1]
@@ -273,7 +311,7 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
         room = -(-n // d)
         take = room if room < s else s
         if take > 1:
-            ends = j + 1 == last and extents[last] == 1  # past the end, where nothing is promised
+            ends = j + 1 == last and extents[last] == 1  # results past the end are unspecified
             if s % take or (take < s and n % d and not ends):
                 return None
             shape.append(take)
@@ -292,91 +330,104 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
 
 
 def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
-    """A o B from a table of its offsets, where the rules of divisibility do not decide."""
+    """Return A o B from a table of its offsets, for arguments that the rules of divisibility do not decide.
+
+    flat_a   A, coalesced
+    raises   LayoutError if no layout gives these offsets, or if the table is too long
+    """
     if a.is_xor or b.is_xor:
         raise XorArithmetic
     if b.is_coordinates:
         return _compose_mode_by_mode(a, b)
     if b.size() == 0:
-        return Layout._of(b.shape, map_leaves(lambda _: 0, b.shape))
+        return Layout._unchecked(b.shape, map_leaves(lambda _: 0, b.shape))
     if a.size() == 0:
         raise ZeroDivisionError
     if not a.is_integral:
         raise LayoutError(
-            f"composition: the rules of divisibility give no A o B, for A = {a} and B = {b}.\n"
+            f"composition: the rules of divisibility do not give A o B for A = {a} and B = {b}.\n"
             f"  {_advice(flat_a)}"
         )
     extents, strides = b.flat()
     if b.size() > MAX_TABLE:
         raise LayoutError(
-            f"composition: the rules of divisibility do not decide A o B for A = {a} and B = {b}, and its "
-            f"{b.size()} coordinates are too many to evaluate; {MAX_TABLE} are the most.\n  {_advice(flat_a)}"
+            f"composition: the rules of divisibility do not decide A o B for A = {a} and B = {b}, and B has "
+            f"{shown(b.size())} coordinates; at most {MAX_TABLE} are evaluated.\n  {_advice(flat_a)}"
         )
     if any(d < 0 and s > 1 for s, d in zip(extents, strides, strict=True)):
         raise LayoutError(
-            f"composition: B = {b} takes negative values, where A = {a} with several modes is not defined.\n"
-            "  Reverse the order of A's modes instead, or start B at an offset."
+            f"composition: B = {b} has negative offsets. A = {a} has several modes, so it has no negative indices.\n"
+            "  Reverse a mode of A instead, or start B at an offset."
         )
     leaves = []
     for position, (s, d) in enumerate(zip(extents, strides, strict=True)):
-        values = at_indices(flat_a, Layout._of(s, d).offsets())
-        found = strides_of(values)
-        if isinstance(found, int):
-            coord = unflatten([found if p == position else 0 for p in range(len(extents))], b.shape)
-            seen = ", ".join(map(str, values[: found + 1]))
+        values = at_indices(flat_a, Layout._unchecked(s, d).offsets())
+        flat = strides_of(values)
+        if isinstance(flat, int):
+            coord = unflatten([flat if p == position else 0 for p in range(len(extents))], b.shape)
+            before = ", ".join(map(str, values[: flat + 1]))
             raise LayoutError(
-                f"composition: A o B is no layout, for A = {a} and B = {b}.\n"
-                f"  A(B({_plain(coord)})) = {values[found]}, but no strides over {s} elements give the "
-                f"offsets {seen}{', ...' if found + 1 < s else ''}.\n"
+                f"composition: no layout is A o B for A = {a} and B = {b}.\n"
+                f"  A(B({_plain(coord)})) = {values[flat]}, but no strides over {s} elements give the "
+                f"offsets {before}{', ...' if flat + 1 < s else ''}.\n"
                 f"  {_advice(flat_a)}"
             )
-        leaves.append(from_flat(*found))
-    result = Layout._of(
+        leaves.append(from_flat(*flat))
+    result = Layout._unchecked(
         unflatten([x.shape for x in leaves], b.shape), unflatten([x.stride for x in leaves], b.shape)
     )
     if type(b.shape) is int:
         return result
-    expected, given = at_indices(flat_a, b.offsets()), result.offsets()
-    if not np.array_equal(expected, given):
-        index = int(np.argmax(expected != given))
+    expected, offsets = at_indices(flat_a, b.offsets()), result.offsets()
+    if not np.array_equal(expected, offsets):
+        index = int(np.argmax(expected != offsets))
         coord = idx2crd(index, b.shape)
         raise LayoutError(
-            f"composition: A o B is no layout, for A = {a} and B = {b}.\n"
+            f"composition: no layout is A o B for A = {a} and B = {b}.\n"
             f"  A(B({_plain(coord)})) = A({b(index)}) = {expected[index]}, but the strides "
-            f"{_text(result.stride)} that its other offsets ask for give {given[index]}.\n"
+            f"{cute_text(result.stride)}, which its other offsets require, give {offsets[index]}.\n"
             f"  {_advice(flat_a)}"
         )
     return result
 
 
 def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
-    """A o B of a B that gives coordinates of A: each mode of A is composed with the part of B that moves along it."""
+    """Return A o B for a B that returns coordinates of A.
+
+    Every mode of A is composed with the leaves of B that move along it.
+    """
     shape, stride = list(b.flat()[0]), [0] * len(b.flat()[0])
     for path in coordinates.paths_of(b):
         part = coordinates.along(b, path)
         try:
-            found = composition(get(a, path), part)
+            composed = composition(get(a, path), part)
         except LayoutError as error:
             raise LayoutError(
-                f"composition: A o B is no layout, for A = {a} and B = {b}, along {ScaledBasis(1, path)}:\n"
+                f"composition: no layout is A o B for A = {a} and B = {b}, along {ScaledBasis(1, path)}:\n"
                 f"  {error}"
             ) from error
         for m, place in enumerate(coordinates.leaves_along(b, path)):
-            shape[place], stride[place] = found.shape[m], found.stride[m]
+            shape[place], stride[place] = composed.shape[m], composed.stride[m]
     return Layout._joined(unflatten(shape, b.shape), unflatten(stride, b.shape))
 
 
 def _advice(flat_a: Layout) -> str:
+    """Return the advice of a composition that no layout gives."""
     extents = ", ".join(str(s) for s in flat_a.shape)
     return f"Choose the strides of B so that each divides, or is divided by, the extents of A: {extents}."
 
 
 def _plain(coord: Any) -> str:
-    return _text(coord)[1:-1] if isinstance(coord, tuple) else str(coord)
+    """Return a coordinate in CuTe's notation without the outer parentheses."""
+    return cute_text(coord)[1:-1] if isinstance(coord, tuple) else str(coord)
 
 
 def strides_of(values: np.ndarray) -> tuple[list[int], list[int]] | int:
-    """The coalesced layout with the given offsets, from 0 on; or the first index that no layout reaches."""
+    """Return the coalesced extents and strides of the layout with the given offsets.
+
+    values    integer array, the offset of each index, starting with 0
+    returns   (extents, strides), or an integer: the first index whose offset no strides give
+    """
     shape: list[int] = []
     stride: list[int] = []
     unit = 1

@@ -1,4 +1,4 @@
-"""Functions that make a layout: from strides, from an order of the modes, like another one, of coordinates."""
+"""Functions that make a layout: from strides, from an order of the modes, or from another layout; and identities."""
 
 from __future__ import annotations
 
@@ -7,45 +7,50 @@ from typing import Any
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, map_leaves, unflatten, wrong_kind
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, concatenate, cute_text
 from cutegemm.layout.stride import ScaledBasis
 
 _ORDERED = "make_ordered_layout(shape, order)"
 
 
 def make_layout(shape: IntTuple | Iterable[Layout], *, stride: Any = None) -> Layout:
-    """A layout from a shape and strides, or the layout whose modes are the given layouts.
+    """Return the layout of a shape and strides, or the layout whose modes are the given layouts.
 
-    stride   of a shape: None for the compact strides. Layouts have their own
-    raises   LayoutError as `Layout` does, and for a stride beside layouts
+    shape    extents; or a layout; or a sequence of layouts, which become the modes
+    stride   strides of a shape, None for the compact ones; must be None for layouts
+    raises   LayoutError as `Layout` does, and for a stride together with layouts
+    source   CuTe, `make_layout`
 
     >>> make_layout((4, 8), stride=(8, 1))
     Layout((4, 8), (8, 1))
     >>> make_layout([Layout(4, 8), Layout((2, 4))])
     Layout((4, (2, 4)), (8, (1, 2)))
     """
-    given: Any = shape
-    if not isinstance(given, Layout):
-        if isinstance(given, Iterable) and not isinstance(given, (list, tuple, str, bytes, Mapping)):
-            given = tuple(given)
-        if type(given) not in (list, tuple) or {*map(type, given)} != {Layout}:
+    modes: Any = shape
+    if not isinstance(modes, Layout):
+        if isinstance(modes, Iterable) and not isinstance(modes, (list, tuple, str, bytes, Mapping)):
+            modes = tuple(modes)
+        if type(modes) not in (list, tuple) or {*map(type, modes)} != {Layout}:
             try:
-                return Layout(given, stride)
+                return Layout(modes, stride)
             except LayoutError as error:
                 raise LayoutError(f"make_layout: {error}") from None
     if stride is not None:
         raise LayoutError(
-            f"make_layout(shape, stride): stride {_text(stride)} is given together with layouts, which have strides of "
-            "their own. Give a shape and a stride, or only layouts."
+            f"make_layout(shape, stride): stride {cute_text(stride)} is given together with layouts, which have their "
+            "own strides. Give a shape and a stride, or only layouts."
         )
-    return given if isinstance(given, Layout) else concatenate(given)
+    return modes if isinstance(modes, Layout) else concatenate(modes)
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
-    """The compact layout whose strides grow in the given order of the modes: the smallest entry has stride 1.
+    """Return the compact layout whose strides grow in a given order of the modes.
 
-    order    weakly congruent with the shape; equal entries are taken from left to right
-    raises   LayoutError where the order does not fit the shape
+    shape    extents
+    order    one number for each mode, or for each leaf: the smallest number gets stride 1. Equal numbers are
+             ordered from left to right
+    raises   LayoutError if the order does not fit the shape
+    source   CuTe, `make_ordered_layout`
 
     >>> make_ordered_layout((4, 2, 3), order=(1, 0, 2))
     Layout((4, 2, 3), (2, 1, 8))
@@ -63,21 +68,25 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 
 def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
+    """Return the order with an entry for each leaf: the entry of a mode is repeated for all of its leaves."""
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutError(
-                f"{_ORDERED}: order {_text(order)} does not fit shape {_text(shape)}. Give one entry for each mode."
+                f"{_ORDERED}: order {cute_text(order)} does not fit shape {cute_text(shape)}. "
+                "Give one entry for each mode."
             )
         return tuple([_spread(o, s) for o, s in zip(order, shape, strict=True)])
     return map_leaves(lambda _: order, shape)
 
 
 def make_layout_like(layout: Layout) -> Layout:
-    """A compact layout of the same shape whose strides are in the order of the strides of `layout`.
+    """Return the compact layout of the same shape whose strides have the order of the strides of `layout`.
 
-    Modes of stride 0 keep that stride.
+    A mode of stride 0 keeps that stride.
 
-    raises   LayoutError for coordinate strides and for strides over F2
+    layout   with integer strides
+    raises   LayoutError for a layout of coordinates and for strides over F2
+    source   CuTe, `make_layout_like`
 
     >>> make_layout_like(Layout((4, 8, 2), (20, 0, 1)))
     Layout((4, 8, 2), (2, 0, 1))
@@ -93,11 +102,14 @@ def make_layout_like(layout: Layout) -> Layout:
         if strides[position] != 0 and extents[position] != 1:
             out[position] = running
             running *= extents[position]
-    return Layout._of(layout.shape, unflatten(out, layout.shape))
+    return Layout._unchecked(layout.shape, unflatten(out, layout.shape))
 
 
 def make_identity_layout(shape: IntTuple) -> Layout:
-    """The layout whose value at a coordinate of `shape` is that coordinate.
+    """Return the layout that maps every coordinate of `shape` to itself.
+
+    shape    extents
+    source   CuTe, `make_identity_layout`
 
     >>> make_identity_layout((4, (2, 3)))(1, (1, 2))
     (1, (1, 2))
@@ -107,7 +119,7 @@ def make_identity_layout(shape: IntTuple) -> Layout:
 
 
 def identity_strides(shape: IntTuple, path: tuple[int, ...]) -> Any:
-    """The strides of `make_identity_layout`, for a shape that is the mode at `path` of a larger one."""
+    """Return the strides of `make_identity_layout` for a shape that is the mode at `path` of a larger one."""
     if isinstance(shape, tuple):
         return tuple([identity_strides(s, (*path, m)) for m, s in enumerate(shape)])
     return ScaledBasis(1, path) if path else 1

@@ -1,7 +1,9 @@
-"""Layouts of coordinates, split by the mode that each stride moves along, and put together again.
+"""Layouts of coordinates, split by the mode that each stride moves along, and reassembled.
 
-`8:1@1` moves along mode 1 of the coordinate alone, and there it is `8:1`. So an operation on a layout of coordinates
-is that operation on a layout of offsets, once for each mode.
+`8:1@1` moves only along mode 1 of the coordinate. Along that mode, it is the layout of offsets `8:1`. An
+operation on a layout of coordinates is therefore the operation on layouts of offsets, once for each mode.
+
+A *path* is a tuple of mode indices, from the outermost mode inwards.
 """
 
 from __future__ import annotations
@@ -17,39 +19,45 @@ Path = tuple[int, ...]
 
 
 def paths_of(layout: Layout) -> list[Path]:
-    """The modes of the coordinate that the strides move along."""
+    """Return the paths of the modes that the strides of a layout of coordinates move along, sorted."""
     return sorted({d.mode for d in layout.flat()[1] if isinstance(d, ScaledBasis)})
 
 
 def leaves_along(layout: Layout, path: Path) -> list[int]:
-    """The positions of the leaves that move along one mode of the coordinate."""
+    """Return the positions of the leaves whose strides move along the mode at `path`."""
     strides = layout.flat()[1]
     return [p for p, d in enumerate(strides) if isinstance(d, ScaledBasis) and d.mode == path]
 
 
 def along(layout: Layout, path: Path) -> Layout:
-    """The leaves that move along one mode of the coordinate, as a layout of offsets."""
+    """Return the leaves that move along the mode at `path`, as a layout of offsets."""
     extents, strides = layout.flat()
     places = leaves_along(layout, path)
-    return Layout._of(tuple([extents[p] for p in places]), tuple([strides[p].value for p in places]))
+    return Layout._unchecked(tuple([extents[p] for p in places]), tuple([strides[p].value for p in places]))
 
 
 def scaled(layout: Layout, path: Path) -> Layout:
-    """A layout of offsets as a layout that moves along one mode of the coordinate."""
-    return Layout._of(layout.shape, map_leaves(lambda d: ScaledBasis(d, path), layout.stride))
+    """Return a layout of offsets as a layout that moves along the mode at `path` of a coordinate."""
+    return Layout._unchecked(layout.shape, map_leaves(lambda d: ScaledBasis(d, path), layout.stride))
 
 
 def assembled(parts: dict[Path, Layout], target: Any = None, path: Path = ()) -> Layout:
-    """The layout with these parts at the modes of a coordinate.
+    """Return the layout of coordinates with the given parts at its modes.
 
-    target   the shape of the coordinates: a mode without a part keeps its own coordinate; with None such a mode
-             is 1:0
+    parts    layout for each path
+    target   shape of the coordinates: a mode without a part returns its own coordinate. None: such a mode is
+             1:0
+    path     path of the mode to assemble, () for the whole layout
     """
     if path in parts:
         return parts[path]
     below = [p[len(path)] for p in parts if p[: len(path)] == path]
     if not below:
-        return Layout._of(1, 0) if target is None else Layout._of(target, identity_strides(target, path))
+        return (
+            Layout._unchecked(1, 0)
+            if target is None
+            else Layout._unchecked(target, identity_strides(target, path))
+        )
     if target is None:
         inner = (None,) * (1 + max(below))
     else:

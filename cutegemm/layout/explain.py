@@ -1,4 +1,4 @@
-"""`explain`: the steps by which an operation of the algebra finds its answer."""
+"""`explain`: the steps of an operation of the algebra, as text."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Any
 from cutegemm.errors import LayoutError
 from cutegemm.layout import algebra, coordinates, f2, inverses, tiling
 from cutegemm.layout.inttuple import as_int_tuple, product, shown
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, concatenate, cute_text
 from cutegemm.layout.modes import get, require_layout
 from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
-_SHOWN = 8  # offsets of a list
+_SHOWN = 8  # number of offsets that a step lists
 
 
 def explain(operation: str | Callable[..., Any], *args: Any) -> str:
-    """The derivation of a result as text; the last line is the result, or the error.
+    """Return the steps of an operation as lines of text. The last line is the result or the error.
 
-    operation   coalesce, composition, complement, right_inverse, left_inverse, a divide or a product, or its name
-    raises      LayoutError for another operation
+    operation   coalesce, composition, complement, right_inverse, left_inverse, a divide or a product; or its
+                name
+    args        arguments of the operation
+    raises      LayoutError for another operation or another number of arguments
 
     >>> print(explain("complement", Layout(4, 2), 16))
     complement of 4:2 in 16
       modes by stride: 4:2; covered so far: [0, 1)
-      4:2 begins at 2 = 2 * 1: the gap takes 2:1; covered so far: [0, 8)
+      4:2 begins at 2 = 2 * 1: the gap is filled by 2:1; covered so far: [0, 8)
       16 / 8 = 2 copies fill the rest: 2:8
     = (2,2):(1,8)
     """
@@ -50,6 +52,7 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
 
 
 def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
+    """Return the title and the steps of an operation as lines, without the result."""
     if isinstance(first, ComposedLayout):
         return [
             f"{first.inner} o {first.offset} stays on the left; to its right:",
@@ -60,23 +63,25 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
     require_layout(f"explain(operation, *args): the first argument of {name}", first)
     try:
         title, steps = _STEPS[name](first, *rest)
-    except (LayoutError, ZeroDivisionError):  # the operation itself says why, below
-        return [f"{name}({', '.join(_text(x) for x in (first, *rest))})"]
+    except (LayoutError, ZeroDivisionError):  # the last line has the error of the operation
+        return [f"{name}({', '.join(cute_text(x) for x in (first, *rest))})"]
     return [title, *[f"  {step}" for step in steps]]
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
+    """Return (extent, stride) of each leaf of a layout."""
     return list(zip(*layout.flat(), strict=True))
 
 
 def _coalesce(layout: Layout) -> tuple[str, list[str]]:
+    """Return the title and the steps of `coalesce`."""
     steps: list[str] = []
     if layout.is_xor:
         return f"coalesce {layout}", _matrix_steps(layout)
     kept: list[tuple[int, Any]] = []
     for s, d in _modes(layout):
         if s == 1:
-            steps.append(f"1:{d} never moves: dropped")
+            steps.append(f"1:{d} has one element: removed")
         elif kept and d == kept[-1][0] * kept[-1][1]:
             n, e = kept[-1]
             steps.append(f"{n}:{e} ends where {s}:{d} begins, {n} * {e} = {d}: together {n * s}:{e}")
@@ -90,7 +95,8 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
-    title = f"composition A o B for A = {a}, B = {_text(b) if isinstance(b, tuple) else b}"
+    """Return the title and the steps of `composition`."""
+    title = f"composition A o B for A = {a}, B = {cute_text(b) if isinstance(b, tuple) else b}"
     if isinstance(b, tuple):
         steps: list[str] = []
         for m, part in enumerate(b):
@@ -119,14 +125,15 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
 
 
 def _as_layout(value: Any) -> Layout:
+    """Return a layout as it is, and an integer n as n:1."""
     return value if isinstance(value, Layout) else Layout(as_int_tuple(value), 1)
 
 
 def _walk(a: Layout, s: int, d: Any) -> list[str]:
-    """How s:d of B goes through the modes of A."""
+    """Return the steps of the composition of a coalesced A with one mode s:d of B."""
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
     if s == 1 or d == 0:
-        return [*steps, "  it never moves"]
+        return [*steps, "  it stays at one element"]
     if not isinstance(d, int) or d < 0:
         return [*steps, "  no rule of divisibility applies: a table of the offsets decides"]
     modes = _modes(a)
@@ -136,7 +143,9 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
         if not last and step >= n:
             if step % n:
                 return [*steps, f"  {n}:{e}: {n} does not divide the step {step}", *_by_offsets(a, s, d)]
-            steps.append(f"  {n}:{e} is passed whole: the step is {step} / {n} = {step // n} beyond it")
+            steps.append(
+                f"  a step passes over all of {n}:{e}: in the next mode it is {step} / {n} = {step // n}"
+            )
             step //= n
             continue
         room = -(-n // step)
@@ -148,7 +157,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
         if n % step:
             return [
                 *steps,
-                f"  {n}:{e}: {left} steps of {step} run over its end, and {step} does not divide {n}",
+                f"  {n}:{e}: {left} steps of {step} pass its end, and {step} does not divide {n}",
                 *_by_offsets(a, s, d),
             ]
         if left % room:
@@ -162,12 +171,12 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
         )
         left //= room
         step = 1
-        steps.append(f"  {left} times it runs over into the next mode")
-    raise AssertionError("the last mode takes what is left")
+        steps.append(f"  {left} times it continues in the next mode")
+    raise AssertionError("the last mode takes all remaining steps")
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """The step for arguments that the rules of divisibility do not decide: a table of offsets decides."""
+    """Return the step for modes that the rules of divisibility do not decide: a table of offsets."""
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))
@@ -176,11 +185,12 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
+    """Return the title and the steps of `complement`."""
     target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
     total = product(target)
-    title = f"complement of {layout} in {_text(target) if layout.is_coordinates else total}"
+    title = f"complement of {layout} in {cute_text(target) if layout.is_coordinates else total}"
     if layout.is_xor:
-        return title, [*_matrix_steps(layout), "the unit vectors that its images do not lead span the rest"]
+        return title, [*_matrix_steps(layout), "the rest is spanned by the unit vectors that lead no image"]
     if layout.is_coordinates:
         steps = []
         for path in coordinates.paths_of(layout):
@@ -195,7 +205,7 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
         if d < period:
             return title, [*steps, f"{s}:{d} begins before {period}: the modes are interleaved"]
         gap, lost = divmod(d, period)
-        filled = f"the gap takes {gap}:{period}" if gap > 1 else "no gap"
+        filled = f"the gap is filled by {gap}:{period}" if gap > 1 else "no gap"
         begins = f"{gap} * {period}" + (f" + {lost} of padding" if lost else "")
         period = s * d
         steps.append(f"{s}:{d} begins at {d} = {begins}: {filled}; covered so far: [0, {period})")
@@ -203,13 +213,14 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
     steps.append(
         f"{total} / {period} = {copies} copies fill the rest: {copies}:{period}"
         if copies > 1
-        else "that is all"
+        else "everything is covered"
     )
     return title, steps
 
 
 def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-    title = f"logical_divide {layout} by {_text(tiler) if isinstance(tiler, tuple) else tiler}"
+    """Return the title and the steps of `logical_divide`."""
+    title = f"logical_divide {layout} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
         for m, part in enumerate(tiler):
@@ -224,14 +235,15 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
     try:
         rest = inverses.rest_of(tile, target)
     except LayoutError:
-        return title, [*steps, "so the tile has no complement, or a padded one"]
-    steps.append(f"its complement in {_text(target)}, the tiles, is {rest}")
+        return title, [*steps, "the tile has no complement, or a padded one"]
+    steps.append(f"its complement in {cute_text(target)}, the tiles, is {rest}")
     steps += _composition(layout, concatenate([tile, rest]))[1]
     return title, steps
 
 
 def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
-    title = f"logical_product of {block} by {_text(tiler) if isinstance(tiler, tuple) else tiler}"
+    """Return the title and the steps of `logical_product`."""
+    title = f"logical_product of {block} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
         for m, part in enumerate(tiler):
@@ -244,24 +256,30 @@ def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
     try:
         places = inverses.copies_of(block, copies.cosize())
     except LayoutError:
-        return title, [*steps, "so the block has no complement"]
+        return title, [*steps, "the block has no complement"]
     steps.append(f"the complement of the block, where its copies begin, is {places}")
     return title, [*steps, *_composition(places, copies)[1]]
 
 
 def _regrouped(
-    name: str, of: Callable[[Layout, Any], tuple[str, list[str]]], how: str
+    name: str, base: Callable[[Layout, Any], tuple[str, list[str]]], how: str
 ) -> Callable[[Layout, Any], tuple[str, list[str]]]:
-    """The steps of an operation whose answer is that of another one with its modes in another order."""
+    """Return the function for the steps of an operation that groups the modes of another one differently.
+
+    name   name of the operation
+    base   title and steps of the other operation
+    how    the last step: how the modes are grouped
+    """
 
     def steps(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-        title, found = of(layout, tiler)
-        return f"{name}: {title}", [*found, how]
+        title, base_steps = base(layout, tiler)
+        return f"{name}: {title}", [*base_steps, how]
 
     return steps
 
 
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
+    """Return the title and the steps of `right_inverse`."""
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
@@ -269,19 +287,21 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
+    """Return the steps of a right inverse for modes sorted by stride."""
     steps, current = [], 1
     for d, start, s in modes:
         if d == current:
-            steps.append(f"offset {current} stands at index {start}: {s}:{d} of L gives {s}:{start} of R")
+            steps.append(f"offset {current} is at index {start}: {s}:{d} of L gives {s}:{start} of R")
             current *= s
         elif d > current:
-            return [*steps, f"offset {current} is not there, the next is {d}: R ends at {current}"]
+            return [*steps, f"L does not reach offset {current}, the next one is {d}: R ends at {current}"]
         else:
-            steps.append(f"{s}:{d} repeats offsets below {current}: passed over")
-    return [*steps, f"offsets 0 to {current - 1} are found"]
+            steps.append(f"{s}:{d} repeats offsets below {current}: skipped")
+    return [*steps, f"R covers the offsets 0 to {current - 1}"]
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
+    """Return the title and the steps of `left_inverse`."""
     title = f"left_inverse of {layout}: R with R(L(i)) = i"
     if layout.is_xor:
         return title, [
@@ -292,6 +312,7 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
+    """Return the steps of a left inverse for modes sorted by stride."""
     steps: list[str] = []
     before, extent, start = 1, 1, 0
     for d, position, s in modes:
@@ -299,9 +320,9 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
             steps.append(f"{s}:0 repeats offsets: R gives the first index of each")
             continue
         if d < before * extent or d % before:
-            return [*steps, f"{s}:{d} does not begin past {before * extent} at a multiple of {before}"]
+            return [*steps, f"{d} is below {before * extent} or not a multiple of {before}: no left inverse"]
         if d != before:
-            steps.append(f"up to offset {d} are {d // before} steps of {before}: {d // before}:{start}")
+            steps.append(f"{d // before} steps of {before} lead to offset {d}: {d // before}:{start}")
         steps.append(f"{s}:{d} of L begins at index {position}")
         before, extent, start = d, s, position
     return [*steps, f"the last mode: {extent}:{start}"]
@@ -310,6 +331,7 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
 def _mode_by_mode(
     operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]
 ) -> list[str]:
+    """Return the steps for a layout of offsets, or for each mode of the coordinate of a layout of coordinates."""
     by_path = inverses.modes_by_path(operation, layout)
     if () in by_path:
         return steps_of(by_path[()])
@@ -321,11 +343,12 @@ def _mode_by_mode(
 
 
 def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
-    """The steps of one mode of the coordinate."""
+    """Return the steps for one mode of the coordinate, with a heading."""
     return [f"along {ScaledBasis(1, path)}: {what}", *[f"  {step}" for step in steps]]
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
+    """Return the step that shows the matrix of a layout over F2."""
     columns = ", ".join(str(c) for c in f2.to_f2(layout).columns)
     return [f"{name} = {layout} takes the bits of an index to {columns}"]
 

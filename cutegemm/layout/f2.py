@@ -1,9 +1,9 @@
-"""Layouts as matrices over F2, and the algebra of layouts with XOR strides.
+"""Layouts as matrices over F2, the field of one bit, and the algebra of layouts with XOR strides.
 
-The index of a layout with extents 2**k is a string of bits. Where the contributions of the bits are XORed, or added
-without a carry, the layout is linear over F2: it is the matrix whose column j is the offset of index 2**j. A swizzle
-is such a matrix too, and a swizzled layout is the product of two. So compositions, divides and inverses of layouts with
-strides `F2(...)` are products, inverses and bases of subspaces.
+The index of a layout with extents 2**k is a string of bits. If the contributions of the bits are XORed, or
+added without a carry, the layout is linear over F2: it is the matrix whose column j is the offset of index
+2**j. A swizzle is such a matrix too, and a swizzled layout is the product of two. Compositions, divides and
+inverses of layouts with strides `F2(...)` are therefore products, inverses and bases of subspaces of matrices.
 
 Source: Cecka, "CuTe Layout Representation and Algebra" (2026), on strides from F2; Zhou et al., "Linear
 Layouts" (2025), on layouts as matrices.
@@ -32,15 +32,16 @@ from cutegemm.layout.layout import MAX_TABLE, Layout, at_indices
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import MAX_SWIZZLE_BIT, ComposedLayout, Swizzle
 
-MAX_BITS = 2 * MAX_SWIZZLE_BIT  # of the argument of a matrix
-_MAX_SEARCHED_BITS = 64  # of the offsets that `to_swizzled` looks for a swizzle of
+MAX_BITS = 2 * MAX_SWIZZLE_BIT  # longest argument of a matrix, in bits
+_MAX_SEARCHED_BITS = 64  # longest offset for which `to_swizzled` searches a swizzle, in bits
 
 
 @dataclass(frozen=True)
 class F2Matrix(hooks.Shown):
-    """A linear map of bit strings.
+    """A linear map from bit strings to bit strings, both written as integers.
 
-    columns   the contribution of each bit of the argument, the lowest bit first
+    columns   the image of each bit of the argument, lowest bit first; tuple of integers, 0 or more
+    raises    LayoutError for columns of another kind
 
     >>> M = F2Matrix((1, 2, 4, 9))
     >>> M(0b1010), M.rank, str(M @ M) == str(F2Matrix((1, 2, 4, 8)))
@@ -55,7 +56,10 @@ class F2Matrix(hooks.Shown):
             raise wrong_kind("F2Matrix(columns): columns", columns, "a tuple of integers of 0 or more")
 
     def __call__(self, bits: int) -> int:
-        """The image of a bit string."""
+        """Return the image of a bit string: the XOR of the columns at its set bits.
+
+        raises   LayoutError if the argument is negative or has more bits than the matrix has columns
+        """
         value = as_integer(bits, "F2Matrix: bits")
         if value < 0 or value >> len(self.columns):
             raise LayoutError(
@@ -68,27 +72,30 @@ class F2Matrix(hooks.Shown):
         return out
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
-        """First the other, then this one."""
+        """Return the product of two matrices, which applies `other` first."""
         _require_matrix("F2Matrix @ other: other", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
     @property
     def height(self) -> int:
-        """Bits of the images."""
+        """Number of bits of the longest image."""
         return max((c.bit_length() for c in self.columns), default=0)
 
     @property
     def rank(self) -> int:
-        """Dimension of the images."""
+        """Rank: the dimension of the space of images."""
         return len(_eliminated(self.columns))
 
     def __str__(self) -> str:
-        """Rows of 0 and 1; row and column 0, which are of the lowest bits, first."""
+        """Return the rows of 0 and 1 as lines; row 0 and column 0 belong to the lowest bits."""
         return "\n".join(" ".join(str(c >> row & 1) for c in self.columns) for row in range(self.height))
 
 
 def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Leading bit -> (an image with that leading bit, the bits of the argument that have this image)."""
+    """Return a basis of the images by Gaussian elimination.
+
+    returns   leading bit -> (image with that leading bit, argument that has this image)
+    """
     basis: dict[int, tuple[int, int]] = {}
     for place, column in enumerate(columns):
         image, bits = _reduced(basis, column, 1 << place)
@@ -98,6 +105,7 @@ def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 
 def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[int, int]:
+    """Return an image and its argument after elimination of the leading bits of a basis."""
     for lead in sorted(basis, reverse=True):
         if image >> lead & 1:
             image, bits = image ^ basis[lead][0], bits ^ basis[lead][1]
@@ -105,18 +113,21 @@ def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[
 
 
 def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
+    """Return an argument that has the given image, or None if the image is not in the span of the basis."""
     rest, bits = _reduced(basis, image, 0)
     return None if rest else bits
 
 
-# --- to a matrix and back -----------------------------------------------------------------------------------
+# --- conversion to a matrix and back ------------------------------------------------------------------------
 
 
 def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) -> F2Matrix:
-    """The matrix of a layout or a swizzle.
+    """Return the matrix of a layout, a composed layout or a swizzle.
 
-    bits     of a swizzle's argument: as many as it touches where left out
-    raises   LayoutError where it is not linear, with an index that shows it
+    layout   extents are powers of two; without an offset
+    bits     number of bits of a swizzle's argument, up to 1024; None for as many as the swizzle reads or
+             changes
+    raises   LayoutError if the layout is not linear over F2, with an index that shows it
 
     >>> to_f2(Layout((4, 8), (8, 1))).columns
     (8, 16, 1, 2, 4)
@@ -136,11 +147,15 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
         touched = layout.base + layout.bits + abs(layout.shift)
         count = touched if bits is None else bits
         if layout.bits and count < touched:
-            raise LayoutError(f"to_f2: {layout} touches {touched} bits, more than {count}.")
+            raise LayoutError(
+                f"to_f2: {layout} reads or changes {touched} bits. Give bits = {touched} or more."
+            )
         return F2Matrix(tuple([layout(1 << place) for place in range(count)]))
     if isinstance(layout, ComposedLayout):
         if layout.offset != 0 or not isinstance(layout.inner, Swizzle):
-            raise LayoutError(f"to_f2: {layout} is no swizzle of a layout without an offset.")
+            raise LayoutError(
+                f"to_f2: {layout} has an offset or no swizzle. Give a swizzle of a layout at offset 0."
+            )
         outer = to_f2(layout.outer)
         inner = layout.inner
         width = max(outer.height, inner.base + inner.bits + abs(inner.shift))
@@ -155,10 +170,12 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
     columns: list[int] = []
     for extent, stride in zip(*layout.flat(), strict=True):
         if extent < 1 or extent & (extent - 1):
-            raise LayoutError(f"to_f2: {layout} has the extent {extent}, which is no power of two.")
+            raise LayoutError(f"to_f2: {layout} has the extent {extent}, which is not a power of two.")
         for place in range(extent.bit_length() - 1):
             if not isinstance(stride, F2) and (not isinstance(stride, int) or stride < 0):
-                raise LayoutError(f"to_f2: {layout} has the stride {stride}; offsets from 0 on are expected.")
+                raise LayoutError(
+                    f"to_f2: {layout} has the stride {stride}. Give a layout with offsets of 0 or more."
+                )
             columns.append(stride.at(1 << place).value if isinstance(stride, F2) else stride << place)
     if not layout.is_xor:
         _check_no_carry(layout, columns)
@@ -166,7 +183,10 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
 
 
 def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
-    """Sums are XORs exactly where no two columns share a bit."""
+    """Check that sums of the columns equal their XORs: no two columns share a bit.
+
+    raises   LayoutError with an index that shows a carry
+    """
     if not _share_a_bit(columns):
         return
     for i, first in enumerate(columns):
@@ -181,7 +201,7 @@ def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
 
 
 def _share_a_bit(columns: Iterable[int]) -> bool:
-    """Return whether two of the columns have a bit in common, so that their sum carries."""
+    """Return True if two of the columns have a bit in common, so that their sum carries."""
     union = 0
     for column in columns:
         if column & union:
@@ -191,11 +211,12 @@ def _share_a_bit(columns: Iterable[int]) -> bool:
 
 
 def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layout:
-    """The layout of a matrix.
+    """Return the layout of a matrix.
 
-    shape    extents 2**k with as many bits as the argument; None for the fewest modes
-    plain    integer strides where no XOR differs from a sum; else strides over F2 throughout
-    raises   LayoutError where the shape has another number of bits
+    matrix   F2Matrix
+    shape    extents, powers of two with as many bits as the argument; None for the fewest modes
+    plain    True for integer strides if sums equal XORs; False for strides over F2 in any case
+    raises   LayoutError if the shape has another number of bits
 
     >>> from_f2(F2Matrix((8, 16, 1, 2, 4)))
     Layout((4, 8), (8, 1))
@@ -208,26 +229,39 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
     if shape is None:
         return _merged(columns, as_integers)
     shape = as_int_tuple(shape, "from_f2(matrix, shape, plain): shape")
-    leaves, taken = [], 0
+    leaves, first = [], 0
     for extent in flatten(shape):
         bits = extent.bit_length() - 1
-        if extent < 1 or extent & (extent - 1) or taken + bits > len(columns):
-            raise LayoutError(f"from_f2: the shape {shape} does not have {len(columns)} bits.")
-        leaves.append(_merged(columns[taken : taken + bits], as_integers))
-        taken += bits
-    if taken != len(columns):
-        raise LayoutError(f"from_f2: the shape {shape} does not have {len(columns)} bits.")
+        if extent < 1 or extent & (extent - 1) or first + bits > len(columns):
+            raise _wrong_bits(shape, len(columns))
+        leaves.append(_merged(columns[first : first + bits], as_integers))
+        first += bits
+    if first != len(columns):
+        raise _wrong_bits(shape, len(columns))
     parts = ([x.shape for x in leaves], [x.stride for x in leaves])
-    return Layout._of(*[unflatten(part, shape) for part in parts])
+    return Layout._unchecked(*[unflatten(part, shape) for part in parts])
+
+
+def _wrong_bits(shape: Any, bits: int) -> LayoutError:
+    """Return the error for a shape that does not have as many bits as a matrix has columns."""
+    return LayoutError(
+        f"from_f2: shape {shape} does not have {bits} bits. Give powers of two whose product is 2**{bits}."
+    )
 
 
 def _require_matrix(what: str, matrix: Any) -> None:
+    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise."""
     if not isinstance(matrix, F2Matrix):
         raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
-    """The fewest modes: a column that is twice the one before it belongs to the same one."""
+    """Return the layout of columns with the fewest modes.
+
+    A column that is twice the one before it extends the mode of that one.
+
+    as_integers   True for integer strides, False for strides over F2
+    """
     shape: list[int] = []
     values: list[int] = []
     for place, column in enumerate(columns):
@@ -238,17 +272,17 @@ def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
             values.append(column)
     stride: list[Any] = [v if as_integers else F2(v) for v in values]
     if not shape:
-        return Layout._of(1, 0)
+        return Layout._unchecked(1, 0)
     if len(shape) == 1:
-        return Layout._of(shape[0], stride[0])
-    return Layout._of(tuple(shape), tuple(stride))
+        return Layout._unchecked(shape[0], stride[0])
+    return Layout._unchecked(tuple(shape), tuple(stride))
 
 
 def to_swizzle(matrix: F2Matrix) -> Swizzle:
-    """The swizzle of a matrix.
+    """Return the swizzle of a matrix.
 
-    raises   LayoutError where it is none: a swizzle XORs neighbouring bits into as many others, and
-             leaves the rest as they are
+    matrix   F2Matrix that XORs one field of bits with another and leaves all other bits
+    raises   LayoutError for any other matrix
 
     >>> to_swizzle(F2Matrix((1, 2, 5, 10)))
     Swizzle(2, 0, 2)
@@ -261,17 +295,18 @@ def to_swizzle(matrix: F2Matrix) -> Swizzle:
     shift = first - (extra[first].bit_length() - 1)
     bits = len(extra)
     if abs(shift) >= bits:
-        found = Swizzle(bits, min(first, first - shift), shift)
-        touched = found.base + found.bits + abs(found.shift)
-        if touched <= len(matrix.columns) and to_f2(found, len(matrix.columns)) == matrix:
-            return found
-    raise LayoutError(f"to_swizzle: no swizzle has the columns {matrix.columns}.")
+        swizzle = Swizzle(bits, min(first, first - shift), shift)
+        touched = swizzle.base + swizzle.bits + abs(swizzle.shift)
+        if touched <= len(matrix.columns) and to_f2(swizzle, len(matrix.columns)) == matrix:
+            return swizzle
+    raise LayoutError(f"to_swizzle: no swizzle has the columns {shown(matrix.columns)}.")
 
 
 def to_xor(layout: Layout | ComposedLayout) -> Layout:
-    """The same function with strides over F2, in the same shape.
+    """Return the layout of the same shape and offsets with strides over F2.
 
-    raises   LayoutError where it is not linear
+    layout   layout or composed layout that is linear over F2
+    raises   LayoutError for a layout that is not linear
 
     >>> print(to_xor(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8), (8, 1)))))
     (8,8):(F2(9),F2(1))
@@ -281,15 +316,18 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
 
 
 def _require_shape(what: str, layout: Any) -> None:
+    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise."""
     if not isinstance(layout, (Layout, ComposedLayout)):
         raise wrong_kind(what, layout, "a Layout or a ComposedLayout")
 
 
 def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
-    """The same function as a plain layout, or else as a swizzle of one.
+    """Return the layout of the same offsets with integer strides, if necessary after a swizzle.
 
-    shape    of the plain layout; None for that of `layout`
-    raises   LayoutError where no swizzle of a plain layout gives it
+    layout    layout or composed layout that is linear over F2
+    shape     shape of the result; None for the shape of `layout`
+    returns   Layout, or ComposedLayout with a swizzle
+    raises    LayoutError if no swizzle of a plain layout has these offsets, or if they have more than 64 bits
 
     >>> print(to_swizzled(Layout((8, 8), (F2(9), F2(1)))))
     S<3,0,3> o 0 o (8,8):(8,1)
@@ -315,21 +353,25 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
     for swizzle in candidates:
         if not _share_a_bit(map(swizzle, matrix.columns)):  # a swizzle is its own inverse
             outer = F2Matrix(tuple(map(swizzle, matrix.columns)))
-            found = from_f2(outer, layout.shape if shape is None else shape)
-            return found if swizzle.bits == 0 else ComposedLayout(swizzle, 0, found)
-    raise LayoutError(f"to_swizzled: {layout} is no swizzle of a layout with integer strides.")
+            plain = from_f2(outer, layout.shape if shape is None else shape)
+            return plain if swizzle.bits == 0 else ComposedLayout(swizzle, 0, plain)
+    raise LayoutError(
+        f"to_swizzled: no swizzle of a layout with integer strides has the offsets of {layout}."
+    )
 
 
-# --- the algebra; the public operations come here for layouts with strides over F2 --------------------------
+# --- the algebra: the public operations call these functions for layouts with strides over F2 ---------------
 
 
 def coalesce(layout: Layout) -> Layout:
-    """The same function of the index with the fewest modes."""
+    """Return the layout with the fewest modes that gives the same offset for each index."""
     return from_f2(to_f2(layout), plain=False)
 
 
 def composition(a: Layout, b: Layout) -> Layout:
-    """A o B, whose matrix is the product.
+    """Return A o B, whose matrix is the product of the matrices of A and B; see `algebra.composition`.
+
+    raises   LayoutError if A o B is not linear over F2
 
     >>> from cutegemm.layout import composition
     >>> L = Layout((8, 8), (F2(9), F2(1)))
@@ -345,61 +387,68 @@ def composition(a: Layout, b: Layout) -> Layout:
             left = F2Matrix((*left.columns, *_running_on(a, right.height - len(left.columns))))
     except LayoutError as error:
         raise LayoutError(
-            f"composition: A o B has no strides over F2, for A = {a} and B = {b}.\n  {error}"
+            f"composition: no strides over F2 are A o B for A = {a} and B = {b}.\n  {error}"
         ) from error
     return from_f2(left @ right, b.shape, plain=False)
 
 
 def _through(a: Layout, b: Layout) -> Layout:
-    """A o B of an A with integer strides, which need not be linear: its offsets decide."""
+    """Return A o B for an A with integer strides that may not be linear: the offsets decide.
+
+    raises   LayoutError if A o B is not linear, with an index that shows it
+    """
     if not a.is_integral:
-        raise LayoutError(f"{a} gives coordinates, which are not XORed.")
+        raise LayoutError(f"A = {a} returns coordinates, which are not XORed.")
     if a.size() == 0:
-        raise LayoutError(f"{a} is empty.")
+        raise LayoutError(f"A = {a} is empty.")
     if b.size() > MAX_TABLE:
-        raise LayoutError(f"The {b.size()} coordinates of B are too many to decide it by evaluating them.")
+        raise LayoutError(f"B has {b.size()} coordinates; at most {MAX_TABLE} are evaluated.")
     offsets = b.offsets()
     want = at_indices(a, offsets)
     columns = [int(want[1 << place]) for place in range(b.size().bit_length() - 1)]
-    found = from_f2(F2Matrix(tuple(columns)), b.shape, plain=False)
-    wrong = np.flatnonzero(found.offsets() != want)
+    linear = from_f2(F2Matrix(tuple(columns)), b.shape, plain=False)
+    wrong = np.flatnonzero(linear.offsets() != want)
     if len(wrong):
         i = int(wrong[0])
         raise LayoutError(
-            f"A(B({i})) = A({offsets[i]}) = {want[i]}, but the bits of {i} XOR to {found.offsets()[i]}."
+            f"A(B({i})) = A({offsets[i]}) = {want[i]}, but the offsets of its bits XOR to {linear.offsets()[i]}."
         )
-    return found
+    return linear
 
 
 def _running_on(layout: Layout, bits: int) -> list[int]:
-    """Columns past the end: a layout runs on along its last mode."""
+    """Return the columns for `bits` bits past the end of a layout, which continues along its last mode."""
     extent, stride = layout.flat()[0][-1], layout.flat()[1][-1]
     places = range(extent.bit_length() - 1, extent.bit_length() - 1 + bits)
     return [stride.at(1 << p).value if isinstance(stride, F2) else 0 for p in places]
 
 
 def complement(layout: Layout, total: int) -> Layout:
-    """The layout C with which every number below N is L(i) XOR C(j) once; N is a power of two of at least
-    `total` and past every offset of L."""
+    """Return the layout C such that every number below N is L(i) XOR C(j) exactly once.
+
+    N is the smallest power of two that is at least `total` and larger than every offset of L.
+
+    raises   LayoutError if L repeats an offset
+    """
     matrix = to_f2(layout)
     basis = _eliminated(matrix.columns)
     if len(basis) < sum(1 for c in matrix.columns if c):
-        raise LayoutError(f"complement: {layout} repeats an offset, so that nothing covers the rest once.")
+        raise LayoutError(f"complement: {layout} repeats an offset. Give a layout with distinct offsets.")
     width = max(matrix.height, (total - 1).bit_length())
     return from_f2(F2Matrix(tuple([1 << p for p in range(width) if p not in basis])), plain=False)
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """R with L(R(i)) == i, as long as the offsets 0, 1, 2, ... of L reach."""
+    """Return the layout R with L(R(i)) == i for the offsets i = 0, 1, 2, ... that L reaches without a gap."""
     basis = _eliminated(to_f2(layout).columns)
     columns: list[int] = []
-    while (found := _solve(basis, 1 << len(columns))) is not None:
-        columns.append(found)
+    while (index := _solve(basis, 1 << len(columns))) is not None:
+        columns.append(index)
     return from_f2(F2Matrix(tuple(columns)), plain=False)
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """The part from 0 on that two right inverses have in common, as far as it is linear."""
+    """Return the first part that two right inverses have in common, as far as it is linear."""
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
         if a != b:
@@ -409,27 +458,30 @@ def common(first: Layout, second: Layout) -> Layout:
 
 
 def _from_zero(layout: Layout) -> Iterator[int]:
-    """The columns of a layout, up to where it is not linear."""
-    taken = 0
+    """Yield the columns of a layout until it stops being linear."""
+    union = 0
     for extent, stride in zip(*layout.flat(), strict=True):
         for place in range(extent.bit_length() - 1):
             column = stride.at(1 << place).value if isinstance(stride, F2) else stride << place
-            if column & taken and not layout.is_xor:
+            if column & union and not layout.is_xor:
                 return
-            taken |= column
+            union |= column
             yield column
         if extent & (extent - 1):
             return
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """R with R(L(i)) == i for every index."""
+    """Return the layout R with R(L(i)) == i for every index i.
+
+    raises   LayoutError if L repeats an offset
+    """
     matrix = to_f2(layout)
     basis = _eliminated(matrix.columns)
     if len(basis) < len(matrix.columns):
-        raise LayoutError(f"left_inverse: {layout} has none: it repeats an offset.")
+        raise LayoutError(f"left_inverse: {layout} has no left inverse, because it repeats an offset.")
     whole = [*matrix.columns, *[1 << p for p in range(matrix.height) if p not in basis]]
-    all_of_it = _eliminated(whole)
-    kept = (1 << len(matrix.columns)) - 1
-    columns = [(_solve(all_of_it, 1 << p) or 0) & kept for p in range(matrix.height)]
+    full_basis = _eliminated(whole)
+    mask = (1 << len(matrix.columns)) - 1
+    columns = [(_solve(full_basis, 1 << p) or 0) & mask for p in range(matrix.height)]
     return from_f2(F2Matrix(tuple(columns)), plain=False)

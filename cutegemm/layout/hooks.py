@@ -1,7 +1,7 @@
 """Functions that the classes of lower modules call and higher modules provide.
 
-`Layout.parse` needs the parser, and a notebook's display of a layout needs the drawings; both are built on `Layout`.
-Each provider registers itself here, so that imports keep going one way.
+`Layout.parse` needs the parser, and the display of a layout in a notebook needs the drawings. Both are built on
+`Layout`. Each of them registers its function here, so that imports go in one direction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 
 class Hook:
-    """A function that is provided later.
+    """A function that is registered after the module that calls it is imported.
+
+    name   name for the error of a call before the registration
 
     >>> double = Hook("double")
     >>> double.register(lambda x: 2 * x)
@@ -24,11 +26,11 @@ class Hook:
         self._function: Callable[..., Any] | None = None
 
     def register(self, function: Callable[..., Any]) -> None:
-        """Provide the function."""
+        """Set the function that calls of this hook run."""
         self._function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the registered function.
+        """Call the registered function and return its result.
 
         raises   NotImplementedError if no function is registered
         """
@@ -38,14 +40,15 @@ class Hook:
 
 
 class Shown:
-    """The base of what a notebook shows as a drawing, or as text with more than its `str`."""
+    """Base class of objects that a notebook displays as a drawing or as a text with more than `str` has."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
         return str(notebook(self))
 
 
 composition = Hook("composition")  # (layout, layout) -> layout; registered by `cutegemm.layout`
 parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
-notebook = Hook("notebook")  # what is `Shown` -> HTML; registered by `cutegemm`
+notebook = Hook("notebook")  # an object of a subclass of `Shown` -> HTML; registered by `cutegemm`

@@ -1,7 +1,8 @@
 """Hierarchical integers: an integer, or a tuple of hierarchical integers.
 
-Shapes, coordinates and integer strides are hierarchical integers. `(4, (2, 3))` has rank 2, depth 2 and
-product 24. Coordinates run colexicographically: the leftmost leaf varies fastest.
+Shapes, coordinates and integer strides are hierarchical integers. `(4, (2, 3))` has rank 2 (two modes), depth 2
+and product 24. Its *leaves* are the integers 4, 2 and 3. Two values are *congruent* if they have the same
+hierarchy. Coordinates are counted colexicographically: the leftmost leaf varies fastest.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from cutegemm.errors import LayoutError
 IntTuple = Any  # int | tuple[IntTuple, ...]; a recursive alias costs more in the type checker than it gives
 
 
-# Bounds, so that no layout can be written whose coordinates do not fit into memory.
-MAX_DEPTH = 100  # of nested tuples; Python's own recursion ends at about three times this depth
-MAX_RANK = 1000  # modes that a coordinate has, or that `append` and `prepend` extend to
-_MAX_SHOWN = 200  # characters of a value in a message
+# These bounds keep every coordinate of a layout in memory.
+MAX_DEPTH = 100  # deepest nesting of tuples; Python's recursion limit allows about three times this depth
+MAX_RANK = 1000  # largest number of modes of a coordinate, and of what `append` and `prepend` return
+_MAX_SHOWN = 200  # longest text of a value in a message, in characters
 
 INTEGERS = "an integer or a tuple of integers"
 
@@ -41,11 +42,12 @@ def shown(value: Any) -> str:
 
 
 def wrong_kind(what: str, value: Any, expected: str, remedy: str = "") -> LayoutError:
-    """Return the error for an argument of the wrong kind.
+    """Return the LayoutError for an argument of the wrong kind.
 
     what       the call and the argument, such as "size(value, mode): mode"
+    value      the user's argument
     expected   what the argument may be, such as "an integer or a tuple of integers"
-    remedy     a sentence; by default advice for a layout: to pass its shape, or to check the order of the arguments
+    remedy     a sentence; by default, advice for a layout: pass its shape, or check the order of the arguments
 
     >>> print(wrong_kind("size(value, mode): mode", "a", "an integer"))
     size(value, mode): mode is 'a', a str; an integer is expected.
@@ -58,10 +60,11 @@ def wrong_kind(what: str, value: Any, expected: str, remedy: str = "") -> Layout
 
 
 def as_int_tuple(value: Any, what: str = "value") -> IntTuple:
-    """Return `value` with lists as tuples and integer scalars (also numpy's) as Python integers.
+    """Return `value` as a hierarchical integer: lists become tuples, numpy's integers become Python's.
 
     what     the call and the argument for messages, such as "size(value, mode): mode"
-    raises   LayoutError for a leaf of another type (also a layout), and for tuples nested more than 100 deep
+    raises   LayoutError for a leaf that is not an integer, for a layout, and for tuples nested more than 100
+             deep
 
     >>> as_int_tuple([4, (2, 3)])
     (4, (2, 3))
@@ -93,16 +96,20 @@ def as_integer(value: Any, what: str) -> int:
 
 
 def _holds_integers(value: Any, depth: int) -> bool:
-    """Whether it is a tuple of Python integers and such tuples, not too deep."""
+    """Return True if `value` is a tuple of Python integers and such tuples, nested at most 100 deep."""
     if type(value) is not tuple or depth > MAX_DEPTH:
         return False
-    for v in value:  # noqa: SIM110 - `all` of a generator takes three times as long
+    for v in value:  # noqa: SIM110 - `all` with a generator takes three times as long
         if type(v) is not int and not _holds_integers(v, depth + 1):
             return False
     return True
 
 
 def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
+    """Return `value` as a hierarchical integer; `depth` counts the tuples around it.
+
+    raises   _NotInteger for a leaf of another type, LayoutError for tuples nested too deep
+    """
     if type(value) is int:
         return value
     if isinstance(value, (tuple, list)):
@@ -115,7 +122,9 @@ def _as_int_tuple(value: Any, what: str, depth: int) -> IntTuple:
 
 
 def integer_of(value: Any) -> int | None:
-    """A Python integer, also of numpy's integer scalars; None for a value of another kind.
+    """Return `value` as a Python integer, or None for a value of another type.
+
+    Integers of numpy are accepted. A bool counts as another type.
 
     >>> integer_of(3), integer_of(True), integer_of("3")
     (3, None, None)
@@ -127,12 +136,16 @@ def integer_of(value: Any) -> int | None:
 
 
 def _check_depth(what: str, depth: int) -> None:
+    """Raise LayoutError if tuples are nested more than 100 deep."""
     if depth > MAX_DEPTH:
-        raise LayoutError(f"{what}: the tuples are nested more than {MAX_DEPTH} deep.")
+        raise LayoutError(f"{what}: tuples are nested more than {MAX_DEPTH} deep.")
 
 
 def as_tuples(value: Any, depth: int = 0) -> Any:
-    """`value` with lists as tuples; its leaves (None, layouts, integers) stay as they are.
+    """Return `value` with every list replaced by a tuple; leaves of any type stay as they are.
+
+    depth    nesting of the tuples around `value`
+    raises   LayoutError for tuples nested more than 100 deep
 
     >>> as_tuples([None, [2, 3]])
     (None, (2, 3))
@@ -145,7 +158,7 @@ def as_tuples(value: Any, depth: int = 0) -> Any:
 
 
 def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
-    """Whether a tuple holds a list, or is too deep to tell."""
+    """Return True if a tuple contains a list at any level, or is nested too deep to decide."""
     for v in value:  # noqa: SIM110 - see `_holds_integers`
         if type(v) is list or (type(v) is tuple and (depth > MAX_DEPTH or _holds_lists(v, depth + 1))):
             return True
@@ -153,7 +166,9 @@ def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
 
 
 def flatten(value: Any) -> tuple[Any, ...]:
-    """The leaves of a hierarchical value, left to right; a leaf by itself gives a tuple of one.
+    """Return the leaves of a hierarchical value as a flat tuple, from left to right.
+
+    value   a tuple of any leaves; a value that is not a tuple is its own only leaf
 
     >>> flatten((4, (2, 3)))
     (4, 2, 3)
@@ -170,9 +185,11 @@ def flatten(value: Any) -> tuple[Any, ...]:
 
 
 def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
-    """The leaves in the hierarchy of `profile`.
+    """Return a sequence of leaves arranged in the hierarchy of `profile`.
 
-    raises   LayoutError where the number of leaves differs from that of the profile
+    leaves    list or tuple, as long as `profile` has leaves
+    profile   hierarchical value; only its hierarchy counts
+    raises    LayoutError if the number of leaves differs from that of the profile
 
     >>> unflatten((4, 2, 3), (0, (0, 0)))
     (4, (2, 3))
@@ -183,21 +200,21 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
     count = len(flatten(profile))
     if len(leaves) != count:
         raise LayoutError(
-            f"unflatten: {len(leaves)} leaves {tuple(leaves)} do not fill the profile {profile}, "
-            f"which has {count}."
+            f"unflatten: {len(leaves)} leaves {tuple(leaves)} do not fill the profile {profile}, which has {count}. "
+            "Give one leaf for each leaf of the profile."
         )
     return refill(iter(leaves), profile)
 
 
 def refill(leaves: Iterator[Any], profile: Any) -> Any:
-    """As many leaves as a profile needs, in its hierarchy."""
+    """Return the next leaves of an iterator arranged in the hierarchy of `profile`."""
     if isinstance(profile, tuple):
         return tuple([refill(leaves, p) for p in profile])
     return next(leaves)
 
 
 def product(value: IntTuple) -> int:
-    """The product of all leaves; 1 for the empty tuple.
+    """Return the product of all leaves: the number of coordinates of a shape. The product of () is 1.
 
     >>> product((4, (2, 3)))
     24
@@ -213,7 +230,7 @@ def product(value: IntTuple) -> int:
 
 
 def product_each(value: IntTuple) -> IntTuple:
-    """The product of each mode.
+    """Return the product of each mode, as a flat tuple. An integer stays as it is.
 
     >>> product_each((4, (2, 3)))
     (4, 6)
@@ -223,7 +240,10 @@ def product_each(value: IntTuple) -> IntTuple:
 
 
 def inner_product(a: IntTuple, b: IntTuple) -> int:
-    """The sum of the products of the leaves of two congruent values.
+    """Return the sum of the products of corresponding leaves: the offset of a coordinate under strides.
+
+    a, b     congruent hierarchical integers
+    raises   LayoutError if `a` and `b` are not congruent
 
     >>> inner_product((1, (2, 3)), (10, (100, 1000)))
     3210
@@ -235,7 +255,7 @@ def inner_product(a: IntTuple, b: IntTuple) -> int:
 
 
 def is_congruent(a: Any, b: Any) -> bool:
-    """Whether `a` and `b` have the same hierarchy.
+    """Return True if `a` and `b` have the same hierarchy.
 
     >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent((1, 2), 3)
     (True, False)
@@ -247,7 +267,9 @@ def is_congruent(a: Any, b: Any) -> bool:
 
 
 def is_weakly_congruent(a: Any, b: Any) -> bool:
-    """Whether `b` refines `a`: the same hierarchy down to the leaves of `a`.
+    """Return True if `b` refines `a`: `b` has the hierarchy of `a`, and any hierarchy below each leaf of `a`.
+
+    A coordinate fits a shape if the coordinate is weakly congruent with the shape.
 
     >>> is_weakly_congruent(4, (5, 6)), is_weakly_congruent((5, 6), 4)
     (True, False)
@@ -262,7 +284,11 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
-    """`function` applied to the leaves of congruent values, in their hierarchy.
+    """Apply a function to corresponding leaves of congruent values, and return the results in the same hierarchy.
+
+    function   takes one leaf of each value
+    values     one or more congruent values; leaves may have any type
+    raises     LayoutError if the values are not congruent, or if no value is passed
 
     >>> transform_leaf(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
@@ -275,7 +301,7 @@ def transform_leaf(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
-    """`transform_leaf` of values that hold no lists."""
+    """Apply a function to corresponding leaves, as `transform_leaf` does, for values without lists."""
     first = values[0]
     if isinstance(first, tuple):
         if any(not isinstance(v, tuple) or len(v) != len(first) for v in values):
@@ -285,7 +311,10 @@ def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
-    """The compact strides of a shape: the product of the extents before each one, times `start`.
+    """Return the compact strides of a shape: each stride is the product of the extents to its left, times `start`.
+
+    shape   extents
+    start   integer, the stride of the first leaf
 
     >>> prefix_product((4, (2, 3)))
     (1, (4, 8))
@@ -300,12 +329,15 @@ def prefix_product(shape: IntTuple, start: int = 1) -> IntTuple:
 
 
 def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
-    """a / tiler rounded up, leaf by leaf; modes of `a` beyond those of the tiler stay as they are.
+    """Return `a` divided by `tiler` and rounded up, mode by mode: the number of tiles along each mode.
 
-    raises   LayoutError for a divisor that is not positive, or one with more modes than `a`
+    a        extents
+    tiler    positive tile sizes, for as many modes as `a` has or fewer; further modes of `a` stay as they are.
+             An integer for a nested mode divides the product of that mode
+    raises   LayoutError for a tile size that is not positive, or a tiler with more modes than `a`
 
-    >>> ceil_div((10, 7, 3), (4, 2))
-    (3, 4, 3)
+    >>> ceil_div((10, 7, 3), (4, 2)), ceil_div(((4, 3), 7), (8, 2))
+    ((3, 4, 3), (2, 4))
     """
     a, tiler = as_int_tuple(a, "ceil_div(a, tiler): a"), as_int_tuple(tiler, "ceil_div(a, tiler): tiler")
     if isinstance(tiler, tuple):
@@ -320,7 +352,12 @@ def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
 
 
 def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
-    """a rounded up to a multiple of b, leaf by leaf.
+    """Return `a` rounded up to a multiple of `b`, mode by mode.
+
+    a        extents
+    b        positive integers, for as many modes as `a` has or fewer; further modes of `a` stay as they are.
+             For a nested mode, an integer rounds the product of that mode
+    raises   LayoutError for an integer that is not positive, or a `b` with more modes than `a`
 
     >>> round_up((10, 7), (4, 2))
     (12, 8)
@@ -334,12 +371,14 @@ def round_up(a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
-    """The quotient of two shapes: the shape of `a` in units of `b` elements.
+    """Return the shape `a` counted in units of `b` elements.
 
-    Of two integers one must divide the other; the result is 1 where `b` is the larger. A tuple is consumed
-    mode by mode, from the left.
+    An integer `b` divides the modes of `a` from left to right: it divides the first mode, and the quotient that
+    is left divides the next. One of two extents must divide the other; the result is 1 if `b` is the larger.
 
-    raises   LayoutError where neither of two extents divides the other
+    a        extents
+    b        positive integer, or a tuple with one for each mode of `a`
+    raises   LayoutError if neither of two extents divides the other, or if the ranks differ
 
     >>> shape_div((12, 4), 6), shape_div((6, 2), (3, 4))
     ((2, 4), (2, 1))
@@ -365,7 +404,11 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def elem_less(a: IntTuple, b: IntTuple) -> bool:
-    """Whether every leaf of the coordinate `a` is less than that of `b`: the predicate of a ragged tile.
+    """Return True if every leaf of `a` is less than the corresponding leaf of `b`: the predicate of a ragged tile.
+
+    a        coordinate
+    b        extents, congruent with `a`
+    raises   LayoutError if `a` and `b` are not congruent
 
     >>> elem_less((3, 7), (4, 8)), elem_less((3, 8), (4, 8))
     (True, False)
@@ -388,14 +431,14 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
     Without a stride, an index past the product of `shape` continues along the last leaf, as in CuTe.
 
-    index    integer; or a tuple, which is converted mode by mode
-    shape    extents
-    stride   congruent with `shape`, all positive where the extent is not 1; each leaf is then
-             (index // stride) % extent, which inverts a compact layout. None for colexicographic order
-    returns  a coordinate congruent with `shape`
-    raises   LayoutError for an argument of another kind, a negative index into several leaves, hierarchies that do
-             not fit each other, and a stride of 0 or less
-    source   CuTe, `idx2crd`
+    index     integer; or a tuple, which is converted mode by mode
+    shape     extents
+    stride    congruent with `shape`, positive if the extent is not 1: each leaf of the result is (index //
+              stride) % extent, which inverts a compact layout. None for colexicographic order
+    returns   a coordinate congruent with `shape`
+    raises    LayoutError for an argument of another kind, a negative index, hierarchies that do not fit each
+              other, and a stride that is not positive
+    source    CuTe, `idx2crd`
 
     >>> idx2crd(13, (4, (2, 3)))
     (1, (1, 1))
@@ -415,6 +458,7 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
+    """Return the coordinate of a colexicographic index; see `idx2crd`."""
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")
@@ -427,6 +471,7 @@ def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
 
 
 def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
+    """Return the coordinate of an offset under strides; see `idx2crd`."""
     if isinstance(index, tuple):
         if not isinstance(shape, tuple) or len(index) != len(shape):
             raise LayoutError(
@@ -439,6 +484,7 @@ def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
 
 
 def _digit(index: int, extent: int, stride: int) -> int:
+    """Return (index // stride) % extent, one leaf of a coordinate."""
     if extent == 1:
         return 0
     if extent == 0:
@@ -452,6 +498,7 @@ def _digit(index: int, extent: int, stride: int) -> int:
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
+    """Return the leaves of the coordinate of an index, for a shape without hierarchy."""
     if index < 0 and len(extents) > 1:
         raise LayoutError(f"{_IDX2CRD}: index {shown(index)} into shape {extents} is negative. Count from 0.")
     out = []
@@ -468,7 +515,10 @@ def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
 
 
 def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
-    """The leaves of a coordinate that is weakly congruent to `shape`, each integer split over its mode.
+    """Return the leaves of a coordinate, with every integer split over the leaves of its mode.
+
+    coord    weakly congruent with `shape`: an integer for a mode counts its elements colexicographically
+    raises   LayoutError if the coordinate does not fit the shape, TypeError if a leaf is not an integer
 
     >>> flat_coord((1, 3), (4, (2, 3)))
     [1, 1, 1]
@@ -495,7 +545,7 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
 
 
 def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
-    """Return `flat_coord(coord, shape)`; its error names the call."""
+    """Return `flat_coord(coord, shape)`; an error begins with `call`, the call that the user made."""
     try:
         return flat_coord(coord, shape)
     except LayoutError as error:
@@ -503,9 +553,12 @@ def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
 
 
 def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
-    """The coordinate of `target` with the same colexicographic index as `coord` has in `shape`.
+    """Return the coordinate of `target` that has the colexicographic index of `coord` in `shape`.
 
-    raises   LayoutError where the two shapes differ in size
+    coord    coordinate of `shape`, or an index
+    shape    extents
+    target   extents of the same product
+    raises   LayoutError if the products of the two shapes differ
 
     >>> crd2crd((1, (1, 1)), (4, (2, 3)), (3, 8))
     (1, 4)
@@ -526,9 +579,11 @@ def crd2crd(coord: IntTuple, shape: IntTuple, target: IntTuple) -> IntTuple:
 
 
 def increment_coord(coord: IntTuple, shape: IntTuple) -> IntTuple:
-    """The next coordinate of `shape` in colexicographic order; after the last one comes the first.
+    """Return the next coordinate of `shape` in colexicographic order. After the last one comes the first.
 
-    raises   LayoutError for a coordinate outside the shape
+    coord    coordinate of `shape`
+    shape    extents
+    raises   LayoutError for a coordinate outside of the shape
 
     >>> increment_coord((3, 0), (4, 2))
     (0, 1)

@@ -1,6 +1,6 @@
 """Complement, right and left inverse, nullspace and common vectors of layouts.
 
-As in `algebra`, every result obeys the law that the docstring states.
+As in `algebra`, the docstring of an operation states its law, which every result obeys.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import coordinates, f2
-from cutegemm.layout.algebra import coalesced, from_flat, stands_still
+from cutegemm.layout.algebra import coalesce_leaves, from_flat, is_zero_stride
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, product, shown
-from cutegemm.layout.layout import Layout, _text
+from cutegemm.layout.layout import Layout, cute_text
 from cutegemm.layout.modes import get, require_layout
 from cutegemm.layout.stride import ScaledBasis
 from cutegemm.layout.tensor import Tensor
@@ -21,17 +21,18 @@ Mode = tuple[int, int, int]  # stride, index of the second element, extent
 
 
 def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
-    """The layout C of where copies of L may start without overlapping each other.
+    """Return the layout C of the starting offsets of copies of L that do not overlap.
 
-    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct; C increases, and repeats the period of
-    L, which is its last stride times extent, up to the size of the cotarget rounded up. Where each sorted stride of L
-    is a multiple of the period of the modes before it, the sums leave no gap; else (L is padded) some offsets belong
-    to no copy, as many as rounding down costs. A layout of coordinates is complemented mode by mode.
+    Law: the sums L(i) + C(j), over the distinct offsets of L, are distinct. C increases. It repeats the
+    *period* of L, its largest stride times extent, until the cotarget is covered. If each stride of L, in
+    ascending order, is a multiple of the period of the modes before it, the sums leave no gap. Otherwise L is
+    *padded*, and some offsets belong to no copy. A layout of coordinates is complemented mode by mode.
 
-    layout     offsets distinct but for modes of stride 0; strides not negative, and each sorted stride at least
-               the extent times stride before it
-    cotarget   an integer, a shape or a layout, of which the size counts; for coordinates their shape
-    raises     LayoutError where L has a negative stride or interleaved modes
+    layout     strides not negative; in ascending order, each stride other than 0 at least the stride times
+               extent before it
+    cotarget   size of the space to cover: an integer, or a shape or layout with that size. For a layout of
+               coordinates, the shape of the coordinates
+    raises     LayoutError if L has a negative stride or interleaved modes
     source     CuTe layout algebra, `complement`
 
     >>> complement(Layout(4, 2), 16)
@@ -46,37 +47,41 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
 
 
 def rest_of(tile: Layout, target: IntTuple) -> Layout:
-    """The complement of a tile in a shape: where the other tiles start.
+    """Return the complement of a tile in a shape: the starting offsets of the tiles.
 
-    raises   LayoutError where the tiles do not cover the shape: where the tile has no complement, or is padded
+    raises   LayoutError if the tiles do not cover the shape, because the tile has no complement or is padded
     """
     return _complement(tile, target, padded=False)
 
 
 def copies_of(block: Layout, count: int) -> Layout:
-    """The complement of a block, with room for `count` copies or more."""
+    """Return the complement of a block with at least `count` starting offsets, for the copies of the block."""
     total = block.size() * count
     if not block.is_integral or total == 0:
         return _complement(block, total, padded=True)
     shape, stride, _ = _gaps(block, total, padded=True)
-    room = 1  # for copies within a period
+    room = 1  # number of copies within a period
     for extent in shape[:-1]:
         room *= extent
     shape[-1] = max(shape[-1], -(-count // room))
-    return from_flat(*coalesced(shape, stride, keep_last=False))
+    return from_flat(*coalesce_leaves(shape, stride, keep_last=False))
 
 
 def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
+    """Return the complement of a layout in a space of the given shape.
+
+    padded   whether a padded layout is accepted
+    """
     total = product(target)
     if total < 0:
         raise LayoutError(
             f"complement(layout, cotarget): cotarget has {shown(total)} elements. Give extents of 0 or more."
         )
     if layout.size() == 0:
-        raise LayoutError(f"complement: {layout} is empty, it has no copies.")
+        raise LayoutError(f"complement: {layout} is empty, so it has no copies.")
     if layout.is_integral:
         shape, stride, _ = _gaps(layout, total, padded)
-        return from_flat(*coalesced(shape, stride, keep_last=False))
+        return from_flat(*coalesce_leaves(shape, stride, keep_last=False))
     if layout.is_xor:
         return f2.complement(layout, total)
     parts = {}
@@ -85,37 +90,43 @@ def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
             extent = product(get(target, path))
         except LayoutError:
             raise LayoutError(
-                f"complement: {layout} moves along {ScaledBasis(1, path)}, a mode that the cotarget {_text(target)} "
-                "does not have. Give an extent for each mode of the coordinate."
+                f"complement: {layout} moves along {ScaledBasis(1, path)}; the cotarget {cute_text(target)} "
+                "does not have that mode. Give an extent for each mode of the coordinate."
             ) from None
         shape, stride, period = _gaps(coordinates.along(layout, path), extent, padded)
-        merged = coalesced(shape, stride, keep_last=False)
-        part = from_flat(*merged) if merged[0] else Layout._of(1, period)
+        merged = coalesce_leaves(shape, stride, keep_last=False)
+        part = from_flat(*merged) if merged[0] else Layout._unchecked(1, period)
         parts[path] = coordinates.scaled(part, path)
     return coordinates.assembled(parts, target)
 
 
 def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int], int]:
-    """Extents and strides of the complement of a layout of offsets, not coalesced, and the period of the layout."""
+    """Return the complement of a layout of offsets, as extents and strides, and the period of the layout.
+
+    The extents and strides are not coalesced.
+
+    total    size of the space to cover
+    padded   whether strides may leave gaps
+    raises   LayoutError if the layout has no complement
+    """
     shape, stride, period = [], [], 1
     extents, strides = layout.flat()
     for d, s in sorted([(d, s) for s, d in zip(extents, strides, strict=True) if s != 1 and d != 0]):
         if d < 0:
             raise LayoutError(
-                f"complement: {layout} has the negative stride {d}; offsets from 0 on are expected. "
-                "Reverse that mode."
+                f"complement: {layout} has the negative stride {d}. Reverse that mode; offsets must be 0 or more."
             )
         if d < period:
             raise LayoutError(
                 f"complement: {layout} interleaves its modes:\n"
-                f"  the mode {s}:{d} starts before {period}, where the modes of smaller stride end.\n"
-                "  Each stride must be at least the extent times stride before it."
+                f"  the stride of mode {s}:{d} is below {period}, the period of the modes with smaller strides.\n"
+                "  In ascending order, each stride must be at least the extent times stride before it."
             )
         if d % period and not padded:
             raise LayoutError(
                 f"complement: tiles of {layout} do not cover all elements:\n"
-                f"  the mode {s}:{d} does not start at a multiple of {period}, where the modes of smaller "
-                "stride end.\n  Each stride must be a multiple of the extent times stride before it."
+                f"  the stride of mode {s}:{d} is not a multiple of {period}, the period of the modes with smaller "
+                "strides.\n  In ascending order, each stride must be a multiple of the extent times stride before it."
             )
         shape.append(d // period)
         stride.append(period)
@@ -126,17 +137,20 @@ def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
+    """Check that `layout` is a Layout with at least one coordinate; raise LayoutError otherwise."""
     require_layout(f"{operation}(layout): layout", layout)
     if 0 in layout.flat()[0]:
         raise LayoutError(f"{operation}: {layout} is empty.")
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """The layout R from the contiguous offsets (or the coordinates) of L to their indices.
+    """Return the layout R from the contiguous offsets 0, 1, 2, ... of L to their indices.
 
-    Law: L(R(i)) == i for every i < size(R). Where the offsets of L are distinct, R is as long as the modes
-    of strides 1, s, s*s', ... reach. Where L gives coordinates, L(R(c)) == c for every coordinate c of R.
+    Law: L(R(i)) == i for every i < size(R). R is as long as the modes with strides 1, s, s*s', ... reach, where
+    s, s', ... are the extents of these modes. If L returns coordinates, L(R(c)) == c for every coordinate c of
+    R.
 
+    layout   with at least one coordinate
     raises   LayoutError for an empty layout
     source   CuTe layout algebra, `right_inverse`
 
@@ -152,6 +166,7 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def _right_inverse(modes: list[Mode]) -> Layout:
+    """Return the right inverse of modes that are sorted by stride."""
     shape, stride, current = [], [], 1
     for d, start, s in modes:
         if d == current:
@@ -160,10 +175,11 @@ def _right_inverse(modes: list[Mode]) -> Layout:
             current *= s
         elif d > current:
             break
-    return from_flat(*coalesced(shape, stride, keep_last=False))
+    return from_flat(*coalesce_leaves(shape, stride, keep_last=False))
 
 
 def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layout]) -> Layout:
+    """Return the inverse of a layout by `invert`, mode by mode of the coordinate if it returns coordinates."""
     if layout.is_integral:
         return invert(sorted(_positions(layout)))
     by_path = modes_by_path(operation, layout)
@@ -171,17 +187,20 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
 
 
 def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
-    """(stride, index of the second element, extent) of each coalesced mode."""
+    """Return (stride, index of the second element, extent) for each coalesced mode."""
     out, start = [], 1
-    for s, d in zip(*coalesced(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
+    for s, d in zip(*coalesce_leaves(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
         out.append((d, start, s))
         start *= s
     return out
 
 
 def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list[Mode]]:
-    """The coalesced modes, sorted by stride: of a layout of offsets under the path (), of one of coordinates under
-    the path of each mode of the coordinate."""
+    """Return the coalesced modes of a layout, sorted by stride, for each path of a coordinate.
+
+    returns   path -> list of (stride, index of the second element, extent); a layout of offsets has the only
+              path ()
+    """
     if layout.is_integral:
         return {(): sorted(_positions(layout))}
     moving = [p for p in _positions(layout) if isinstance(p[0], ScaledBasis)]
@@ -192,13 +211,14 @@ def modes_by_path(operation: str, layout: Layout) -> dict[coordinates.Path, list
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """The layout R from each offset, or coordinate, of L back to its index.
+    """Return the layout R from each offset, or coordinate, of L back to its index.
 
-    Law: R(L(i)) == i for every i < size(L), where the offsets of L are distinct. Where modes of stride 0 repeat
-    offsets, R gives the first index of each: L(R(L(i))) == L(i).
+    Law: R(L(i)) == i for every i < size(L) if the offsets of L are distinct. If modes of stride 0 repeat
+    offsets, R returns the first index of each offset: L(R(L(i))) == L(i).
 
-    raises   LayoutError where L repeats an offset in another way, has a negative stride, or has sorted strides that
-             do not divide one another
+    layout   with at least one coordinate
+    raises   LayoutError if L repeats an offset in another way, has a negative stride, or has a stride that, in
+             ascending order, is not a multiple of the one before it
     source   CuTe layout algebra, `left_inverse`
 
     >>> left_inverse(Layout((4, 8), (1, 5)))
@@ -213,9 +233,10 @@ def left_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
+    """Return the left inverse of modes that are sorted by stride; `layout` is for messages."""
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:
-        return Layout._of(1, 0)
+        return Layout._unchecked(1, 0)
     shape, stride = [], []
     before, extent_before, start_before = 1, 1, 0
     for d, start, s in modes:
@@ -224,13 +245,13 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
                 f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
             )
             raise LayoutError(
-                f"left_inverse: {layout} has none: {reason}.\n"
-                "  Strides must not be negative, and each at least the extent times stride before it."
+                f"left_inverse: {layout} has no left inverse: {reason}.\n"
+                "  In ascending order, each stride must be at least the extent times stride before it."
             )
         if d % before:
             raise LayoutError(
-                f"left_inverse: {layout} has none with strides of its own: the stride {d} is no "
-                f"multiple of {before}.\n  Each sorted stride must be a multiple of the one before it."
+                f"left_inverse: no layout is a left inverse of {layout}: the stride {d} is not a multiple of "
+                f"{before}.\n  In ascending order, each stride must be a multiple of the one before it."
             )
         if d != before:
             shape.append(d // before)
@@ -238,13 +259,15 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
         before, extent_before, start_before = d, s, start
     shape.append(extent_before)
     stride.append(start_before)
-    return from_flat(*coalesced(shape, stride, keep_last=False))
+    return from_flat(*coalesce_leaves(shape, stride, keep_last=False))
 
 
 def nullspace(layout: Layout) -> Layout:
-    """The layout N of the modes of stride 0: indices at which L has the offset 0.
+    """Return the layout N of the indices that only modes of stride 0 reach, so that L is 0 there.
 
     Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
+
+    source   CuTe layout algebra, `nullspace`
 
     >>> nullspace(Layout((2, 3, 4), (0, 1, 0)))
     Layout((2, 4), (1, 6))
@@ -252,7 +275,7 @@ def nullspace(layout: Layout) -> Layout:
     require_layout("nullspace(layout): layout", layout)
     shape, stride, start = [], [], 1
     for s, d in zip(*layout.flat(), strict=True):
-        if stands_still(d):
+        if is_zero_stride(d):
             shape.append(s)
             stride.append(start)
         start *= s
@@ -260,11 +283,13 @@ def nullspace(layout: Layout) -> Layout:
 
 
 def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
-    """The indices over which A and B are both contiguous: the longest vector that one copy may move.
+    """Return the layout R of the indices that are contiguous in both A and B.
 
-    Law: A(R(i)) == B(R(i)) == i for every i < size(R). Of a layout of coordinates the result is 1:0.
+    One copy instruction may move a vector of that length. Law: A(R(i)) == B(R(i)) == i for every i < size(R).
+    If A or B returns coordinates, R is 1:0.
 
     a, b     layouts or tensors
+    source   CuTe layout algebra, `max_common_layout`
 
     >>> max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     Layout(8, 4)
@@ -273,13 +298,14 @@ def max_common_layout(a: Layout | Tensor, b: Layout | Tensor) -> Layout:
 
 
 def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
+    """Return `max_common_layout(a, b)`; messages begin with `call`."""
     layouts: list[Any] = [x.layout if isinstance(x, Tensor) else x for x in (a, b)]
     for name, layout in zip("ab", layouts, strict=True):
         require_layout(f"{call}: {name}", layout)
     shape, stride = [], []
     inverses = [right_inverse(x) for x in layouts]
     if any(x.is_coordinates for x in layouts):
-        return Layout._of(1, 0)
+        return Layout._unchecked(1, 0)
     if any(x.is_xor for x in layouts):
         return f2.common(*inverses)
     modes = [zip(*inverse.flat(), strict=True) for inverse in inverses]
@@ -294,7 +320,10 @@ def _common_layout(call: str, a: Layout | Tensor, b: Layout | Tensor) -> Layout:
 
 
 def max_common_vector(a: Layout | Tensor, b: Layout | Tensor) -> int:
-    """How many elements `max_common_layout` holds.
+    """Return the number of elements of `max_common_layout`.
+
+    a, b     layouts or tensors
+    source   CuTe layout algebra, `max_common_vector`
 
     >>> max_common_vector(Layout((4, 8), (1, 4)), Layout((4, 8), (1, 8)))
     4

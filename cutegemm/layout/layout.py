@@ -1,4 +1,4 @@
-"""Layout: a function from coordinates to offsets, written as a shape and congruent strides."""
+"""The class `Layout`: a function from coordinates to offsets, written as a shape and congruent strides."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 INT64_MAX = 2**63 - 1
 _CALL = "Layout(shape, stride)"
-# Past this many coordinates a question that only evaluating all of them answers is refused; 2**20 take 0.1 s.
-MAX_TABLE = 1 << 20
-MAX_OFFSETS = 1 << 28  # that `offsets` returns, 2 GiB of int64; MAX_TABLE of them if 64 bits are too few
+MAX_TABLE = 1 << 20  # largest number of coordinates that a decision evaluates; 2**20 take 0.1 s
+MAX_OFFSETS = 1 << 28  # longest int64 array that `offsets` returns, 2 GiB
 
 
 class Layout(hooks.Shown):
     """A function from coordinates to offsets: the sum of coordinate times stride over all leaves of the shape.
 
-    A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything
-    in between. An index past the end runs on along the last mode, as in CuTe, and a coordinate past its extent along
-    its own: `at` refuses both. Immutable and hashable.
+    A coordinate is an integer (the colexicographic index), a tuple as deep as the shape, or anything in
+    between. A call accepts coordinates past the shape, as in CuTe: an index continues along the last mode, and
+    a coordinate of a tuple along its own. `at` refuses both. A layout is immutable and hashable.
 
     shape    hierarchical extents, each 0 or more
-    stride   congruent with the shape: all integers (negative and zero too), all scaled basis vectors or all
-             strides over F2, where a 0 may stand among the others; None for the compact strides
-    raises   LayoutError for a negative extent, a stride that is not congruent, a leaf of another type, strides
-             of different kinds, and basis vectors of which one is a part of another, such as E(0) and E((0, 1))
+    stride   congruent with the shape; None for the compact strides, which start with 1.
+             Strides are all integers (also negative or zero), all scaled basis vectors, or all strides over F2;
+             0 may stand among any of them
+    raises   LayoutError for a negative extent, a stride that is not congruent with the shape, a leaf of another
+             type, strides of different kinds, and basis vectors that overlap, such as E(0) and E((0, 1))
     source   CuTe, `Layout`
 
     >>> L = Layout((4, (2, 3)), (6, (1, 2)))
@@ -72,8 +72,8 @@ class Layout(hooks.Shown):
         _set_flat(self, None)
 
     @staticmethod
-    def _of(shape: IntTuple, stride: Any) -> Layout:
-        """A layout from parts that are known to be valid."""
+    def _unchecked(shape: IntTuple, stride: Any) -> Layout:
+        """Return the layout of a shape and strides that are known to be valid."""
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,17 +82,20 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """A layout from parts of valid layouts, whose strides may be of different kinds."""
-        out = Layout._of(shape, stride)
+        """Return the layout of a shape and strides that come from valid layouts.
+
+        raises   LayoutError if the strides are of different kinds
+        """
+        out = Layout._unchecked(shape, stride)
         if not _integers(stride):
             _check_kinds(shape, stride, *out.flat())
         return out
 
     @staticmethod
     def parse(text: str) -> Layout | ComposedLayout:
-        """The layout that CuTe's notation describes.
+        """Return the layout that a text in CuTe's notation describes; see `parse`.
 
-        raises   LayoutError with a caret under the first character that does not fit
+        raises   LayoutError with a caret under the first character that is wrong
 
         >>> Layout.parse("((2,4),8):((1,16),2)")
         Layout(((2, 4), 8), ((1, 16), 2))
@@ -104,7 +107,7 @@ class Layout(hooks.Shown):
         raise AttributeError(f"Layout is immutable; {name} cannot be set")
 
     def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        """The extents and the strides of all leaves."""
+        """Return the extents of all leaves, and their strides, from left to right."""
         flat = self._flat
         if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
@@ -130,10 +133,10 @@ class Layout(hooks.Shown):
     def __str__(self) -> str:
         try:
             text = f"{self.shape}:{self.stride}"
-        except ValueError:  # an integer that is too long for Python to write
+        except ValueError:  # an integer that is too long for Python to print
             text = "S"
         if "S" in text or "F" in text:  # of ScaledBasis, F2
-            return f"{_text(self.shape)}:{_text(self.stride)}"
+            return f"{cute_text(self.shape)}:{cute_text(self.stride)}"
         return text.replace(" ", "").replace(",)", ")")
 
     __iter__ = None
@@ -142,16 +145,24 @@ class Layout(hooks.Shown):
         return len(self.shape) if isinstance(self.shape, tuple) else 1
 
     def __getitem__(self, mode: int) -> Layout:
-        """The layout of one mode."""
+        """Return the layout of one mode.
+
+        mode     index; a negative one counts from the end
+        raises   LayoutError for a mode that the layout does not have
+        """
         if not isinstance(self.shape, tuple):
             if mode in (0, -1):
                 return self
         elif isinstance(mode, int) and -len(self.shape) <= mode < len(self.shape):
-            return Layout._of(self.shape[mode], self.stride[mode])
-        raise LayoutError(f"the layout {self} of rank {len(self)} has no mode {mode!r}.")
+            return Layout._unchecked(self.shape[mode], self.stride[mode])
+        raise LayoutError(f"{self} of rank {len(self)} has no mode {shown(mode)}. Use 0 to {len(self) - 1}.")
 
     def __call__(self, *coord: Any) -> Any:
-        """The offset of a coordinate; where the coordinate holds None, the layout of those modes."""
+        """Return the offset of a coordinate, or a layout if the coordinate contains None.
+
+        coord     one coordinate, or its modes as separate arguments
+        returns   the offset; with None, the layout of the modes at None, without the offset of the others
+        """
         c = coord[0] if len(coord) == 1 else coord
         offset = _plain_offset(c, self)
         if offset is not None:
@@ -162,9 +173,10 @@ class Layout(hooks.Shown):
         return self.offset_of(c)
 
     def at(self, *coord: Any) -> Any:
-        """The offset of a coordinate that lies in the shape.
+        """Return the offset of a coordinate, and check that the coordinate lies in the shape.
 
-        raises   LayoutError for any other: `layout(*coord)` runs on past an extent, as CuTe's does
+        coord    one coordinate, or its modes as separate arguments
+        raises   LayoutError for a coordinate outside of the shape; the plain call `layout(*coord)` accepts it
 
         >>> L = Layout((4, 8))
         >>> L.at(3, 7), L.at(31), L(4, 8)
@@ -177,16 +189,22 @@ class Layout(hooks.Shown):
         c = as_tuples(coord[0] if len(coord) == 1 else coord)
         if has_none(c):
             raise LayoutError(
-                f"{self}.at({_text(c)}): None names no coordinate; call the layout for a slice."
+                f"{self}.at({cute_text(c)}): a coordinate with None is a slice. Call the layout to slice it."
             )
         wrong = [*_outside(c, self.shape)]
         if wrong:
-            where = _text(c)[1:-1] if isinstance(c, tuple) else _text(c)
+            where = cute_text(c)[1:-1] if isinstance(c, tuple) else cute_text(c)
             raise LayoutError(f"{self}.at({where}) lies outside: {', '.join(wrong)}.")
         return self.offset_of(c)
 
     def offset_of(self, coord: IntTuple) -> Any:
-        """The offset, or with coordinate strides the coordinate, of `coord`."""
+        """Return the offset of a coordinate without None; a layout of coordinates returns a coordinate.
+
+        raises   LayoutError if the coordinate does not fit the shape
+
+        >>> Layout((4, 8), (8, 1)).offset_of((1, 2))
+        10
+        """
         try:
             leaves = flat_coord(coord, self.shape)
         except LayoutError as error:
@@ -203,9 +221,10 @@ class Layout(hooks.Shown):
         return out.value if type(out) is F2 else out
 
     def with_shape(self, *shape: IntTuple) -> Layout:
-        """Return the same function of the index for coordinates of another shape.
+        """Return the layout that gives the same offset for each index, with coordinates of another shape.
 
-        shape    extents, or one tuple of them; a larger size than that of the layout runs on along its last mode
+        shape    extents, or one tuple of them; if their product is larger than the size, the last mode
+                 continues
         raises   LayoutError for a shape of another kind, or if no strides give these offsets in that shape
         source   CuTe, `Layout::with_shape`: the composition with the compact layout of the shape
 
@@ -216,46 +235,51 @@ class Layout(hooks.Shown):
         return reshaped
 
     def slice(self, coord: Any) -> tuple[Layout, Any]:
-        """The layout of the modes where `coord` holds None, and the offset that the others contribute.
+        """Return the layout of the modes where `coord` contains None, and the offset of the other modes.
+
+        coord    coordinate with None for each mode to keep
+        raises   LayoutError if the coordinate does not fit the shape, or for a layout with strides over F2
 
         >>> Layout((4, (2, 4)), (8, (1, 2))).slice((None, (1, None)))
         (Layout((4, 4), (8, 2)), 1)
         """
         if self.is_xor:
             raise LayoutError(
-                f"slice: {self} has strides over F2; the part of a fixed coordinate is XORed, not added.\n"
-                "  Evaluate it, or compose it with a layout of the coordinates that you want."
+                f"slice: {self} has strides over F2; the contribution of a fixed coordinate is XORed, not added.\n"
+                "  Evaluate the layout, or compose it with a layout of the coordinates that you want."
             )
         kept: list[tuple[IntTuple, Any]] = []
         offset = _slice(coord, self.shape, self.stride, kept, self)
         if coord is None:
             return self, offset
-        return Layout._of(tuple([k[0] for k in kept]), tuple([k[1] for k in kept])), offset
+        return Layout._unchecked(tuple([k[0] for k in kept]), tuple([k[1] for k in kept])), offset
 
     @property
     def is_integral(self) -> bool:
-        """Whether it gives offsets: every stride is an integer."""
-        return {*map(type, self.flat()[1])} <= {int}  # `all` of a generator takes three times as long
+        """True if the layout returns offsets: every stride is an integer."""
+        return {*map(type, self.flat()[1])} <= {int}  # `all` with a generator takes three times as long
 
     @property
     def is_coordinates(self) -> bool:
-        """Whether it gives coordinates: a stride is a scaled basis."""
+        """True if the layout returns coordinates: at least one stride is a scaled basis vector."""
         return ScaledBasis in {*map(type, self.flat()[1])}
 
     @property
     def is_xor(self) -> bool:
-        """Whether it has strides over F2."""
+        """True if the layout has strides over F2."""
         return _over_f2(self.stride)
 
     def size(self) -> int:
-        """How many coordinates it has."""
+        """Return the number of coordinates: the product of the extents."""
         return product(self.shape)
 
     def cosize(self) -> IntTuple:
-        """How many offsets it spans: 1 + the sum of (extent - 1) * |stride|, and 0 where it is empty.
+        """Return the number of offsets that the layout spans: 1 + the sum of (extent - 1) * |stride|.
 
-        With coordinate strides, the span of each mode of the coordinate; with strides over F2, one more than the
-        largest offset.
+        An empty layout spans 0 offsets.
+
+        returns   an integer; for a layout of coordinates the span of each mode of the coordinate; for strides
+                  over F2 one more than the largest offset
 
         >>> Layout((4, 8), (8, 1)).cosize(), Layout((4, 2), (-1, 4)).cosize()
         (32, 8)
@@ -273,7 +297,10 @@ class Layout(hooks.Shown):
         return map_leaves(lambda r: r + 1, reach)
 
     def _check_size(self) -> None:
-        """Check that all offsets fit into memory."""
+        """Check that a table of all offsets fits into memory.
+
+        raises   LayoutError for more than 2**28 coordinates, or 2**20 if the offsets do not fit 64 bits
+        """
         most = MAX_OFFSETS if all(reach <= INT64_MAX for reach in flatten(self.cosize())) else MAX_TABLE
         if self.size() > most:
             raise LayoutError(
@@ -282,10 +309,11 @@ class Layout(hooks.Shown):
             )
 
     def offsets(self) -> np.ndarray:
-        """Every offset in colexicographic order.
+        """Return the offset of every coordinate in colexicographic order.
 
-        returns   int64 array of `size()` elements, an object array of Python integers where 64 bits are too few;
-                  with coordinate strides an array (size, leaves of the coordinate)
+        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
+                  of coordinates an array (size, leaves of the coordinate)
+        raises    LayoutError for more than 2**28 coordinates, or 2**20 if the offsets do not fit 64 bits
 
         >>> Layout((2, 3), (3, 1)).offsets()
         array([0, 3, 1, 4, 2, 5])
@@ -317,6 +345,7 @@ _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shap
 
 
 def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """Return the offsets of a layout with integer strides in colexicographic order."""
     if 0 in extents:
         return np.zeros(0, np.int64)
     reach = sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
@@ -329,9 +358,10 @@ def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """The offsets of an integral layout at many indices; past the end they run on along its last mode.
+    """Return the offsets of a layout with integer strides at many indices, also past its end.
 
-    returns   int64, or Python integers where 64 bits might not hold them
+    indices   integer array
+    returns   array of the same shape: int64, or Python integers if 64 bits may be too few
     """
     extents, strides = layout.flat()
     furthest = int(abs(indices).max()) if indices.size else 0
@@ -345,10 +375,10 @@ def at_indices(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
-    """Whether shape and stride are valid as they stand: congruent tuples of Python integers."""
+    """Return True if shape and stride are congruent tuples of Python integers with no negative extent."""
     if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
         return type(shape) is int and type(stride) is int and shape >= 0
-    mode = 0  # counted by hand: `zip` takes half as long again
+    mode = 0  # counted by hand, because `zip` takes 1.5 times as long
     for s in shape:
         d = stride[mode]
         mode += 1  # noqa: SIM113
@@ -361,18 +391,23 @@ def _is_plain(shape: Any, stride: Any, depth: int = 0) -> bool:
 
 
 def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
-    """Shape and stride as Python integers and tuples, with compact strides in place of None."""
+    """Return shape and stride as tuples of Python integers, with compact strides in place of None.
+
+    raises   LayoutError as `Layout` does
+    """
     shape = as_int_tuple(shape, f"{_CALL}: shape")
     extents = flatten(shape)
     for extent in extents:
         if extent < 0:
-            raise LayoutError(f"Layout: the shape {_text(shape)} has the negative extent {extent}.")
+            raise LayoutError(
+                f"Layout: the shape {cute_text(shape)} has the negative extent {extent}. Give 0 or more."
+            )
     if stride is None:
         return shape, unflatten(_compact(extents), shape)
     stride = _as_stride(stride)
     if not is_congruent(shape, stride):
         raise LayoutError(
-            f"Layout: the stride {_text(stride)} is not congruent with the shape {_text(shape)}. "
+            f"Layout: the stride {cute_text(stride)} is not congruent with the shape {cute_text(shape)}. "
             "Give one stride for each extent, in the same hierarchy."
         )
     strides = flatten(stride)
@@ -381,7 +416,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
 
 
 def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
-    """What is negative in a coordinate, or not below its extent; nothing of one that does not fit the shape."""
+    """Yield what is wrong with each leaf of a coordinate that is negative or not below its extent."""
     if type(coord) is int and not 0 <= coord < product(shape):
         yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
     elif isinstance(coord, tuple) and isinstance(shape, tuple):
@@ -390,7 +425,7 @@ def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
 
 
 def _plain_offset(coord: Any, layout: Layout) -> int | None:
-    """The offset where coordinate and strides are plain integers that fit; None for `offset_of` to decide."""
+    """Return the offset if coordinate and strides are integers that fit each other; else None."""
     if type(coord) is tuple:
         return _dot(coord, layout.shape, layout.stride)
     if type(coord) is not int or coord < 0:
@@ -411,6 +446,7 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
+    """Return the offset of a tuple under integer strides, or None if `offset_of` has to decide."""
     if type(shape) is not tuple or len(coord) != len(shape):
         return None
     out = 0
@@ -418,7 +454,7 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
         if type(c) is int and type(d) is int:
             out += c * d
         else:
-            part = _dot(c, s, d) if type(c) is tuple else _plain_offset(c, Layout._of(s, d))
+            part = _dot(c, s, d) if type(c) is tuple else _plain_offset(c, Layout._unchecked(s, d))
             if part is None:
                 return None
             out += part
@@ -426,18 +462,22 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
+    """Return the offsets of a layout with strides over F2 in colexicographic order."""
     modes = [(s, d.value if type(d) is F2 else 0) for s, d in zip(extents, strides, strict=True)]
     dtype: Any = np.int64 if all(d * s <= INT64_MAX for s, d in modes) else object
     out = np.zeros(1, dtype=dtype)
     for s, d in modes:
-        for place in range(s.bit_length() - 1):  # each bit of the coordinate doubles the table
+        for place in range(s.bit_length() - 1):  # every bit of the coordinate doubles the table
             out = np.concatenate([out, out ^ (d << place)])
     return out
 
 
 def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
-    """The largest offset of strides over F2: the largest element of the span of the contributions of all bits."""
-    basis: dict[int, int] = {}  # by the leading bit
+    """Return the largest offset of a layout with strides over F2.
+
+    It is the largest element of the span of the contributions of all bits, found by Gaussian elimination.
+    """
+    basis: dict[int, int] = {}  # leading bit -> column with that leading bit
     for s, d in zip(extents, strides, strict=True):
         for place in range(s.bit_length() - 1 if type(d) is F2 else 0):
             column = d.value << place
@@ -452,17 +492,17 @@ def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
 
 
 def _over_f2(stride: Any) -> bool:
-    """Whether a stride over F2 is among these."""
+    """Return True if a hierarchical stride contains a stride over F2."""
     if type(stride) is not tuple:
         return type(stride) is F2
-    for d in stride:  # noqa: SIM110 - `any` of a generator takes three times as long
+    for d in stride:  # noqa: SIM110 - `any` with a generator takes three times as long
         if type(d) is not int and _over_f2(d):
             return True
     return False
 
 
 def _integers(stride: Any) -> bool:
-    """Whether these are integers throughout."""
+    """Return True if a hierarchical stride contains only Python integers."""
     if type(stride) is not tuple:
         return type(stride) is int
     for d in stride:  # noqa: SIM110 - see `_over_f2`
@@ -472,7 +512,7 @@ def _integers(stride: Any) -> bool:
 
 
 def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """The rules of strides that are not all integers."""
+    """Check the rules for strides that are not all integers; raise LayoutError if one is broken."""
     kinds = {*map(type, strides)}
     if F2 in kinds:
         _check_xor(shape, stride, extents, strides)
@@ -483,48 +523,55 @@ def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides
 def _check_coordinates(
     shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]
 ) -> None:
-    """A layout gives coordinates or offsets, not both; and no mode of the coordinate is a number and a tuple."""
+    """Check that a layout with basis vectors returns only coordinates, and that no mode lies within another.
+
+    raises   LayoutError for an integer stride other than 0, or if one basis vector lies within the mode of
+             another
+    """
     paths = set()
     for s, d in zip(extents, strides, strict=True):
         if type(d) is ScaledBasis:
             paths.add(d.mode)
         elif d != 0 and s != 1:
             raise LayoutError(
-                f"Layout: {_text(shape)}:{_text(stride)} mixes coordinates with offsets: its stride {d} is an "
-                "integer, others are basis vectors.\n  Give every mode a basis vector, or 0."
+                f"Layout: {cute_text(shape)}:{cute_text(stride)} mixes coordinates with offsets: its stride {d} is an "
+                "integer, others are basis vectors.\n  Give every mode a basis vector or 0."
             )
-    in_order = sorted(paths)  # so that a path comes right before the paths that begin with it
+    in_order = sorted(paths)  # a path comes directly before the paths that begin with it
     for path, following in pairwise(in_order):
         if following[: len(path)] == path:
             raise LayoutError(
-                f"Layout: {_text(shape)}:{_text(stride)} moves along {ScaledBasis(1, path)} and along "
-                f"{ScaledBasis(1, following)}, a part of that mode. Give both the same path."
+                f"Layout: {cute_text(shape)}:{cute_text(stride)} moves along {ScaledBasis(1, path)} and along "
+                f"{ScaledBasis(1, following)}, which lies within that mode. Give both the same path."
             )
 
 
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Strides over F2 stand with each other and 0 alone, on extents whose coordinates are strings of bits."""
+    """Check that strides over F2 stand only with each other and 0, and that every extent is a power of two.
+
+    raises   LayoutError if a rule is broken, or for more than 2**1024 coordinates
+    """
     for extent, d in zip(extents, strides, strict=True):
         if extent < 1 or extent & (extent - 1):
-            rule = f"the extent {extent} is no power of two"
+            rule = f"the extent {extent} is not a power of two"
         elif type(d) is not F2 and d != 0:
-            rule = f"the stride {d} is none"
+            rule = f"the stride {d} is not over F2"
         else:
             continue
         raise LayoutError(
-            f"Layout: {_text(shape)}:{_text(stride)} has strides over F2, but {rule}.\n"
-            "  Give every mode such a stride, or 0, and a power of two for an extent."
+            f"Layout: {cute_text(shape)}:{cute_text(stride)} has strides over F2, but {rule}.\n"
+            "  Give every mode a stride over F2 or 0, and a power of two for an extent."
         )
     bits = sum([extent.bit_length() - 1 for extent in extents])
     if bits > MAX_F2_BITS:
         raise LayoutError(
-            f"Layout: {_text(shape)}:{_text(stride)} has strides over F2 and 2**{bits} coordinates. "
+            f"Layout: {cute_text(shape)}:{cute_text(stride)} has strides over F2 and 2**{bits} coordinates. "
             f"Use at most 2**{MAX_F2_BITS}."
         )
 
 
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Colexicographic strides; 0 for an extent of 1, as in CuTe."""
+    """Return the colexicographic strides of a flat shape; as in CuTe, the stride of an extent of 1 is 0."""
     out, running = [], 1
     for s in extents:
         out.append(0 if s == 1 else running)
@@ -533,6 +580,7 @@ def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _as_stride(stride: Any) -> Any:
+    """Return a hierarchical stride with lists as tuples and numpy's integers as Python's."""
     if type(stride) is int or isinstance(stride, (ScaledBasis, F2)):
         return stride
     if isinstance(stride, (tuple, list)):
@@ -544,29 +592,30 @@ def _as_stride(stride: Any) -> Any:
     return as_int_tuple(stride, f"{_CALL}: stride")
 
 
-def _text(value: Any) -> str:
-    """CuTe's notation of a hierarchical value: no spaces, no trailing comma; `_` for None."""
+def cute_text(value: Any) -> str:
+    """Return a hierarchical value in CuTe's notation: no spaces, no trailing comma, and `_` for None."""
     try:
         if isinstance(value, tuple):
             text = str(value)
             if text.lower() == text.upper():  # no letters: integers alone
                 return text.replace(" ", "").replace(",)", ")")
-            return "(" + ",".join([_text(v) for v in value]) + ")"
+            return "(" + ",".join([cute_text(v) for v in value]) + ")"
         return "_" if value is None else str(value)
-    except ValueError:  # Python writes integers up to some length only
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
         if isinstance(value, tuple):
-            return "(" + ",".join([_text(v) for v in value]) + ")"
+            return "(" + ",".join([cute_text(v) for v in value]) + ")"
         return f"<an integer of {value.bit_length()} bits>"
 
 
 def has_none(coord: Any) -> bool:
-    """Whether a coordinate holds a None, which stands for a whole mode."""
+    """Return True if a coordinate contains None, which stands for a whole mode."""
     if coord is None:
         return True
     return isinstance(coord, tuple) and any(has_none(c) for c in coord)
 
 
 def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, Any]], whole: Layout) -> Any:
+    """Append the modes of `coord` at None to `kept`, and return the offset of the others; see `Layout.slice`."""
     if coord is None:
         kept.append((shape, stride))
         return 0
@@ -574,21 +623,27 @@ def _slice(coord: Any, shape: IntTuple, stride: Any, kept: list[tuple[IntTuple, 
         coord = tuple(coord)
     if isinstance(coord, tuple):
         if not isinstance(shape, tuple) or len(coord) != len(shape):
-            raise LayoutError(f"slice: the coordinate {_text(coord)} does not fit {_text(shape)} in {whole}.")
+            raise LayoutError(
+                f"slice: coordinate {cute_text(coord)} does not fit {cute_text(shape)} in {whole}. "
+                "Give one entry for each mode."
+            )
         offset: Any = 0
         for c, s, d in zip(coord, shape, stride, strict=True):
             offset = add(offset, _slice(c, s, d, kept, whole))
         return offset
-    return Layout._of(shape, stride).offset_of(coord)
+    return Layout._unchecked(shape, stride).offset_of(coord)
 
 
 def concatenate(layouts: Iterable[Layout]) -> Layout:
-    """The layout whose modes are `layouts`."""
+    """Return the layout whose modes are the given layouts.
+
+    raises   LayoutError if their strides are of different kinds
+    """
     parts = tuple(layouts)
     return Layout._joined(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
 
 
-def gathered(parts: Iterable[Layout]) -> Layout:
-    """The layout whose modes are parts of one layout, so that their strides are of one kind."""
+def regroup(parts: Iterable[Layout]) -> Layout:
+    """Return the layout whose modes are `parts` of one layout, so that their strides are of one kind."""
     parts = tuple(parts)
-    return Layout._of(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))
+    return Layout._unchecked(tuple([p.shape for p in parts]), tuple([p.stride for p in parts]))

@@ -1,4 +1,4 @@
-"""Modes: size, rank, selection, grouping, extension and slicing of layouts and hierarchical values."""
+"""Size, rank, selection, grouping, extension and slicing of the modes of layouts and hierarchical values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutegemm.layout.inttuple import (
     shown,
     wrong_kind,
 )
-from cutegemm.layout.layout import Layout, _text, has_none
+from cutegemm.layout.layout import Layout, cute_text, has_none
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
 
@@ -30,10 +30,11 @@ _CRD2IDX = "crd2idx(coord, layout)"
 def on_layout(what: str, function: Callable[..., Layout], value: Any, *args: Any) -> Any:
     """Apply `function` to a layout, to the outer layout of a composed one, or to the layout of a tensor.
 
-    what     the call and the argument for messages, such as "coalesce(layout, target_profile): layout"
-    args     further arguments of `function`
-    returns  a value of the kind of `value`
-    raises   LayoutError for a value of another kind
+    what       the call and the argument for messages, such as "coalesce(layout, target_profile): layout"
+    function   from a Layout to a Layout
+    args       further arguments of `function`
+    returns    a value of the kind of `value`
+    raises     LayoutError for a value of another kind
     """
     if type(value) is Layout:
         return function(value, *args)
@@ -64,7 +65,7 @@ def _shape_of(call: str, value: Any) -> IntTuple:
 
 
 def is_congruent(a: Any, b: Any) -> bool:
-    """Whether two layouts, tensors or hierarchical values have the same hierarchy.
+    """Return True if two layouts, tensors or hierarchical values have the same hierarchy.
 
     >>> is_congruent((1, (2, 3)), (4, (5, 6))), is_congruent(Layout((4, 8)), Layout(32))
     (True, False)
@@ -73,7 +74,9 @@ def is_congruent(a: Any, b: Any) -> bool:
 
 
 def is_weakly_congruent(a: Any, b: Any) -> bool:
-    """Whether `b` refines `a`: the same hierarchy down to the leaves of `a`.
+    """Return True if `b` refines `a`: `b` has the hierarchy of `a`, and any hierarchy below each leaf of `a`.
+
+    a, b   layouts, tensors or hierarchical values
 
     >>> is_weakly_congruent(4, Layout((5, 6))), is_weakly_congruent((5, 6), 4)
     (True, False)
@@ -82,10 +85,12 @@ def is_weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def _profile_of(value: Any) -> Any:
+    """Return the shape of a layout or tensor, or a hierarchical value with lists as tuples."""
     return value.shape if isinstance(value, _WITH_LAYOUT) else as_tuples(value)
 
 
 def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a mode as a path of indices; raise LayoutError for a mode of another kind."""
     path = tuple(mode) if isinstance(mode, (list, tuple)) else (mode,)
     if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
         raise wrong_kind(f"{call}: mode", mode, "an integer or a list of integers")
@@ -93,19 +98,26 @@ def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _walk(call: str, value: Any, path: Sequence[int]) -> Any:
-    """Return the part of a hierarchical value that a path of mode indices leads to."""
+    """Return the part of a hierarchical value that a path of mode indices leads to.
+
+    raises   LayoutError for an index of a mode that does not exist
+    """
     for m in path:
         here = value if isinstance(value, tuple) else (value,)
         if not 0 <= m < len(here):
             raise LayoutError(
-                f"{call}: {_text(value)} of rank {len(here)} has no mode {shown(m)}. Use 0 to {len(here) - 1}."
+                f"{call}: {cute_text(value)} of rank {len(here)} has no mode {shown(m)}. Use 0 to {len(here) - 1}."
             )
         value = here[m]
     return value
 
 
 def size(value: Any, mode: Sequence[int] = ()) -> int:
-    """How many coordinates a layout or a shape has, or one of its modes.
+    """Return the number of coordinates of a layout, tensor or shape, or of one of its modes.
+
+    mode     index or path of indices from the outermost mode inwards; () for the whole value
+    raises   LayoutError for a mode that does not exist
+    source   CuTe, `size`
 
     >>> size(Layout((4, (2, 3)))), size((4, (2, 3)), mode=[1, 0])
     (24, 2)
@@ -115,7 +127,12 @@ def size(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
-    """How many offsets a layout, or one of its modes, spans; see `Layout.cosize`.
+    """Return the number of offsets that a layout, or one of its modes, spans; see `Layout.cosize`.
+
+    value    layout, composed layout or tensor
+    mode     index or path of indices; () for the whole layout
+    raises   LayoutError for a mode that does not exist
+    source   CuTe, `cosize`
 
     >>> cosize(Layout((4, 8), (8, 1)), mode=[0])
     25
@@ -129,7 +146,11 @@ def cosize(value: AnyLayout | Tensor, mode: Sequence[int] = ()) -> Any:
 
 
 def rank(value: Any, mode: Sequence[int] = ()) -> int:
-    """How many modes a layout, a hierarchical value, or one of its modes has; an integer has 1.
+    """Return the number of modes of a layout, a tensor or a hierarchical value. An integer has rank 1.
+
+    mode     index or path of indices; () for the whole value
+    raises   LayoutError for a mode that does not exist
+    source   CuTe, `rank`
 
     >>> rank(Layout((4, (2, 3)))), rank(7)
     (2, 1)
@@ -140,7 +161,11 @@ def rank(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def depth(value: Any, mode: Sequence[int] = ()) -> int:
-    """How deep the hierarchy is: 0 for an integer.
+    """Return the depth of the hierarchy of a layout, a tensor or a hierarchical value. An integer has depth 0.
+
+    mode     index or path of indices; () for the whole value
+    raises   LayoutError for a mode that does not exist
+    source   CuTe, `depth`
 
     >>> depth((4, (2, 3))), depth(7)
     (2, 0)
@@ -151,16 +176,26 @@ def depth(value: Any, mode: Sequence[int] = ()) -> int:
 
 
 def shape(value: Any, mode: int | Sequence[int] | None = None) -> IntTuple:
-    """The shape of a layout, or of one of its modes."""
+    """Return the shape of a layout or tensor, or of one of its modes.
+
+    mode     index or path of indices; None for the whole shape
+    raises   LayoutError for a mode that does not exist
+
+    >>> shape(Layout((4, (2, 3)))), shape(Layout((4, (2, 3))), 1)
+    ((4, (2, 3)), (2, 3))
+    """
     call = "shape(value, mode)"
     path = () if mode is None else _path(call, mode)
     return _walk(call, _shape_of(call, value), path)
 
 
 def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
-    """One mode of a layout or a hierarchical value; a list of numbers is a path from the outside in.
+    """Return one mode of a layout, tensor or hierarchical value.
 
-    raises   LayoutError for a mode that it does not have
+    mode      index or path of indices from the outermost mode inwards; () for the whole value
+    returns   a value of the kind of `value`
+    raises    LayoutError for a mode that does not exist
+    source    CuTe, `get`
 
     >>> get(Layout((4, (8, 3))), mode=[1, 0])
     Layout(8, 4)
@@ -168,14 +203,19 @@ def get(value: Any, mode: int | Sequence[int] = ()) -> Any:
     call = "get(value, mode)"
     path = _path(call, mode)
     if isinstance(value, Layout):
-        return Layout._of(_walk(call, value.shape, path), _walk(call, value.stride, path))
+        return Layout._unchecked(_walk(call, value.shape, path), _walk(call, value.stride, path))
     if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(call, get, value, path)
     return _walk(call, as_tuples(value), path)
 
 
 def select(value: T, mode: Sequence[int]) -> T:
-    """Several modes, in the given order.
+    """Return several modes of a layout, tensor or hierarchical value, in the given order.
+
+    mode      list of indices
+    returns   a value of the kind of `value`
+    raises    LayoutError for a mode that does not exist
+    source    CuTe, `select`
 
     >>> select(Layout((4, 8, 3)), mode=[2, 0])
     Layout((3, 4), (32, 1))
@@ -191,11 +231,14 @@ def select(value: T, mode: Sequence[int]) -> T:
 
 
 def _both(function: Callable[[Any], Any], layout: Layout) -> Layout:
-    return Layout._of(function(layout.shape), function(layout.stride))
+    """Return the layout with `function` applied to its shape and to its stride."""
+    return Layout._unchecked(function(layout.shape), function(layout.stride))
 
 
 def flatten(value: Any) -> Any:
-    """A layout or a hierarchical value with all leaves side by side.
+    """Return a layout, tensor or hierarchical value with all leaves as modes. An integer stays as it is.
+
+    source   CuTe, `flatten`
 
     >>> flatten(Layout((4, (2, 3))))
     Layout((4, 2, 3), (1, 4, 8))
@@ -211,9 +254,12 @@ def flatten(value: Any) -> Any:
 
 
 def group_modes(value: T, begin: int, end: int | None = None) -> T:
-    """The modes from `begin` up to `end` (to the last, where it is left out) as one mode.
+    """Return a layout, tensor or hierarchical value with the modes from `begin` to `end` - 1 as one mode.
 
-    raises   LayoutError where the range is empty or leaves the modes
+    begin    index of the first mode of the group
+    end      index after the last mode of the group; None for all modes from `begin` on
+    raises   LayoutError if the range is empty or exceeds the modes
+    source   CuTe, `group_modes`
 
     >>> group_modes(Layout((4, 2, 3, 5)), 1, 3)
     Layout((4, (2, 3), 5), (1, (4, 8), 24))
@@ -230,13 +276,19 @@ def group_modes(value: T, begin: int, end: int | None = None) -> T:
     if not 0 <= begin < stop <= len(modes):
         raise LayoutError(
             f"{call}: the range [{shown(begin)}, {shown(stop)}) is empty or not within the {len(modes)} modes of "
-            f"{_text(value)}. Give 0 <= begin < end <= {len(modes)}."
+            f"{cute_text(value)}. Give 0 <= begin < end <= {len(modes)}."
         )
     return (*modes[:begin], modes[begin:stop], *modes[stop:])  # type: ignore[return-value]
 
 
 def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
-    """One more mode at the end; with `up_to_rank` as many copies as that rank needs.
+    """Return a layout, tensor or hierarchical value with one more mode, or several, at the end.
+
+    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
+                 mode
+    raises       LayoutError if the rank is already higher
+    source       CuTe, `append`
 
     >>> append(Layout((4, 2)), Layout(3, 8))
     Layout((4, 2, 3), (1, 4, 8))
@@ -247,7 +299,13 @@ def append(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
-    """One more mode in front; with `up_to_rank` as many copies as that rank needs.
+    """Return a layout, tensor or hierarchical value with one more mode, or several, at the front.
+
+    elem         the mode: a layout for a layout or tensor, else a hierarchical value
+    up_to_rank   rank of the result, at most 1000: `elem` is repeated until it is reached. None for one more
+                 mode
+    raises       LayoutError if the rank is already higher
+    source       CuTe, `prepend`
 
     >>> prepend(Layout((4, 2)), Layout(3, 8))
     Layout((3, 4, 2), (8, 1, 4))
@@ -256,6 +314,7 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
+    """Return `value` with copies of the mode `elem` at one end; see `append`. `operation` is for messages."""
     call = f"{operation}(value, elem, up_to_rank)"
     if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(call, lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)
@@ -275,8 +334,8 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
         count = rank_wanted - len(modes)
         if rank_wanted > MAX_RANK or count < 0:
             raise LayoutError(
-                f"{call}: up_to_rank = {shown(up_to_rank)} is out of bounds for {_text(value)}. Give an integer from "
-                f"{len(modes)}, its rank, to {MAX_RANK}."
+                f"{call}: up_to_rank = {shown(up_to_rank)} is out of bounds for {cute_text(value)}. "
+                f"Give an integer from {len(modes)}, its rank, to {MAX_RANK}."
             )
     if count == 0:
         return value
@@ -284,9 +343,14 @@ def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_en
 
 
 def slice_(value: Any, coord: Any) -> Any:
-    """The modes where `coord` holds None; `slice_and_offset` returns the offset of the others too.
+    """Return the modes that a coordinate keeps: those with the entry None.
 
-    A composed layout keeps that offset, since its swizzle depends on it, and so does a tensor.
+    value     layout, composed layout, tensor or hierarchical value
+    coord     an integer for each mode to fix, None for each mode to keep
+    returns   a value of the kind of `value`. A composed layout and a tensor keep the offset of the fixed modes;
+              a plain layout drops it
+    raises    LayoutError if the coordinate does not fit
+    source    CuTe, `slice_`
 
     >>> slice_(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)))
     Layout((4, 4), (8, 2))
@@ -295,7 +359,13 @@ def slice_(value: Any, coord: Any) -> Any:
 
 
 def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
-    """The modes where `coord` holds None, and the offset of the others at their coordinates.
+    """Return the modes that a coordinate keeps, those with the entry None, and the offset of the others.
+
+    coord     an integer for each mode to fix, None for each mode to keep
+    value     layout, composed layout, tensor or hierarchical value
+    returns   (a value of the kind of `value`, offset). The offset is 0 for values other than a plain layout
+    raises    LayoutError if the coordinate does not fit
+    source    CuTe, `slice_and_offset`
 
     >>> slice_and_offset((None, (1, None)), Layout((4, (2, 4)), (8, (1, 2))))
     (Layout((4, 4), (8, 2)), 1)
@@ -304,6 +374,7 @@ def slice_and_offset(coord: Any, value: Any) -> tuple[Any, Any]:
 
 
 def _sliced(call: str, value: Any, coord: Any) -> tuple[Any, Any]:
+    """Return `slice_and_offset(coord, value)`; messages begin with `call`."""
     coord = as_tuples(coord)
     require_coord(call, "coord", coord)
     if isinstance(value, Layout):
@@ -316,12 +387,14 @@ def _sliced(call: str, value: Any, coord: Any) -> tuple[Any, Any]:
 
 
 def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
-    """A mask with a bit set at each offset along one mode of a layout, the other modes at `coord`.
+    """Return the mask with a bit set at each offset along one mode of a layout: the multicast mask of a TMA load.
 
-    It is the multicast mask of a TMA load, for a layout from the coordinate of a CTA in its cluster to its rank.
-
-    raises   LayoutError for a mode that the layout does not have, or an offset outside of the 16 bits of the mask
-    source   CuTe, `make_layout_image_mask`
+    lay       layout from the coordinate of a CTA in its cluster to its rank
+    coord     coordinate of the CTA, with an entry for each mode
+    mode      index of the mode along which the CTAs receive the data
+    returns   integer with bits 0 to 15
+    raises    LayoutError for a mode that the coordinate does not have, or an offset that is not in [0, 16)
+    source    CuTe, `make_layout_image_mask`
 
     >>> bin(make_layout_image_mask(Layout((2, 4)), (1, 0), mode=1))
     '0b10101010'
@@ -336,20 +409,27 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
     if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
         modes = len(coord) if isinstance(coord, tuple) else 0
         raise LayoutError(
-            f"{call}: coord {_text(coord)} of {lay} has {modes} entries, so there is none for mode {shown(mode)}. "
-            "Give a tuple with an entry for each mode, and a mode that it has."
+            f"{call}: coord {cute_text(coord)} of {lay} has {modes} entries, but mode is {shown(mode)}. "
+            "Give a tuple with an entry for each mode, and the index of one of them."
         )
     row, start = lay.slice((*coord[:mode], None, *coord[mode + 1 :]))
     offsets = [start + offset for offset in row.offsets().tolist()]
     if offsets and not 0 <= min(offsets) <= max(offsets) < 16:
         raise LayoutError(
-            f"{call}: {lay} takes mode {mode} at {_text(coord)} to the offsets {offsets}; a mask has the bits 0 to 15."
+            f"{call}: mode {mode} of {lay} at {cute_text(coord)} has the offsets {offsets}. "
+            "Give a layout with offsets from 0 to 15, the bits of a mask."
         )
     return sum({1 << offset for offset in offsets})
 
 
 def dice(value: Any, dicer: Any) -> Any:
-    """The modes where `dicer` holds an integer, which `slice_` leaves out.
+    """Return the modes that a coordinate keeps: those with an integer entry. `slice_` keeps the others.
+
+    value     layout, composed layout, tensor or hierarchical value
+    dicer     an integer for each mode to keep, None for each mode to remove
+    returns   a value of the kind of `value`
+    raises    LayoutError if the coordinate does not fit
+    source    CuTe, `dice`
 
     >>> dice(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, 1)))
     Layout((2, 4), (1, 2))
@@ -367,7 +447,9 @@ def dice(value: Any, dicer: Any) -> Any:
 def require_coord(call: str, argument: str, coord: Any) -> None:
     """Check that a coordinate is an integer, None or a tuple of coordinates.
 
-    raises   LayoutError for one that is or holds anything else
+    call       the call for messages, such as "dice(value, dicer)"
+    argument   name of the argument
+    raises     LayoutError for a coordinate that is or contains anything else
     """
     if coord is not None and type(coord) is not int:
         if isinstance(coord, tuple):
@@ -378,10 +460,12 @@ def require_coord(call: str, argument: str, coord: Any) -> None:
 
 
 def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
+    """Return the modes of a hierarchical value with the entry None in a coordinate, or those with an integer."""
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):
             raise LayoutError(
-                f"{call}: the coordinate {_text(coord)} does not fit {_text(value)}. Give one entry for each mode."
+                f"{call}: coordinate {cute_text(coord)} does not fit {cute_text(value)}. "
+                "Give one entry for each mode."
             )
         out: list[Any] = []
         for v, c in zip(value, coord, strict=True):
@@ -395,7 +479,12 @@ def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
 
 
 def crd2idx(coord: IntTuple, layout: Any) -> Any:
-    """The offset of a coordinate under a layout, or its index in a shape.
+    """Return the offset of a coordinate under a layout, or its colexicographic index in a shape.
+
+    coord    integer, or a tuple that fits the shape; None for a mode to keep, which returns a layout
+    layout   layout, composed layout or shape
+    raises   LayoutError if the coordinate does not fit, or if the arguments are in the other order
+    source   CuTe, `crd2idx`
 
     >>> crd2idx((1, (1, 2)), (4, (2, 3))), crd2idx((1, 2), Layout((4, 8), (8, 1)))
     (21, 10)

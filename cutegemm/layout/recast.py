@@ -1,4 +1,4 @@
-"""`recast_layout`: the same memory in elements of another width."""
+"""`recast_layout`: the layout of the same memory in elements of another width."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ Target = TypeVar("Target", Layout, ComposedLayout)
 
 
 def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
-    """The layout of the same memory in elements of another width.
+    """Return the layout of the same memory in elements of another width.
 
-    Law: with narrower elements each one becomes `old_bits / new_bits` neighbours; with wider ones the
-    elements that share a wide one become one, and an extent that they do not fill is rounded up. Widths of which
-    neither divides the other are recast through elements of their common divisor.
+    Law: with narrower elements, each element becomes `old_bits / new_bits` neighbours along a mode of stride 1.
+    With wider elements, the elements that share a wide one become one element, and the number of wide elements
+    is rounded up. If neither width divides the other, the layout is recast to their greatest common divisor
+    first.
 
-    raises   LayoutError where elements at different coordinates of the result would share a wide element
-    source   CuTe layout algebra, `recast`
+    new_bits   width of an element of the result, in bits
+    old_bits   width of an element of `layout`, in bits
+    layout     layout of offsets, or a swizzle of one
+    returns    a value of the kind of `layout`
+    raises     LayoutError if elements at different coordinates of the result would share a wide element
+    source     CuTe layout algebra, `recast`
 
     >>> recast_layout(32, 16, Layout((8, 64), (64, 1)))
     Layout((8, 32), (32, 1))
@@ -43,44 +48,55 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
     if isinstance(layout, ComposedLayout):
         outer = recast_layout(new_bits, old_bits, layout.outer)
         if not isinstance(layout.inner, Swizzle):
-            raise LayoutError(f"recast_layout: the inner function of {layout} is no swizzle.")
+            raise LayoutError(
+                f"recast_layout: the inner function of {layout} is a layout. Give a swizzle of a layout."
+            )
         scaled = layout.offset * old_bits
         if scaled % new_bits:
-            raise LayoutError(f"recast_layout: the offset of {layout} is no multiple of {new_bits} bits.")
+            raise LayoutError(f"recast_layout: the offset of {layout} is not a multiple of {new_bits} bits.")
         return ComposedLayout(layout.inner.recast(old_bits, new_bits), scaled // new_bits, outer)
     require_layout(f"{call}: layout", layout)
     if layout.is_xor:
         raise LayoutError(
-            f"recast_layout: {layout} has strides over F2. Recast `to_swizzled` of it, a swizzle and a layout."
+            f"recast_layout: {layout} has strides over F2. Recast to_swizzled(layout), a swizzle of a layout."
         )
     if not layout.is_integral:
-        raise LayoutError(f"recast_layout: {layout} gives coordinates; a layout of offsets is expected.")
+        raise LayoutError(f"recast_layout: {layout} returns coordinates. Give a layout of offsets.")
     common = gcd(old_bits, new_bits)
     return _widened(_narrowed(layout, old_bits // common), new_bits // common)
 
 
 def _narrowed(layout: Layout, ratio: int) -> Layout:
-    """The leaf of stride 1, or else one of extent 1, takes up the parts of each element."""
+    """Return the layout in elements that are `ratio` times narrower.
+
+    The leaf of stride 1 takes the new elements, or a leaf of extent 1 if no stride is 1.
+
+    raises   LayoutError if the layout has neither
+    """
     if ratio == 1:
         return layout
     extents, strides = layout.flat()
     split = [m for m, s in enumerate(extents) if s == 1 or strides[m] == 1]
     if not split:
         raise LayoutError(
-            f"recast_layout: each element of {layout} becomes {ratio} neighbours, but it has no mode of "
-            "stride 1 to hold them.\n  Append a mode 1:1 to the layout."
+            f"recast_layout: each element of {layout} becomes {ratio} neighbours, but no mode has stride 1 to "
+            "hold them.\n  Append a mode 1:1 to the layout."
         )
     unit = min(split, key=lambda m: (strides[m] != 1, extents[m] == 1, m))
     shape = [s * ratio if m == unit else s for m, s in enumerate(extents)]
     stride = [1 if m == unit else d * ratio for m, d in enumerate(strides)]
-    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
+    return Layout._unchecked(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
 
 
 def _widened(layout: Layout, ratio: int) -> Layout:
+    """Return the layout in elements that hold `ratio` old ones each.
+
+    raises   LayoutError if elements at different coordinates of the result would share a wide element
+    """
     if ratio == 1:
         return layout
     shape, stride = [], []
-    shared = 0  # the largest distance of an element from the start of its wide element
+    shared = 0  # largest distance of an element from the start of its wide element
     for s, d in zip(*layout.flat(), strict=True):
         per_wide = ratio // d if d > 0 and ratio % d == 0 else ratio
         if d % ratio == 0:
@@ -96,7 +112,7 @@ def _widened(layout: Layout, ratio: int) -> Layout:
         stride.append(-(-abs(d) // ratio) * (1 if d > 0 else -1))
     if shared >= ratio:
         raise LayoutError(
-            f"recast_layout: {layout} has no layout in elements {ratio} times as wide: elements at different "
-            "coordinates would share one of them."
+            f"recast_layout: {layout} cannot be written in elements {ratio} times as wide: elements at different "
+            "coordinates would share a wide element."
         )
-    return Layout._of(unflatten(shape, layout.shape), unflatten(stride, layout.shape))
+    return Layout._unchecked(unflatten(shape, layout.shape), unflatten(stride, layout.shape))

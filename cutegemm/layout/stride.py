@@ -1,11 +1,12 @@
-"""Strides that are no integers: scaled basis vectors, whose multiples are coordinates, and strides over F2.
+"""Strides that are not integers: scaled basis vectors and strides over F2.
 
-`3@1` is three times the basis vector of mode 1. A layout with such strides gives coordinates instead of
-offsets: the identity layout of (4, 8) is `(4,8):(1@0,1@1)`. CuTe writes a nested mode innermost first:
-`2@0@1` is twice mode 0 of mode 1, E((1, 0)).
+A scaled basis vector is a stride whose multiples are coordinates: `3@1` is three times the basis vector of mode
+1. A layout with such strides returns coordinates instead of offsets. The identity layout of (4, 8) is
+`(4,8):(1@0,1@1)`. CuTe writes the innermost mode first: `2@0@1` is twice the basis vector of mode 0 within mode
+1, `2 * E((1, 0))`.
 
-A stride over F2, `F2(9)`, multiplies its coordinate without carries, and the products are XORed. A swizzled layout is
-a plain one with such strides; see `f2`.
+A stride over F2, `F2(9)`, multiplies its coordinate without carries, and a layout XORs the products instead of
+adding them. A swizzled layout can be written as a plain one with such strides; see `f2`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any
 from cutegemm.errors import LayoutError
 from cutegemm.layout.inttuple import INTEGERS, MAX_DEPTH, MAX_RANK, as_integer, integer_of, shown, wrong_kind
 
-MAX_F2_BITS = (
-    1024  # of a stride over F2, and of the coordinates that such strides take: twice what a swizzle reaches
-)
+MAX_F2_BITS = 1024  # longest stride over F2, and longest index of a layout with such strides, in bits
 
 
 class ScaledBasis:
     """A stride whose multiples are coordinates: `value` times the basis vector of the mode at `mode`.
 
     value    integer, also negative or zero
-    mode     index of the mode, from 0 to 999; or a tuple of up to 100 of them, the path from the outermost mode inwards
+    mode     index of the mode, from 0 to 999; or a tuple of up to 100 indices, the path from the outermost mode
+             inwards
     raises   LayoutError for a value or a mode of another kind, or outside of these bounds
+    source   CuTe, `ScaledBasis`
 
     >>> 3 * E(1)
     ScaledBasis(3, (1,))
@@ -45,8 +46,8 @@ class ScaledBasis:
         object.__setattr__(self, "mode", _path(mode))
 
     @staticmethod
-    def _of(value: int, path: tuple[int, ...]) -> ScaledBasis:
-        """Return the stride of parts that are known to be valid."""
+    def _unchecked(value: int, path: tuple[int, ...]) -> ScaledBasis:
+        """Return the stride for a value and a path that are known to be valid."""
         out = object.__new__(ScaledBasis)
         object.__setattr__(out, "value", value)
         object.__setattr__(out, "mode", path)
@@ -58,7 +59,7 @@ class ScaledBasis:
     def __mul__(self, factor: int) -> ScaledBasis:
         if not hasattr(factor, "__index__"):
             return NotImplemented
-        return ScaledBasis._of(self.value * to_int(factor), self.mode)
+        return ScaledBasis._unchecked(self.value * to_int(factor), self.mode)
 
     __rmul__ = __mul__
 
@@ -78,7 +79,7 @@ class ScaledBasis:
         return "@".join(str(part) for part in (self.value, *reversed(self.mode)))
 
     def coordinate(self) -> Any:
-        """The coordinate that it is.
+        """Return the stride as a coordinate: `value` at its mode, and 0 in the modes before it.
 
         >>> (3 * E(1)).coordinate(), (2 * E((1, 0))).coordinate()
         ((0, 3), (0, (2,)))
@@ -96,9 +97,9 @@ def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
     """
     if type(mode) is int and 0 <= mode < MAX_RANK:
         return (mode,)
-    given = mode if isinstance(mode, (tuple, list)) else (mode,)
-    path = tuple([number for m in given if (number := integer_of(m)) is not None])
-    if not path or len(path) < len(given):
+    indices = mode if isinstance(mode, (tuple, list)) else (mode,)
+    path = tuple([number for m in indices if (number := integer_of(m)) is not None])
+    if not path or len(path) < len(indices):
         raise wrong_kind("ScaledBasis(value, mode): mode", mode, INTEGERS)
     if len(path) > MAX_DEPTH or not 0 <= min(path) <= max(path) < MAX_RANK:
         raise LayoutError(
@@ -109,13 +110,17 @@ def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class XorArithmetic(Exception):
-    """Internal: a stride over F2 where an operation would multiply by integers."""
+    """Raised internally when an operation would multiply a stride over F2 by an integer."""
 
 
 class F2:
-    """A stride over F2: the contribution of a coordinate c is the carry-less product of c and `value`.
+    """A stride over F2: a coordinate c contributes the carry-less product of c and `value`.
 
-    value    0 or more: the XOR, over the bits that are set in c, of `value` shifted by the place of the bit
+    The product is the XOR, over the bits set in c, of `value` shifted left by the position of the bit.
+
+    value    integer from 0 to 2**1024 - 1
+    raises   LayoutError for a value of another kind or outside of these bounds
+    source   Cecka, "CuTe Layout Representation and Algebra" (2026)
 
     >>> F2(9).at(5), str(F2(9))
     (F2(45), 'F2(9)')
@@ -137,8 +142,8 @@ class F2:
         raise AttributeError(f"F2 is immutable; {name} cannot be set")
 
     @staticmethod
-    def _of(value: int) -> F2:
-        """Return the contribution `value` of some coordinate, which may have more bits than a stride."""
+    def _unchecked(value: int) -> F2:
+        """Return the contribution `value` of a coordinate, which may have more bits than a stride."""
         out = object.__new__(F2)
         object.__setattr__(out, "value", value)
         return out
@@ -146,7 +151,11 @@ class F2:
     def at(self, coordinate: int) -> F2:
         """Return the contribution of a coordinate: its carry-less product with `value`.
 
-        raises   LayoutError for a coordinate that is negative or not an integer
+        coordinate   integer, 0 or more
+        raises       LayoutError for a coordinate that is negative or not an integer
+
+        >>> F2(3).at(3)
+        F2(5)
         """
         bits = as_integer(coordinate, f"{self}.at(coordinate): coordinate")
         if bits < 0:
@@ -156,7 +165,7 @@ class F2:
             if bits >> place & 1:
                 out ^= self.value << place
             place += 1
-        return F2._of(out)
+        return F2._unchecked(out)
 
     def __mul__(self, factor: object) -> F2:
         raise XorArithmetic
@@ -177,7 +186,14 @@ class F2:
 
 
 def E(mode: int | Sequence[int]) -> ScaledBasis:
-    """The basis vector of a mode: E(0) is 1@0, E((1, 0)) is 1@0@1."""
+    """Return the basis vector of a mode, a stride of 1 along that mode of a coordinate.
+
+    mode     index, or path of indices from the outermost mode inwards; see `ScaledBasis`
+    source   CuTe, `E`
+
+    >>> str(E(0)), str(E((1, 0)))
+    ('1@0', '1@0@1')
+    """
     try:
         return ScaledBasis(1, mode)
     except LayoutError as error:
@@ -185,9 +201,11 @@ def E(mode: int | Sequence[int]) -> ScaledBasis:
 
 
 def add(a: Any, b: Any) -> Any:
-    """The sum of two offsets or coordinates; a shorter coordinate is extended by zeros.
+    """Return the sum of two offsets, of two coordinates, or of two contributions of strides over F2 (their XOR).
 
-    raises   LayoutError where one is an offset other than 0 and the other a coordinate
+    A shorter coordinate is extended by zeros. The offset 0 may be added to anything.
+
+    raises   LayoutError for a coordinate and an offset other than 0
 
     >>> add(3, 4), add((1, 2), (0, 5, 7)), add(0, (1, 2))
     (7, (1, 7, 7), (1, 2))
@@ -211,15 +229,17 @@ def add(a: Any, b: Any) -> Any:
 
 
 def _xor(a: Any, b: Any) -> F2:
+    """Return the XOR of two contributions of strides over F2, or of one of them and 0."""
     if type(a) is F2 and type(b) is F2:
-        return F2._of(a.value ^ b.value)
-    known, other = (a, b) if type(a) is F2 else (b, a)
+        return F2._unchecked(a.value ^ b.value)
+    contribution, other = (a, b) if type(a) is F2 else (b, a)
     if other != 0:
-        raise LayoutError(f"the XOR offset {known} and {other} cannot be added.")
-    return known
+        raise LayoutError(f"the contribution {contribution} over F2 and the offset {other} cannot be added.")
+    return contribution
 
 
 def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
+    """Return `coordinate`; raise LayoutError if `offset` is not 0."""
     if offset != 0:
         raise LayoutError(f"a coordinate {coordinate} and an offset {offset} cannot be added.")
     return coordinate

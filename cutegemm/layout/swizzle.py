@@ -1,4 +1,4 @@
-"""Swizzles, and composed layouts, the one form of a swizzled layout: inner o offset o outer."""
+"""Swizzles, and composed layouts: a swizzle or a layout applied to an offset plus another layout."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from cutegemm.layout.layout import INT64_MAX, MAX_TABLE, Layout, at_indices, has
 from cutegemm.layout.stride import add
 
 _COMPOSED = "ComposedLayout(inner, offset, outer)"
-MAX_SWIZZLE_BIT = 512  # of an offset that a swizzle may read or change; addresses have 64
+MAX_SWIZZLE_BIT = 512  # bits of an offset that a swizzle may read or change; an address has 64
 
 
 class Swizzle(hooks.Shown):
-    """A bijection on offsets: `bits` bits at `base` are XORed with the bits that lie `shift` places above them.
+    """A bijection on offsets that XORs one field of bits with another.
 
-    With a negative shift the upper bits are XORed with the lower ones. Offsets are in elements of the layout that it
-    is composed with. A swizzle is its own inverse.
+    The `bits` bits from bit `base` on are XORed with the bits that lie `shift` positions higher. With a
+    negative shift, the higher field is XORed with the lower one. Offsets count elements of the layout that the
+    swizzle is composed with. A swizzle is its own inverse.
 
-    bits     0 or more; 0 is the identity
-    base     0 or more: runs of 2**base offsets stay together
-    shift    |shift| at least `bits`
-    raises   LayoutError where the two bit fields overlap, lie below bit 0 or above bit 512
+    bits     number of bits of a field, 0 or more; 0 is the identity
+    base     position of the lowest bit of the lower field, 0 or more: runs of 2**base offsets stay together
+    shift    distance of the two fields; its absolute value is at least `bits`
+    raises   LayoutError if the fields overlap, lie below bit 0 or above bit 512
     source   CuTe, `Swizzle<B, M, S>`
 
     >>> S = Swizzle(3, 3, 3)
@@ -66,9 +67,10 @@ class Swizzle(hooks.Shown):
         raise AttributeError(f"Swizzle is immutable; {name} cannot be set")
 
     def __call__(self, offset: Any) -> Any:
-        """The swizzled offset; of an integer array, that of each element.
+        """Return the swizzled offset, or for an integer array the swizzled offset of each element.
 
-        returns   an integer; of an int64 array an int64 array, or an object array where 64 bits are too few
+        returns   an integer; for an int64 array an int64 array, or an object array if 64 bits are too few
+        raises    LayoutError for an offset that is not an integer
         """
         if isinstance(offset, np.ndarray):
             return self._of_array(offset)
@@ -78,12 +80,14 @@ class Swizzle(hooks.Shown):
             raise wrong_kind(f"{self}(offset): offset", offset, "an integer or an integer array") from None
 
     def _swizzled(self, offset: Any) -> Any:
+        """Return the swizzled offset of an integer or an integer array that is wide enough."""
         field = (1 << self.bits) - 1
         if self.shift >= 0:
             return offset ^ ((offset & (field << (self.base + self.shift))) >> self.shift)
         return offset ^ ((offset & (field << self.base)) << -self.shift)
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
+        """Return the swizzled offset of each element of an integer array."""
         if offsets.dtype.kind not in "iuO":
             raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
@@ -91,9 +95,11 @@ class Swizzle(hooks.Shown):
         return narrowed(self._swizzled(offsets.astype(object)))
 
     def recast(self, old_bits: int, new_bits: int) -> Swizzle:
-        """The same permutation of memory, measured in elements of `new_bits` instead of `old_bits`.
+        """Return the swizzle of the same bytes for elements of another width.
 
-        raises   LayoutError where an element would be torn apart by it
+        old_bits   width of the elements that the offsets of this swizzle count, in bits
+        new_bits   width of the elements that the offsets of the result count, in bits
+        raises     LayoutError if the swizzle moves units that are smaller than a new element
 
         >>> Swizzle(3, 3, 3).recast(16, 8)
         Swizzle(3, 4, 3)
@@ -101,7 +107,8 @@ class Swizzle(hooks.Shown):
         base = self.base + _log2_ratio(old_bits, new_bits)
         if base < 0:
             raise LayoutError(
-                f"recast: {self} on elements of {old_bits} bits moves units smaller than {new_bits} bits."
+                f"recast: {self} on elements of {old_bits} bits moves units that are smaller than {new_bits} bits. "
+                "Recast to elements that are at most as wide as these units."
             )
         return Swizzle(self.bits, base, self.shift)
 
@@ -125,6 +132,10 @@ class Swizzle(hooks.Shown):
 
 
 def _log2_ratio(old_bits: int, new_bits: int) -> int:
+    """Return log2(old_bits / new_bits).
+
+    raises   LayoutError if the ratio of the widths is not a power of two
+    """
     call = "Swizzle.recast(old_bits, new_bits)"
     for name, bits in (("old_bits", old_bits), ("new_bits", new_bits)):
         if type(bits) is not int:
@@ -135,15 +146,20 @@ def _log2_ratio(old_bits: int, new_bits: int) -> int:
             )
     ratio = max(old_bits, new_bits) // min(old_bits, new_bits)
     if ratio * min(old_bits, new_bits) != max(old_bits, new_bits) or ratio & (ratio - 1):
-        raise LayoutError(f"recast: {old_bits} and {new_bits} bits are not a power of two apart.")
+        raise LayoutError(f"recast: the ratio of {old_bits} and {new_bits} bits is not a power of two.")
     return (ratio.bit_length() - 1) * (1 if old_bits > new_bits else -1)
 
 
 class ComposedLayout(hooks.Shown):
-    """The function c -> inner(offset + outer(c)), where `inner` is a swizzle or a layout.
+    """The function c -> inner(offset + outer(c)), with a swizzle or a layout as `inner`.
 
-    The operations of the algebra act on `outer`, which holds the shape, and keep `inner` and `offset`.
+    The operations of the algebra act on `outer`, which has the shape, and keep `inner` and `offset`.
 
+    inner    Swizzle or Layout
+    offset   integer, added to the offset of `outer`; a coordinate if `outer` returns coordinates
+    outer    Layout; with a swizzle as `inner`, it has integer strides
+    raises   LayoutError for arguments of another kind, and for a swizzle of a layout that does not return
+             offsets
     source   CuTe, `ComposedLayout`
 
     >>> C = ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))
@@ -164,9 +180,9 @@ class ComposedLayout(hooks.Shown):
             raise wrong_kind(f"{_COMPOSED}: outer", outer, "a Layout")
         if isinstance(inner, Swizzle) and not outer.is_integral:
             reason = (
-                f"the strides of {outer} are over F2 already. Multiply the matrices: from_f2(to_f2(...) @ ...)"
+                f"{outer} already has strides over F2. Multiply the matrices instead: from_f2(to_f2(...) @ ...)"
                 if outer.is_xor
-                else f"{inner} permutes offsets, but {outer} gives coordinates"
+                else f"{inner} permutes offsets, but {outer} returns coordinates"
             )
             raise LayoutError(f"ComposedLayout: {reason}.")
         if isinstance(inner, Swizzle):
@@ -182,15 +198,18 @@ class ComposedLayout(hooks.Shown):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of the outer layout: the coordinates that it takes."""
+        """The shape of the outer layout: the coordinates that the composed layout accepts."""
         return self.outer.shape
 
     def with_outer(self, outer: Layout) -> ComposedLayout:
-        """The same inner function and offset after another outer layout."""
+        """Return the composed layout with the same inner function and offset, and another outer layout."""
         return ComposedLayout(self.inner, self.offset, outer)
 
     def with_shape(self, *shape: IntTuple) -> ComposedLayout:
-        """Return the same function of the index for coordinates of another shape; see `Layout.with_shape`.
+        """Return the layout that gives the same offset for each index, with coordinates of another shape.
+
+        shape    extents, or one tuple of them; see `Layout.with_shape`
+        raises   LayoutError if no strides of the outer layout give its offsets in that shape
 
         >>> print(ComposedLayout(Swizzle(1, 0, 2), 0, Layout(32)).with_shape(4, 8))
         S<1,0,2> o 0 o (4,8):(1,4)
@@ -198,9 +217,12 @@ class ComposedLayout(hooks.Shown):
         return self.with_outer(self.outer.with_shape(*shape))
 
     def __call__(self, *coord: Any) -> Any:
-        """The offset of a coordinate; where it holds None, the composed layout of those modes.
+        """Return the offset of a coordinate, or a composed layout if the coordinate contains None.
 
-        Unlike a plain layout, a slice keeps the offset of the sliced modes: the swizzle depends on it.
+        Unlike a slice of a plain layout, a slice of a composed layout keeps the offset of the fixed modes,
+        because the swizzle depends on it.
+
+        coord   one coordinate, or its modes as separate arguments
         """
         c = as_tuples(coord[0] if len(coord) == 1 else coord)
         if has_none(c):
@@ -209,20 +231,21 @@ class ComposedLayout(hooks.Shown):
         return self._inner_at(add(self.offset, self.outer.offset_of(c)))
 
     def at(self, *coord: Any) -> Any:
-        """The offset of a coordinate that lies in the shape.
+        """Return the offset of a coordinate, and check that the coordinate lies in the shape.
 
-        raises   LayoutError for any other, which a call runs on past
+        raises   LayoutError for a coordinate outside of the shape; the plain call accepts it
         """
         self.outer.at(*coord)
         return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
+        """Return `inner` of an offset, or of a coordinate of `inner`."""
         if isinstance(self.inner, Swizzle):
             return self.inner(offset)
         return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
-        """The composed layout of one mode."""
+        """Return the composed layout of one mode of the outer layout."""
         return self.with_outer(self.outer[mode])
 
     __iter__ = None
@@ -231,30 +254,32 @@ class ComposedLayout(hooks.Shown):
         return len(self.outer)
 
     def size(self) -> int:
-        """How many coordinates it has."""
+        """Return the number of coordinates."""
         return self.outer.size()
 
     def cosize(self) -> int:
-        """One more than its largest offset; 0 where it is empty.
+        """Return the largest offset plus 1. An empty layout has 0.
 
-        For a swizzle without offset, where whole periods of it are covered, that of the outer layout.
+        A swizzle without offset that covers whole periods of the swizzle has the cosize of its outer layout.
 
-        raises   LayoutError where it gives coordinates, or where only a table of more than 2**20 offsets would tell
+        raises   LayoutError if the layout returns coordinates, or if only a table of more than 2**20 offsets
+                 could decide
         """
         if self.size() == 0:
             return 0
         if isinstance(self.inner, Swizzle):
             return _largest_swizzled(self) + 1
         if not self.inner.is_integral:
-            raise LayoutError(f"cosize: {self} gives coordinates, which have no largest one.")
+            raise LayoutError(f"cosize: {self} returns coordinates. Give a layout of offsets.")
         _require_table("cosize", self)
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Every offset in colexicographic order.
+        """Return the offset of every coordinate in colexicographic order.
 
-        returns   int64 array of `size()` elements, an object array of Python integers where 64 bits are too few;
-                  where it gives coordinates an array (size, leaves of the coordinate)
+        returns   int64 array (size,); an object array of Python integers if 64 bits are too few; for a layout
+                  of coordinates an array (size, leaves of the coordinate)
+        raises    LayoutError for more than 2**28 coordinates, or 2**20 if 64 bits are too few
         """
         if self.outer.is_integral and isinstance(self.offset, int):
             before = self.outer.offsets()
@@ -275,7 +300,7 @@ class ComposedLayout(hooks.Shown):
         return narrowed(np.array(values, dtype=object))
 
     def _moves_past_64_bits(self) -> bool:
-        """Return whether the swizzle reads or changes bits past those of an int64."""
+        """Return True if the swizzle reads or changes bits that an int64 does not have."""
         inner = self.inner
         return (
             isinstance(inner, Swizzle)
@@ -284,9 +309,12 @@ class ComposedLayout(hooks.Shown):
         )
 
     def _check_indices(self, indices: np.ndarray) -> None:
+        """Check that the inner layout has a coordinate for every index; raise LayoutError otherwise."""
         extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
         if len(indices) and len(extents) > 1 and (0 in extents[:-1] or indices.min() < 0):
-            raise LayoutError(f"{self}: {self.inner} has no coordinate of the index {indices.min()}.")
+            raise LayoutError(
+                f"{self}: the inner layout {self.inner} has no coordinate for index {indices.min()}."
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComposedLayout) and self._key() == other._key()
@@ -308,14 +336,18 @@ class ComposedLayout(hooks.Shown):
 
 
 def narrowed(offsets: np.ndarray) -> np.ndarray:
-    """An object array of integers as int64, where 64 bits hold them all."""
+    """Return an object array of integers as int64 if 64 bits hold every element, else unchanged."""
     if offsets.dtype != object or (len(offsets) and max(-offsets.min() - 1, offsets.max()) > INT64_MAX):
         return offsets
     return offsets.astype(np.int64)
 
 
 def _extended(coord: Any, shape: IntTuple) -> Any:
-    """A coordinate that basis vectors add up to, with the modes that none of them moves along: those are at 0.
+    """Return a coordinate with 0 for each mode that it lacks, so that it is as deep as `shape`.
+
+    A sum of basis vectors lacks the modes along which none of them moves.
+
+    raises   LayoutError if the coordinate is not 0 in a mode that the shape does not have
 
     >>> _extended(((3,),), ((4, 4), 1))
     ((3, 0), 0)
@@ -327,24 +359,26 @@ def _extended(coord: Any, shape: IntTuple) -> Any:
     else:
         whole = True
     if any(c != 0 for c in leaves_of(coord[len(shape) :])):
-        raise LayoutError(f"ComposedLayout: the coordinate {coord} has more modes than the shape {shape}.")
+        raise LayoutError(f"ComposedLayout: coordinate {coord} has more modes than the inner shape {shape}.")
     parts = tuple([_extended(coord[m] if m < len(coord) else 0, s) for m, s in enumerate(shape)])
     return parts if whole else parts[0]
 
 
 def _require_table(operation: str, layout: ComposedLayout) -> None:
+    """Check that a composed layout has at most 2**20 coordinates; raise LayoutError otherwise."""
     if layout.size() > MAX_TABLE:
         raise LayoutError(
-            f"{operation}: {layout} has {layout.size()} coordinates, too many to evaluate; {MAX_TABLE} are the most."
+            f"{operation}: {layout} has {layout.size()} coordinates; at most {MAX_TABLE} are evaluated."
         )
 
 
 def _largest_swizzled(layout: ComposedLayout) -> int:
-    """The largest offset of a swizzle of a layout of offsets.
+    """Return the largest offset of a swizzle of a layout of offsets.
 
-    A swizzle moves whole periods of 2**(the bits that it touches) alike. So s:d with d a multiple of the period adds
-    its largest offset. Another mode is cut: where n steps make whole periods, the steps below n are tabulated, and for
-    each of them the largest number of periods that follows is added.
+    A swizzle maps every *period*, 2**(its highest bit + 1) offsets, in the same way. A mode whose stride is a
+    multiple of the period adds its largest offset. Other modes are cut: if n steps of a mode add up to whole
+    periods, the steps below n are evaluated in a table, and the largest number of whole periods is added to
+    them.
     """
     swizzle, period = layout.inner, 1
     assert isinstance(swizzle, Swizzle)
@@ -354,7 +388,7 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
         (layout.offset, [])
     ]  # (an offset of whole periods, modes)
     for s, d in zip(*layout.outer.flat(), strict=True):
-        steps = period // gcd(period, d)  # after so many, whole periods have passed
+        steps = period // gcd(period, d)  # number of steps after which whole periods have passed
         if s <= steps:
             boxes = [(start, [*modes, (s, d)]) for start, modes in boxes]
             continue
@@ -375,7 +409,11 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
-    """The swizzle S<bits,base,shift>; see `Swizzle`."""
+    """Return the swizzle S<bits,base,shift>; see `Swizzle`.
+
+    >>> make_swizzle(3, 4, 3)
+    Swizzle(3, 4, 3)
+    """
     try:
         return Swizzle(bits, base, shift)
     except LayoutError as error:
@@ -383,7 +421,11 @@ def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
 
 
 def make_composed_layout(inner: Swizzle | Layout, offset: Any, outer: Layout) -> ComposedLayout:
-    """The layout c -> inner(offset + outer(c)); see `ComposedLayout`."""
+    """Return the layout c -> inner(offset + outer(c)); see `ComposedLayout`.
+
+    >>> print(make_composed_layout(make_swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
+    S<3,3,3> o 0 o (8,64):(64,1)
+    """
     try:
         return ComposedLayout(inner, offset, outer)
     except LayoutError as error:

@@ -1,4 +1,4 @@
-"""`synthesize`: the smallest layout with a given table of offsets, or the reason why there is none."""
+"""`synthesize`: the smallest layout with a given table of offsets, or the reason why no layout has it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout import f2
 from cutegemm.layout.algebra import from_flat, strides_of
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, flatten, idx2crd, product, shown, unflatten
-from cutegemm.layout.layout import INT64_MAX, Layout, _text
+from cutegemm.layout.layout import INT64_MAX, Layout, cute_text
 from cutegemm.layout.swizzle import ComposedLayout
 
 
 def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | ComposedLayout:
-    """The layout with the fewest modes that gives these offsets: plain, else a swizzle of a plain one, else
-    one with strides over F2.
+    """Return the layout with the fewest modes that gives a table of offsets.
 
-    offsets   of every coordinate in colexicographic order, or an array with an axis for each mode
-    shape     of the layout, which may refine its modes; None for the shape of the array, one mode of a list
-    raises    LayoutError where no layout gives them, with the first coordinate that shows it
+    The layout is plain if possible, else a swizzle of a plain one, else one with strides over F2.
+
+    offsets   integers: the offset of every coordinate in colexicographic order, or an array with an axis for
+              each mode. The offset of coordinate 0 is 0
+    shape     shape of the layout; it may refine the axes. None for the shape of the array, one mode for a list
+    raises    LayoutError if no layout gives the offsets, with the first coordinate that shows it
 
     >>> synthesize([0, 8, 16, 24, 1, 9, 17, 25])
     Layout((4, 2), (8, 1))
@@ -31,7 +33,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
         ...
     cutegemm.errors.LayoutError: synthesize: no layout over 5 elements gives these offsets.
       Strides that give 0, 1 up to there do not give 3 at index 2.
-      Over F2 there is none, as 5 is no power of two.
+      Strides over F2 do not either: 5 is not a power of two.
     """
     try:
         table = np.asarray(offsets)
@@ -58,10 +60,10 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
     shape = as_int_tuple(shape, "synthesize(offsets, shape): shape")
     flat = table.reshape(-1, order="F").astype(np.int64)
     if product(shape) != len(flat):
-        raise LayoutError(f"synthesize: {len(flat)} offsets do not fill the shape {_text(shape)}.")
+        raise LayoutError(f"synthesize: {len(flat)} offsets do not fill the shape {cute_text(shape)}.")
     if flat[0] != 0:
         raise LayoutError(
-            f"synthesize: the first offset is {flat[0]}; a layout takes coordinate 0 to 0. Subtract it."
+            f"synthesize: the first offset is {flat[0]}, but a layout maps coordinate 0 to offset 0. Subtract it."
         )
     plain = _plain(flat, shape)
     if isinstance(plain, Layout):
@@ -72,9 +74,9 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
         where = "index" if isinstance(coord, int) else "coordinate"
         before = ", ".join(str(v) for v in flat[: min(plain, 6)]) + (", ..." if plain > 6 else "")
         raise LayoutError(
-            f"synthesize: no layout over {_text(shape)} elements gives these offsets.\n"
-            f"  Strides that give {before} up to there do not give {flat[plain]} at {where} {_text(coord)}.\n"
-            f"  Over F2 there is none, as {linear}."
+            f"synthesize: no layout over {cute_text(shape)} elements gives these offsets.\n"
+            f"  Strides that give {before} up to there do not give {flat[plain]} at {where} {cute_text(coord)}.\n"
+            f"  Strides over F2 do not either: {linear}."
         )
     try:
         return f2.to_swizzled(linear, shape)
@@ -83,17 +85,17 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
-    """The layout with integer strides, or the first index whose offset no strides give."""
+    """Return the layout with integer strides, or the first index whose offset no such strides give."""
     extents = flatten(shape)
     leaves, unit = [], 1
     for extent in extents:
         along = flat[: unit * extent : unit]
-        found = strides_of(along)
-        if isinstance(found, int):
-            return found * unit
-        leaves.append(from_flat(*found))
+        flat_mode = strides_of(along)
+        if isinstance(flat_mode, int):
+            return flat_mode * unit
+        leaves.append(from_flat(*flat_mode))
         unit *= extent
-    layout = Layout._of(
+    layout = Layout._unchecked(
         unflatten([x.shape for x in leaves], shape), unflatten([x.stride for x in leaves], shape)
     )
     wrong = np.flatnonzero(layout.offsets() != flat)
@@ -101,10 +103,10 @@ def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
 
 
 def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
-    """The layout with strides over F2, or why there is none."""
+    """Return the layout with strides over F2, or the reason why no such strides give the offsets."""
     for extent in flatten(shape):
         if extent & (extent - 1):
-            return f"{extent} is no power of two"
+            return f"{extent} is not a power of two"
     if flat.min() < 0:
         return f"{flat.min()} is negative"
     bits = len(flat).bit_length() - 1
@@ -112,5 +114,5 @@ def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
     wrong = np.flatnonzero(layout.offsets() != flat)
     if len(wrong):
         index = int(wrong[0])
-        return f"index {index} has {flat[index]}, and its bits XOR to {layout.offsets()[index]}"
+        return f"index {index} has offset {flat[index]}, but the offsets of its bits XOR to {layout.offsets()[index]}"
     return layout

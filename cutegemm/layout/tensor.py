@@ -1,4 +1,4 @@
-"""Tensor: an array seen through a layout."""
+"""The class `Tensor`: an array with a layout."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _CALL = "Tensor(array, layout, offset)"
 
 
 class Tensor(hooks.Shown):
-    """An array seen through a layout: at a coordinate c it has the element array[offset + layout(c)].
+    """An array with a layout: the element at a coordinate c is array[offset + layout(c)].
 
-    Slices and partitions are views: they share the array. Without an array the elements are the offsets
-    themselves, or the coordinates that the layout gives.
+    Slices and partitions are views, which share the array. Without an array, the element at a coordinate is the
+    offset itself, or the coordinate that the layout returns.
 
     array    one-dimensional numpy array, or None
-    layout   of offsets into the array, plain or composed
-    offset   of coordinate 0
-    raises   LayoutError where the layout reaches outside the array
+    layout   Layout or ComposedLayout, whose offsets are indices of the array
+    offset   index of the element at coordinate 0; without an array also a coordinate
+    raises   LayoutError if an offset lies outside of the array
 
     >>> T = Tensor(np.arange(32), Layout((4, 8), (8, 1)))
     >>> int(T[1, 3]), T[2, None].numpy()
@@ -58,35 +58,40 @@ class Tensor(hooks.Shown):
                 raise wrong_kind(f"{_CALL}: array", array, "a numpy array or None")
             if array.ndim != 1:
                 raise LayoutError(
-                    f"Tensor: the array has shape {array.shape}; the layout gives offsets into a "
-                    "one-dimensional array. Pass `array.reshape(-1)`."
+                    f"Tensor: the array has shape {array.shape}, but the layout returns offsets into a "
+                    "one-dimensional array. Pass array.reshape(-1)."
                 )
             low, high = _reach(layout, offset)
             if low < 0 or high >= len(array):
                 raise LayoutError(
-                    f"Tensor: {layout} at offset {offset} reaches from {low} to {high}, the array has "
+                    f"Tensor: {layout} at offset {offset} has offsets from {low} to {high}, but the array has "
                     f"{len(array)} elements."
                 )
         elif not isinstance(offset, int):
             offset = as_int_tuple(offset, f"{_CALL}: offset")
         if array is None and isinstance(layout, Layout) and not layout.is_integral:
-            # The coordinate that it starts at names every mode, also those of extent 1, which no stride
-            # moves along after a divide.
+            # The first coordinate has an entry for every mode. After a divide, no stride moves along a mode of
+            # extent 1.
             offset = add(offset, layout.offset_of(0))
         self.array, self.layout, self.offset = array, layout, offset
 
     @staticmethod
-    def _of(array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any) -> Tensor:
-        """A view whose layout may run past the end, as the last tile of a ragged divide does."""
+    def _unchecked(array: np.ndarray | None, layout: Layout | ComposedLayout, offset: Any) -> Tensor:
+        """Return a view whose layout may reach past the array, as the last tile of a ragged divide does."""
         out = object.__new__(Tensor)
         out.array, out.layout, out.offset = array, layout, offset
         return out
 
     def with_layout(self, function: Callable[[Any], Any]) -> Tensor:
-        """The same array at the same offset, with `function` of the layout."""
+        """Return the tensor with the same array and offset, and `function` applied to its layout.
+
+        function   from a Layout to a Layout; it receives the outer layout of a composed one
+        """
         if isinstance(self.layout, ComposedLayout):
-            return Tensor._of(self.array, self.layout.with_outer(function(self.layout.outer)), self.offset)
-        return Tensor._of(self.array, function(self.layout), self.offset)
+            return Tensor._unchecked(
+                self.array, self.layout.with_outer(function(self.layout.outer)), self.offset
+            )
+        return Tensor._unchecked(self.array, function(self.layout), self.offset)
 
     @property
     def shape(self) -> IntTuple:
@@ -94,13 +99,17 @@ class Tensor(hooks.Shown):
         return self.layout.shape
 
     def size(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return product(self.layout.shape)
 
     __iter__ = None
 
     def __getitem__(self, coord: Any) -> Any:
-        """The element at a coordinate; where the coordinate holds None, a view of those modes."""
+        """Return the element at a coordinate, or a view if the coordinate contains None.
+
+        raises   LayoutError for a coordinate that does not fit the shape or whose element lies outside of the
+                 array
+        """
         coord = as_tuples(coord)
         if has_none(coord):
             return self._view(coord)
@@ -110,24 +119,32 @@ class Tensor(hooks.Shown):
         return self.array[self._checked(offset, coord)]
 
     def _view(self, coord: Any) -> Tensor:
+        """Return the view of the modes at None."""
         if isinstance(self.layout, ComposedLayout):
-            return Tensor._of(self.array, self.layout(coord), self.offset)
+            return Tensor._unchecked(self.array, self.layout(coord), self.offset)
         layout, offset = self.layout.slice(coord)
-        return Tensor._of(self.array, layout, add(self.offset, offset))
+        return Tensor._unchecked(self.array, layout, add(self.offset, offset))
 
     def _checked(self, offset: int, coord: Any) -> int:
+        """Return an offset after a check that it lies in the array; raise LayoutError otherwise."""
         assert self.array is not None
         if not 0 <= offset < len(self.array):
             raise LayoutError(
-                f"Tensor: the coordinate {coord} of {self.layout} has the offset {offset}, the array has "
+                f"Tensor: coordinate {coord} of {self.layout} has offset {offset}, but the array has "
                 f"{len(self.array)} elements."
             )
         return offset
 
     def __setitem__(self, coord: Any, value: Any) -> None:
-        """Assigns an element, or all elements of a view: a scalar, a Tensor, or values in index order."""
+        """Assign an element, or all elements of a view.
+
+        value    a scalar, a Tensor, or as many values as the view has elements, in colexicographic order
+        raises   LayoutError for a tensor without an array, or for values that do not fit
+        """
         if self.array is None:
-            raise LayoutError(f"Tensor: {self} holds its own coordinates; nothing can be assigned.")
+            raise LayoutError(
+                f"Tensor: {self} has no array, so nothing can be assigned. Make it with an array."
+            )
         try:
             self._assign(as_tuples(coord), value)
         except (TypeError, ValueError, OverflowError) as error:
@@ -138,6 +155,7 @@ class Tensor(hooks.Shown):
             ) from error
 
     def _assign(self, coord: Any, value: Any) -> None:
+        """Assign a value as `__setitem__` does, with the errors of numpy."""
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
@@ -147,30 +165,37 @@ class Tensor(hooks.Shown):
             value = value.values()
         values = np.asarray(value)
         if values.ndim and values.size != view.size():
-            raise LayoutError(f"Tensor: {values.size} values do not fill the {view.size()} of {view.layout}.")
+            raise LayoutError(
+                f"Tensor: {values.size} values do not fill {view.layout}, which has {view.size()} elements."
+            )
         self.array[view.offsets()] = values.reshape(-1, order="F") if values.ndim else values
 
     def offsets(self) -> np.ndarray:
-        """The offset of every element in colexicographic order; rows of coordinates without an array.
+        """Return the offset of every element in colexicographic order.
 
-        raises   LayoutError where one lies outside the array
+        returns   integer array (size,); without an array, the coordinates of a layout of coordinates as rows
+                  (size, leaves)
+        raises    LayoutError if an offset lies outside of the array
         """
         if self.array is None:
             return _coordinates(self)
         out = self.layout.offsets() + self.offset
         if len(out) and (out.min() < 0 or out.max() >= len(self.array)):
             raise LayoutError(
-                f"Tensor: {self.layout} at offset {self.offset} reaches from {out.min()} to {out.max()}, the "
+                f"Tensor: {self.layout} at offset {self.offset} has offsets from {out.min()} to {out.max()}, but the "
                 f"array has {len(self.array)} elements."
             )
         return out
 
     def values(self) -> np.ndarray:
-        """Every element in colexicographic order."""
+        """Return every element in colexicographic order; without an array, every offset or coordinate."""
         return self.offsets() if self.array is None else self.array[self.offsets()]
 
     def numpy(self) -> np.ndarray:
-        """A copy with an axis for each mode.
+        """Return a copy of the elements as an array with an axis for each mode.
+
+        returns   array; without an array, a layout of coordinates adds an axis for the leaves of the coordinate
+        raises    LayoutError for an axis of more than 2**28 elements
 
         >>> Tensor(np.arange(6), Layout((2, 3), (3, 1))).numpy()
         array([[0, 1, 2],
@@ -188,24 +213,27 @@ class Tensor(hooks.Shown):
         return values.reshape(axes, order="F")
 
     def __repr__(self) -> str:
-        held = "coordinates" if self.array is None else f"{self.array.dtype}"
-        return f"Tensor<{held} at {self.offset} o {self.layout}>"
+        elements = "coordinates" if self.array is None else f"{self.array.dtype}"
+        return f"Tensor<{elements} at {self.offset} o {self.layout}>"
 
 
 def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
-    """The smallest and the largest offset; (0, -1) where there is none."""
+    """Return the smallest and the largest offset of a layout; (0, -1) if it is empty."""
     if product(layout.shape) == 0:
         return 0, -1
     if isinstance(layout, ComposedLayout) or layout.is_xor:
         offsets = layout.offsets() + offset
         return int(offsets.min()), int(offsets.max())
     if not layout.is_integral:
-        raise LayoutError(f"Tensor: {layout} gives coordinates, which are no offsets into an array.")
+        raise LayoutError(
+            f"Tensor: {layout} returns coordinates, but an array needs offsets. Pass None as the array."
+        )
     ends = [(s - 1) * d for s, d in zip(*layout.flat(), strict=True)]
     return offset + sum(min(e, 0) for e in ends), offset + sum(max(e, 0) for e in ends)
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
+    """Return the coordinates, or offsets, of a tensor without an array."""
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset
@@ -213,21 +241,25 @@ def _coordinates(tensor: Tensor) -> np.ndarray:
     columns = []
     for path, start in _leaves(tensor.offset, ()):
         along = [d.value if isinstance(d, ScaledBasis) and d.mode == path else 0 for d in strides]
-        columns.append(Layout._of(extents, tuple(along)).offsets() + start)
+        columns.append(Layout._unchecked(extents, tuple(along)).offsets() + start)
     return np.stack(columns, axis=-1)
 
 
 def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """The leaves of a coordinate, each with its path of modes from the outside in."""
+    """Return (path of modes from the outside in, value) for each leaf of a coordinate."""
     if isinstance(coord, tuple):
         return [leaf for mode, part in enumerate(coord) for leaf in _leaves(part, (*path, mode))]
     return [(path, coord)]
 
 
 def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
-    """The tensor whose first element is the one at `coord`; it keeps its shape, and may run over the end.
+    """Return the tensor whose first element is the one at `coord`. The shape stays the same.
 
-    source   CuTe, `domain_offset`
+    coord     coordinate without None
+    tensor    Tensor
+    returns   Tensor, which may reach past the array
+    raises    LayoutError for a coordinate that does not fit, and for strides over F2
+    source    CuTe, `domain_offset`
 
     >>> domain_offset((2, 3), make_identity_tensor((4, 8)))[1, 1]
     (3, 4)
@@ -239,16 +271,20 @@ def domain_offset(coord: Any, tensor: Tensor) -> Tensor:
     layout, start = tensor.layout, tensor.offset
     if isinstance(layout, ComposedLayout):
         moved = add(layout.offset, layout.outer.offset_of(coord))
-        return Tensor._of(tensor.array, ComposedLayout(layout.inner, moved, layout.outer), start)
+        return Tensor._unchecked(tensor.array, ComposedLayout(layout.inner, moved, layout.outer), start)
     if layout.is_xor:
         raise LayoutError(
-            f"domain_offset: {layout} has strides over F2; the part of {coord} is XORed, not added."
+            f"domain_offset: {layout} has strides over F2; the contribution of {coord} is XORed, not added."
         )
-    return Tensor._of(tensor.array, layout, add(start, layout.offset_of(coord)))
+    return Tensor._unchecked(tensor.array, layout, add(start, layout.offset_of(coord)))
 
 
 def make_identity_tensor(shape: IntTuple) -> Tensor:
-    """The tensor that holds each coordinate of `shape`: a predicate or a TMA coordinate is read off it.
+    """Return the tensor without an array whose element at a coordinate of `shape` is that coordinate.
+
+    Kernels read predicates and TMA coordinates from it.
+
+    source   CuTe, `make_identity_tensor`
 
     >>> make_identity_tensor((4, 8))[2, 5]
     (2, 5)

@@ -1,4 +1,4 @@
-"""Text to layouts: CuTe's notation, and this package's own `repr`.
+"""Parser of layouts in CuTe's notation and in the notation of `repr`.
 
     composed  inner "o" offset "o" layout      S<3,4,3> o 0 o (8,64):(64,1)
     inner     "S<" bits "," base "," shift ">" | layout
@@ -6,7 +6,7 @@
     stride    an integer or a scaled basis     2@0@1, innermost mode first, or 2@(1,0), from the outside in
               or a stride over F2              F2(9)
 
-"(8)" is a mode of rank 1. Integers may be marked static as CuTe's C++ prints them: (_4,_8):(_1,_4).
+"(8)" is a mode of rank 1. Integers may be marked as static, as CuTe's C++ prints them: (_4,_8):(_1,_4).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from cutegemm.layout.stride import F2, ScaledBasis
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 
 _INTEGER = re.compile(r"_?(-?\s*[0-9]+)")
-MAX_DIGITS = 1000  # of an integer
-_SHOWN = 100  # characters of a text on either side of an error
+MAX_DIGITS = 1000  # longest integer, in characters
+_SHOWN = 100  # characters that a message shows on each side of an error
 T = TypeVar("T")
 _SPACE = re.compile(r"\s*")
 
 
 def parse(text: str) -> Layout | ComposedLayout:
-    """The layout that a text describes; `str` and `repr` of a layout both read back as that layout.
+    """Return the layout that a text describes. `parse` reads what `str` and `repr` of a layout return.
 
-    raises   LayoutError with a caret under the first character that does not fit
+    text     in CuTe's notation, or Python source of a layout
+    raises   LayoutError with a caret under the first character that is wrong
 
     >>> parse("((2,4),8):((1,16),2)")
     Layout(((2, 4), 8), ((1, 16), 2))
@@ -58,7 +59,7 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader:
-    """A text and a position in it; each method reads one rule of the grammar, and moves past it."""
+    """A text and a position in it. Each method reads one rule of the grammar and moves the position past it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -66,18 +67,20 @@ class _Reader:
         self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
 
     def here(self) -> int:
-        """The position of the next character that is no space."""
+        """Move past whitespace, and return the position."""
         self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.position
 
     def fail(self, expected: str) -> NoReturn:
+        """Raise LayoutError: something else was expected at the position."""
         at = self.here()
-        found = "the end of the text" if at == len(self.text) else repr(self.text[at])
-        self.refuse(f"{expected} is expected at {found}.", at)
+        character = "the end of the text" if at == len(self.text) else repr(self.text[at])
+        self.refuse(f"{expected} is expected at {character}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
+        """Raise LayoutError with a reason, the text around a position, and a caret under it."""
         line = re.sub(r"\s", " ", self.text)
-        start = max(0, at - _SHOWN)  # of a long text, the part around the place
+        start = max(0, at - _SHOWN)  # a long text is cut on both sides
         shown = (
             ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
         )
@@ -85,16 +88,19 @@ class _Reader:
         raise LayoutError(f"parse: {reason}\n  {shown}\n  {caret}^") from cause
 
     def accept(self, symbol: str) -> bool:
+        """Move past a symbol if it comes next; return whether it does."""
         if not self.text.startswith(symbol, self.here()):
             return False
         self.position += len(symbol)
         return True
 
     def expect(self, symbol: str, expected: str | None = None) -> None:
+        """Move past a symbol; raise LayoutError if it does not come next."""
         if not self.accept(symbol):
             self.fail(expected or repr(symbol))
 
     def composed(self) -> Layout | ComposedLayout:
+        """Read a layout or a composed layout."""
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -109,6 +115,7 @@ class _Reader:
     def composition(
         self, start: int, inner: Any = None, separator: str = "o", end: str = ""
     ) -> ComposedLayout:
+        """Read a composed layout; `inner` is its inner function if that has been read."""
         if inner is None:
             inner = self.inner()
         self.expect(separator)
@@ -119,6 +126,7 @@ class _Reader:
         return self.build(start, ComposedLayout, inner, offset, outer)
 
     def inner(self) -> Swizzle | Layout:
+        """Read the inner function of a composed layout."""
         start = self.here()
         for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
             if self.accept(name):
@@ -132,6 +140,7 @@ class _Reader:
         return self.layout("a swizzle or a layout")
 
     def layout(self, expected: str) -> Layout:
+        """Read a shape with optional strides; `expected` describes what a missing one should have been."""
         is_repr = self.accept("Layout(")
         self.in_repr = self.in_repr or is_repr
         start = self.here()
@@ -145,6 +154,7 @@ class _Reader:
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
+        """Read one leaf, or a tuple of nested values in parentheses."""
         start = self.here()
         if not self.accept("("):
             return leaf()
@@ -159,21 +169,24 @@ class _Reader:
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
+        """Read an integer of at least `at_least`."""
         start = self.here()
-        found = _INTEGER.match(self.text, start)
-        if found and len(found[1]) > MAX_DIGITS:
-            self.refuse(f"an integer of {len(found[1])} characters; {MAX_DIGITS} are the most.", start)
-        value = int(re.sub(r"\s", "", found[1])) if found else 0
-        if found is None or (at_least is not None and value < at_least):
+        match = _INTEGER.match(self.text, start)
+        if match and len(match[1]) > MAX_DIGITS:
+            self.refuse(f"an integer of {len(match[1])} characters; at most {MAX_DIGITS} are allowed.", start)
+        value = int(re.sub(r"\s", "", match[1])) if match else 0
+        if match is None or (at_least is not None and value < at_least):
             self.fail(expected)
-        self.position = found.end()
+        self.position = match.end()
         return value
 
     def extent(self, expected: str) -> int:
+        """Read an extent."""
         at_start = self.here() == 0 or self.text[: self.here()].isspace() if self.here() < _SHOWN else False
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
+        """Read an integer, a scaled basis vector or a stride over F2."""
         start = self.here()
         if self.accept("F2("):
             value = self.integer("the value of the stride over F2", 0)
@@ -194,6 +207,7 @@ class _Reader:
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def path(self) -> tuple[int, ...]:
+        """Read the path of a mode: an integer, or a tuple of integers."""
         start = self.here()
         path = self.nested(lambda: self.integer("a mode of 0 or more", 0))
         path = path if isinstance(path, tuple) else (path,)
@@ -202,7 +216,7 @@ class _Reader:
         return path
 
     def build(self, at: int, make: Callable[..., T], *parts: Any) -> T:
-        """`make(*parts)`, its refusal shown at a position of the text."""
+        """Return `make(*parts)`; its LayoutError is shown at position `at` of the text."""
         try:
             return make(*parts)
         except LayoutError as error:

@@ -1,15 +1,15 @@
-"""Divides and products: tiles of a layout, and layouts of tiles.
+"""Divides, which split a layout into tiles, and products, which repeat a layout as a tile.
 
-A tiler is a layout, an integer n (for n:1), or a tuple of tilers and None, one for each mode. The four forms of a
-divide differ in how modes are grouped:
+A *tiler* is a layout, an integer n (for n:1), None, or a tuple of tilers with one for each mode. The four forms
+of a divide contain the same modes and group them differently:
 
     logical   ((tile, rest), ...)
     zipped    ((tile, ...), (rest, ...))
     tiled     ((tile, ...), rest, ...)
     flat      (tile, ..., rest, ...)
 
-Where a tile does not divide its mode, the number of tiles is rounded up, as in CuTe: the last tile runs over the end
-and needs a predicate.
+If a tile does not divide its mode, the number of tiles is rounded up, as in CuTe. The last tile then reaches
+past the end and needs a predicate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cutegemm.layout.inttuple import (
 )
 from cutegemm.layout.inttuple import flatten as leaves_of
 from cutegemm.layout.inverses import copies_of, rest_of
-from cutegemm.layout.layout import Layout, _text, concatenate, gathered
+from cutegemm.layout.layout import Layout, concatenate, cute_text, regroup
 from cutegemm.layout.modes import append, dice, on_layout, require_coord, require_layout
 from cutegemm.layout.stride import F2
 from cutegemm.layout.swizzle import ComposedLayout
@@ -55,7 +55,7 @@ def _explained(operation: F) -> F:
             return operation(*args, **options)
         except LayoutError as error:
             values = signature(operation).bind(*args, **options).arguments
-            written = ", ".join([f"{name}={_text(value)}" for name, value in values.items()])
+            written = ", ".join([f"{name}={cute_text(value)}" for name, value in values.items()])
             raise LayoutError(f"{operation.__name__}({written}) failed.\n  {error}") from error
 
     return cast(F, call)
@@ -63,14 +63,17 @@ def _explained(operation: F) -> F:
 
 @_explained
 def logical_divide(target: Target, tiler: Tiler) -> Target:
-    """A layout split into (tile, rest), or each of its modes by an entry of a tuple.
+    """Return a layout divided into (tile, rest), or each of its modes divided by the entry of a tuple.
 
-    Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size
-    of L. Modes beyond the tuple, and those at None, stay as they are.
+    Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size of
+    L. Modes after the tuple, and modes with the entry None, stay as they are.
 
-    raises   LayoutError where T has no complement or is padded (its copies would leave elements out), or where the
-             tile does not fit the modes of L
-    source   CuTe layout algebra, `logical_divide`
+    target    L: layout, composed layout or tensor
+    tiler     T, or a tuple of tilers; see the module
+    returns   a value of the kind of `target`
+    raises    LayoutError if T has no complement or is padded (its copies would skip elements), or if the tile
+              does not fit the modes of L
+    source    CuTe layout algebra, `logical_divide`
 
     >>> logical_divide(Layout((10, 8), (8, 1)), (4, Layout(2, 4)))
     Layout(((4, 3), (2, 4)), ((8, 32), (4, 1)))
@@ -79,26 +82,32 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
+    """Return `logical_divide` of a layout by a tiler without lists."""
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
         require_fit("logical_divide", layout, tiler)
         parts = [_logical_divide(layout[m], t) for m, t in enumerate(tiler)]
-        return gathered(parts + [layout[m] for m in range(len(parts), len(layout))])
+        return regroup(parts + [layout[m] for m in range(len(parts), len(layout))])
     if type(tiler) is int:
-        return gathered(_tile_and_rest(layout, tiler))
+        return regroup(_tile_and_rest(layout, tiler))
     return _divided(layout, _as_layout(tiler))
 
 
 def _divided(layout: Layout, tile: Layout) -> Layout:
+    """Return (tile, rest) for a layout as the tile, which may be a layout of coordinates."""
     if not tile.is_coordinates:
         return composition(layout, concatenate([tile, rest_of(tile, layout.size())]))
     if tile.shape == leaves_of(tile.shape) and tile == make_identity_layout(tile.shape):
-        return gathered(_tile_and_rest(layout, tile.shape))  # so many elements of each mode
+        return regroup(_tile_and_rest(layout, tile.shape))  # the tile is that many elements of each mode
     return composition(layout, concatenate([tile, rest_of(tile, layout.shape)]))
 
 
 def _as_layout(tiler: Tiler) -> Layout:
+    """Return a tiler that is not a tuple as a layout.
+
+    raises   LayoutError for a tiler of another kind, or a size that is not positive
+    """
     if type(tiler) is Layout:
         return tiler
     count = integer_of(tiler)
@@ -106,52 +115,62 @@ def _as_layout(tiler: Tiler) -> Layout:
         raise wrong_kind("tiler", tiler, "a Layout, an integer, None or a tuple of them")
     if count <= 0:
         raise LayoutError(f"tiler = {shown(count)} is not positive. Give a tile of 1 element or more.")
-    return Layout._of(count, 1 if count != 1 else 0)
+    return Layout._unchecked(count, 1 if count != 1 else 0)
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The two modes of a zipped divide."""
+    """Return the two modes of a zipped divide: the layout within a tile, and the layout over the tiles."""
     if tiler is None:
-        return layout, Layout._of(1, 0)
+        return layout, Layout._unchecked(1, 0)
     if isinstance(tiler, tuple):
         require_fit("logical_divide", layout, tiler)
         parts = [_tile_and_rest(layout[m], t) for m, t in enumerate(tiler)]
         rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
-        return gathered([p[0] for p in parts]), gathered(rest)
+        return regroup([p[0] for p in parts]), regroup(rest)
     tile = _as_layout(tiler)
     if type(tiler) is int and type(layout.shape) is int and type(layout.stride) is not F2:
-        # A plain extent in tiles: no algebra is needed
+        # The tiles of a single extent need no algebra
         count, stride = -(-layout.shape // tiler), layout.stride
         return (
-            Layout._of(tiler, stride if tiler != 1 else 0),
-            Layout._of(count, tiler * stride if count != 1 else 0),
+            Layout._unchecked(tiler, stride if tiler != 1 else 0),
+            Layout._unchecked(count, tiler * stride if count != 1 else 0),
         )
     divided = _divided(layout, tile)
     return divided[0], divided[1]
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The block and the copies of a logical product by `tiler`."""
+    """Return the block modes and the copy modes of a logical product by `tiler`."""
     if tiler is None:
-        return layout, Layout._of(1, 0)
+        return layout, Layout._unchecked(1, 0)
     if not isinstance(tiler, tuple):
         return layout[0], layout[1]
     parts = [_unzip(layout[m], t) for m, t in enumerate(tiler)]
     rest = [p[1] for p in parts] + [layout[m] for m in range(len(parts), len(layout))]
-    return gathered([p[0] for p in parts]), gathered(rest)
+    return regroup([p[0] for p in parts]), regroup(rest)
 
 
 def _opened(layout: Layout) -> list[Layout]:
+    """Return the modes of a layout as a list."""
     return [layout[m] for m in range(len(layout))]
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    return gathered(_tile_and_rest(layout, tiler))
+    """Return `zipped_divide` of a layout by a tiler without lists."""
+    return regroup(_tile_and_rest(layout, tiler))
 
 
 @_explained
 def zipped_divide(target: Target, tiler: Tiler) -> Target:
-    """((tile, ...), (rest, ...)): the first mode runs within a tile, the second over the tiles.
+    """Return a layout divided into ((tile, ...), (rest, ...)).
+
+    The first mode is the layout within a tile, the second one the layout over the tiles.
+
+    target    layout, composed layout or tensor
+    tiler     as for `logical_divide`
+    returns   a value of the kind of `target`
+    raises    LayoutError as `logical_divide` does
+    source    CuTe layout algebra, `zipped_divide`
 
     >>> zipped_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout(((4, 2), (3, 4, 3)), ((8, 1), (32, 2, 80)))
@@ -161,7 +180,15 @@ def zipped_divide(target: Target, tiler: Tiler) -> Target:
 
 @_explained
 def tiled_divide(target: Target, tiler: Tiler) -> Target:
-    """((tile, ...), rest, ...).
+    """Return a layout divided into ((tile, ...), rest, ...).
+
+    The first mode is the layout within a tile, the other modes are over the tiles.
+
+    target    layout, composed layout or tensor
+    tiler     as for `logical_divide`
+    returns   a value of the kind of `target`
+    raises    LayoutError as `logical_divide` does
+    source    CuTe layout algebra, `tiled_divide`
 
     >>> tiled_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout(((4, 2), 3, 4, 3), ((8, 1), 32, 2, 80))
@@ -171,14 +198,22 @@ def tiled_divide(target: Target, tiler: Tiler) -> Target:
 
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
-        return gathered([tile] + _opened(rest))
+        return regroup([tile] + _opened(rest))
 
     return on_layout("target", divide, target)
 
 
 @_explained
 def flat_divide(target: Target, tiler: Tiler) -> Target:
-    """(tile, ..., rest, ...).
+    """Return a layout divided into (tile, ..., rest, ...).
+
+    The modes within a tile come first, then the modes over the tiles.
+
+    target    layout, composed layout or tensor
+    tiler     as for `logical_divide`
+    returns   a value of the kind of `target`
+    raises    LayoutError as `logical_divide` does
+    source    CuTe layout algebra, `flat_divide`
 
     >>> flat_divide(Layout((10, 8, 3), (8, 1, 80)), (4, 2))
     Layout((4, 2, 3, 4, 3), (8, 1, 32, 2, 80))
@@ -188,20 +223,23 @@ def flat_divide(target: Target, tiler: Tiler) -> Target:
 
     def divide(layout: Layout) -> Layout:
         tile, rest = _tile_and_rest(layout, tiler)
-        return gathered(_opened(tile) + _opened(rest))
+        return regroup(_opened(tile) + _opened(rest))
 
     return on_layout("target", divide, target)
 
 
 @_explained
 def logical_product(block: Target, tiler: Tiler) -> Target:
-    """(block, copies): copies of a block that do not overlap.
+    """Return the layout (block, copies) of copies of a block that do not overlap.
 
-    Law: R(b, t) == A(b) + C(T(t)), where C is the complement of A. Where the offsets of A and those of T are
-    distinct, so are those of R. The block may be padded.
+    Law: R(b, t) == A(b) + C(T(t)), where A is the block, T the tiler and C the complement of A. If the offsets
+    of A and the offsets of T are distinct, those of R are distinct. The block may be padded.
 
-    raises   LayoutError where the block has no complement, or the tiler does not fit it
-    source   CuTe layout algebra, `logical_product`
+    block     A: layout, composed layout or tensor
+    tiler     T: a layout whose offsets number the copies; or a tuple of tilers, one for each mode of the block
+    returns   a value of the kind of `block`
+    raises    LayoutError if the block has no complement, or if the tiler does not fit it
+    source    CuTe layout algebra, `logical_product`
 
     >>> logical_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
@@ -210,6 +248,7 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
+    """Return `logical_product` of a layout by a tiler without lists."""
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
@@ -220,17 +259,26 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
+    """Return the layout from the coordinates of the tiler to the starting offsets of the copies."""
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(
-            f"tiler {tiler} gives coordinates. Give a layout whose offsets are the numbers of the copies."
+            f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies."
         )
     return composition(copies_of(block, count), tiler)
 
 
 @_explained
 def zipped_product(block: Target, tiler: Tiler) -> Target:
-    """((block, ...), (copies, ...)).
+    """Return the product ((block, ...), (copies, ...)) of a block and a layout of copies.
+
+    The first mode is the layout within a block, the second one the layout over the copies.
+
+    block     layout, composed layout or tensor
+    tiler     as for `logical_product`
+    returns   a value of the kind of `block`
+    raises    LayoutError as `logical_product` does
+    source    CuTe layout algebra, `zipped_product`
 
     >>> zipped_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), (3, 4)), ((1, 2), (4, 12)))
@@ -239,12 +287,21 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
+    """Return `zipped_product` of a layout by a tiler without lists."""
     return concatenate(_unzip(_logical_product(block, tiler), tiler))
 
 
 @_explained
 def tiled_product(block: Target, tiler: Tiler) -> Target:
-    """((block, ...), copies, ...).
+    """Return the product ((block, ...), copies, ...) of a block and a layout of copies.
+
+    The first mode is the layout within a block, the other modes are over the copies.
+
+    block     layout, composed layout or tensor
+    tiler     as for `logical_product`
+    returns   a value of the kind of `block`
+    raises    LayoutError as `logical_product` does
+    source    CuTe layout algebra, `tiled_product`
 
     >>> tiled_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 2), 3, 4), ((1, 2), 4, 12))
@@ -261,7 +318,15 @@ def tiled_product(block: Target, tiler: Tiler) -> Target:
 
 @_explained
 def flat_product(block: Target, tiler: Tiler) -> Target:
-    """(block, ..., copies, ...).
+    """Return the product (block, ..., copies, ...) of a block and a layout of copies.
+
+    The modes within a block come first, then the modes over the copies.
+
+    block     layout, composed layout or tensor
+    tiler     as for `logical_product`
+    returns   a value of the kind of `block`
+    raises    LayoutError as `logical_product` does
+    source    CuTe layout algebra, `flat_product`
 
     >>> flat_product(Layout((2, 2)), Layout((3, 4)))
     Layout((2, 2, 3, 4), (1, 2, 4, 12))
@@ -277,10 +342,10 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
-    """The block and its copies with the same number of modes: the shorter of the two is extended by 1:0."""
+    """Return the block and its copies with the same number of modes; the shorter is extended by modes 1:0."""
     require_layout("tiler", tiler)
     rank = max(len(block), len(tiler))
-    block, tiler = (x if len(x) == rank else append(x, Layout._of(1, 0), rank) for x in (block, tiler))
+    block, tiler = (x if len(x) == rank else append(x, Layout._unchecked(1, 0), rank) for x in (block, tiler))
     copies = _copies(block, tiler)
     if rank == 1 and (type(block.shape) is int or type(tiler.shape) is int):
         return concatenate([block]), concatenate([copies])
@@ -288,15 +353,20 @@ def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
 
 
 def _zip_modes(first: Layout, second: Layout) -> Layout:
+    """Return the layout whose mode i is (mode i of `first`, mode i of `second`)."""
     shape = tuple(zip(first.shape, second.shape, strict=True))
     return Layout._joined(shape, tuple(zip(first.stride, second.stride, strict=True)))
 
 
 @_explained
 def blocked_product(block: Target, tiler: Layout) -> Target:
-    """Copies of a block side by side: each mode is (block, copies).
+    """Return copies of a block next to each other: each mode is (block, copies).
 
-    source   CuTe layout algebra, `blocked_product`
+    block     layout, composed layout or tensor
+    tiler     layout whose offsets number the copies
+    returns   a value of the kind of `block`
+    raises    LayoutError as `logical_product` does
+    source    CuTe layout algebra, `blocked_product`
 
     >>> blocked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((2, 3), (2, 4)), ((1, 4), (2, 12)))
@@ -305,14 +375,19 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
+    """Return `blocked_product` of a layout."""
     return _zip_modes(*_block_and_copies(block, tiler))
 
 
 @_explained
 def raked_product(block: Target, tiler: Layout) -> Target:
-    """Copies of a block, interleaved: each mode is (copies, block), coalesced.
+    """Return interleaved copies of a block: each mode is (copies, block), coalesced.
 
-    source   CuTe layout algebra, `raked_product`
+    block     layout, composed layout or tensor
+    tiler     layout whose offsets number the copies
+    returns   a value of the kind of `block`
+    raises    LayoutError as `logical_product` does
+    source    CuTe layout algebra, `raked_product`
 
     >>> raked_product(Layout((2, 2)), Layout((3, 4)))
     Layout(((3, 2), (4, 2)), ((4, 1), (12, 2)))
@@ -321,17 +396,22 @@ def raked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
+    """Return `raked_product` of a layout."""
     block, copies = _block_and_copies(block, tiler)
     return coalesce(_zip_modes(copies, block), (1,) * len(block))
 
 
 @_explained
 def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target:
-    """Copies of a block that cover a shape; extents that the block does not divide are rounded up.
+    """Return copies of a block that cover a shape. Extents that the block does not divide are rounded up.
 
-    order    one entry for each mode: copies follow each other first along the mode with the smallest entry
-    raises   LayoutError where the block has more modes than the shape, or the order does not fit
-    source   CuTe layout algebra, `tile_to_shape`
+    block       layout, composed layout or tensor
+    trg_shape   extents to cover, with at least as many modes as the block
+    order       one number for each mode: the copies follow each other in memory along the mode with the
+                smallest number first
+    returns     a value of the kind of `block`
+    raises      LayoutError if the block has more modes than the shape, or if the order does not fit the shape
+    source      CuTe layout algebra, `tile_to_shape`
 
     >>> tile_to_shape(Layout((2, 4), (4, 1)), (4, 8), order=(1, 0))
     Layout(((2, 2), (4, 2)), ((4, 16), (1, 8)))
@@ -343,10 +423,10 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
     def tile(layout: Layout) -> Layout:
         if len(layout) > rank:
             raise LayoutError(
-                f"block {layout} has {len(layout)} modes, trg_shape {_text(trg_shape)} has {rank}. "
+                f"block {layout} has {len(layout)} modes, trg_shape {cute_text(trg_shape)} has {rank}. "
                 "Give an extent for each mode of the block."
             )
-        padded = append(layout, Layout._of(1, 0), rank)
+        padded = append(layout, Layout._unchecked(1, 0), rank)
         sizes = tuple([padded[m].size() for m in range(rank)])
         copies = ceil_div(product_each(trg_shape), sizes if isinstance(trg_shape, tuple) else sizes[0])
         return blocked_product(padded, make_ordered_layout(copies, order))
@@ -355,6 +435,7 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
 
 
 def _require_tensor(call: str, target: Any) -> None:
+    """Check that `target` is a Tensor; raise LayoutError, which begins with `call`, otherwise."""
     if not isinstance(target, Tensor):
         raise wrong_kind(
             f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout."
@@ -362,11 +443,16 @@ def _require_tensor(call: str, target: Any) -> None:
 
 
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
-    """The tile of a tensor at a tile coordinate; where the coordinate holds None, all tiles of that mode.
+    """Return the tile of a tensor at a tile coordinate.
 
-    proj     where it holds None, that mode of the tiler and of the coordinate is left out
-    returns  the modes of the tile, then one mode of tiles for each None of the coordinate
-    source   CuTe, `local_tile`
+    target    Tensor
+    tiler     extents of a tile
+    coord     coordinate of the tile; None for all tiles along a mode
+    proj      a tuple as long as `tiler`, or None: modes with the entry None are removed from the tiler and the
+              coordinate
+    returns   Tensor with the modes of the tile, then one mode of tiles for each None of the coordinate
+    raises    LayoutError for a tiler or a coordinate that does not fit the tensor
+    source    CuTe, `local_tile`
 
     >>> from cutegemm.layout.tensor import make_identity_tensor
     >>> local_tile(make_identity_tensor((10, 8, 3)), (4, 2, 1), (1, None, None))[3, 1, 0, 2, 1]
@@ -386,18 +472,22 @@ def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Te
         return divided[None if isinstance(tiler, int) else (None,) * len(tiler), coord]
     except LayoutError as error:
         raise LayoutError(
-            f"{call}: coord {_text(coord)} does not fit the tiles of tiler {_text(tiler)}: {error}"
+            f"{call}: coord {cute_text(coord)} does not fit the tiles of tiler {cute_text(tiler)}: {error}"
         ) from None
 
 
 def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: Any = None) -> Tensor:
-    """The elements of a tensor that belong to one thread, when a layout of threads is repeated over the tensor.
+    """Return the elements of a tensor that belong to one thread.
 
-    tiler    a layout from coordinates to threads
-    index    the thread: one of the offsets of the tiler
-    proj     where it holds None, that mode of the tiler is left out
-    raises   LayoutError for an index that the tiler gives no coordinate, or a tiler that does not fit
-    source   CuTe, `local_partition`
+    A layout of threads is repeated over the tensor; thread `index` owns the elements at its own positions.
+
+    target    Tensor
+    tiler     layout from coordinates to threads, with one extent for each mode
+    index     the thread: one of the offsets of the tiler
+    proj      a tuple as long as `tiler`, or None: modes with the entry None are removed from the tiler
+    returns   Tensor with one mode for each mode of the target: the repetitions along it
+    raises    LayoutError for an index that is not an offset of the tiler, or for a tiler that does not fit
+    source    CuTe, `local_partition`
 
     >>> from cutegemm.layout.tensor import make_identity_tensor
     >>> local_partition(make_identity_tensor((8, 8)), Layout((2, 4), (4, 1)), 5)[1, 1]
@@ -412,7 +502,7 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     if layout.size() == 0:
         raise LayoutError(f"{call}: tiler {layout} is empty. Give extents of 1 or more.")
     if not isinstance(extents, tuple):
-        raise LayoutError(f"{call}: tiler {layout} has no modes. Write ({_text(extents)},).")
+        raise LayoutError(f"{call}: tiler {layout} has no modes. Write ({cute_text(extents)},).")
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
         raise LayoutError(
             f"{call}: tiler {layout} is nested or gives coordinates. Give one extent for each mode."

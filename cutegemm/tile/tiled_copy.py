@@ -13,7 +13,7 @@ from cutegemm.layout import hooks
 from cutegemm.layout.algebra import coalesce, composition, filter
 from cutegemm.layout.inttuple import as_int_tuple, as_tuples, integer_of, product, product_each
 from cutegemm.layout.inverses import left_inverse, rest_of, right_inverse
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, concatenate, cute_text
 from cutegemm.layout.modes import on_layout, size
 from cutegemm.layout.recast import recast_layout
 from cutegemm.layout.tensor import Tensor
@@ -75,7 +75,7 @@ class TiledCopy(hooks.Shown):
         return (TiledCopy, fields_of(self))
 
     def __str__(self) -> str:
-        return f"{self.atom} by {self.layout_tv}, tile {_text(self.tiler_mn)}: {self.threads} threads"
+        return f"{self.atom} by {self.layout_tv}, tile {cute_text(self.tiler_mn)}: {self.threads} threads"
 
     @property
     def threads(self) -> int:
@@ -133,7 +133,9 @@ class TiledCopy(hooks.Shown):
 
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
         if len(layout) < len(self.tiler_mn):
-            raise LayoutError(f"TiledCopy: {layout} has fewer modes than the tile {_text(self.tiler_mn)}.")
+            raise LayoutError(
+                f"TiledCopy: {layout} has fewer modes than the tile {cute_text(self.tiler_mn)}."
+            )
         tiles = zipped_divide(layout, self.tiler_mn)
         held = composition(tiles[0], to_tile)
         return concatenate([held[0], held[1], tiles[1]])
@@ -358,7 +360,7 @@ def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
                 rest_of(t, 1)
             except LayoutError as error:
                 rules.append(
-                    f"the tile {_text(tiler_mn)} picks elements by {t}, of which no tiles are made: {error}"
+                    f"the tile {cute_text(tiler_mn)} picks elements by {t}, of which no tiles are made: {error}"
                 )
     lowest = sum([min((s - 1) * d, 0) for s, d in zip(*layout_tv.flat(), strict=True)])
     if lowest < 0:

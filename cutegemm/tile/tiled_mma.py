@@ -13,7 +13,7 @@ from cutegemm.layout import hooks
 from cutegemm.layout.algebra import composition
 from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, integer_of, product_each
 from cutegemm.layout.inverses import complement, right_inverse
-from cutegemm.layout.layout import Layout, _text, concatenate
+from cutegemm.layout.layout import Layout, concatenate, cute_text
 from cutegemm.layout.modes import on_layout
 from cutegemm.layout.swizzle import ComposedLayout
 from cutegemm.layout.tensor import Tensor
@@ -68,7 +68,7 @@ class TiledMma(hooks.Shown):
                 getattr(self, f"tv_layout_{operand.upper()}_tiled")
             except LayoutError as error:
                 rules.append(
-                    f"the permutation {_text(self.permutation_mnk)} takes the values of {operand.upper()} in "
+                    f"the permutation {cute_text(self.permutation_mnk)} takes the values of {operand.upper()} in "
                     "the atom apart:\n      " + str(error).replace("\n", "\n    ")
                 )
         return rules
@@ -78,8 +78,8 @@ class TiledMma(hooks.Shown):
 
     def __str__(self) -> str:
         layout, permutation = self.atom_layout_mnk, self.permutation_mnk
-        covered = f"{_text(self.tile_mnk)} by {self.threads} threads"
-        return f"{self.atom} x {layout}, permuted {_text(permutation)}: {covered}"
+        covered = f"{cute_text(self.tile_mnk)} by {self.threads} threads"
+        return f"{self.atom} x {layout}, permuted {cute_text(permutation)}: {covered}"
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
@@ -331,7 +331,7 @@ def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout)
     except LayoutError:
         return [
             f"the permutation {given} of {name} is no layout from (place in the atom, repetition over "
-            f"threads, value), whose extents are {_text(places.shape)}: its modes do not end where these do"
+            f"threads, value), whose extents are {cute_text(places.shape)}: its modes do not end where these do"
         ]
     return []
 

@@ -81,7 +81,7 @@ def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
 
 
 REFUSED = (
-    ("composition((6,2):(1,7), (3,2):(2,3))", "A o B is no layout"),
+    ("composition((6,2):(1,7), (3,2):(2,3))", "no layout is A o B"),
     ("nothing(4:1)", "no operation 'nothing'"),
     ("B", "nothing is called 'B'"),
     ("(4,8", "does not read"),

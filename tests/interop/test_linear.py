@@ -66,7 +66,7 @@ def test_back_and_there(layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("layout", "ins", "outs", "said"),
     [
-        (Layout((3, 4)), {"x": 16}, {"y": 16}, "the extent 3, which is no power of two"),
+        (Layout((3, 4)), {"x": 16}, {"y": 16}, "the extent 3, which is not a power of two"),
         (Layout((2, 2), (1, 1)), {"x": 4}, {"y": 4}, "not linear over F2"),
         (Layout(8), {"x": 4}, {"y": 8}, "has 8 indices, and the inputs are 4"),
         (Layout(8), {"x": 2, "y": 4}, {"z": 4}, "reaches offset 7, and the outputs are 4"),

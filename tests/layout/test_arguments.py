@@ -335,5 +335,5 @@ def test_the_checked_call_is_the_call_within_the_shape(layout):
     for outside in (-1, layout.size()):
         with pytest.raises(CutegemmError, match="lies outside"):
             layout.at(outside)
-    with pytest.raises(CutegemmError, match="call the layout for a slice"):
+    with pytest.raises(CutegemmError, match="Call the layout to slice it"):
         layout.at(None, 0)

@@ -66,7 +66,7 @@ def test_modes_of_extent_1_keep_their_place():
         == cg.coalesce(through).offsets().tolist()
         == [through(i) for i in range(16)]
     )
-    with pytest.raises(LayoutError, match="more modes than the shape"):
+    with pytest.raises(LayoutError, match="more modes than the inner shape"):
         ComposedLayout(Layout(8), 0, make_identity_layout((2, 4)))(1, 1)
 
 
@@ -79,9 +79,9 @@ def test_offsets_of_coordinates_are_rows():
         5,
         6,
     ]
-    with pytest.raises(LayoutError, match="gives coordinates"):
+    with pytest.raises(LayoutError, match="returns coordinates"):
         layout.cosize()
-    with pytest.raises(LayoutError, match="no coordinate of the index -1"):
+    with pytest.raises(LayoutError, match="no coordinate for index -1"):
         ComposedLayout(Layout((4, 2)), -1, Layout(3)).offsets()
 
 
@@ -97,7 +97,7 @@ def test_offsets_of_coordinates_are_rows():
 def test_coordinates_and_offsets_do_not_mix(shape, stride):
     parts = [Layout(s, d) for s, d in zip(shape, stride, strict=True)]
     for make in (lambda: Layout(shape, stride), lambda: cg.make_layout(parts)):
-        with pytest.raises(LayoutError, match=r"mixes coordinates with offsets|a part of that mode"):
+        with pytest.raises(LayoutError, match=r"mixes coordinates with offsets|lies within that mode"):
             make()
 
 
@@ -156,8 +156,8 @@ def test_large_layouts_are_answered_at_once():
     assert ComposedLayout(Swizzle(3, 3, 3), 5, Layout(2**40 + 3)).cosize() == 2**40 + 8
     assert cg.to_xor(Layout((2**40, 2))).cosize() == 2**41
     assert cg.to_xor(Layout((2**24, 2), (2, 1))).cosize() == 2**25
-    with pytest.raises(LayoutError, match="1099511627776 coordinates, too many to evaluate"):
+    with pytest.raises(LayoutError, match="1099511627776 coordinates; at most 1048576 are evaluated"):
         ComposedLayout(Layout((4, 2**50)), 0, Layout(2**40)).cosize()
-    with pytest.raises(LayoutError, match="too many to evaluate; 1048576 are the most"):
+    with pytest.raises(LayoutError, match="at most 1048576 are evaluated"):
         cg.composition(Layout((6, 2**40), (1, 7)), Layout((2**20, 4), (4, 2**30)))
     assert time.process_time() - start < 1.0

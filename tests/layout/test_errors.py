@@ -13,22 +13,22 @@ CASES = [
     (
         lambda: cg.composition(Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3))),
         """\
-composition: A o B is no layout, for A = (6,2):(1,7) and B = (3,2):(2,3).
-  A(B(2,1)) = A(7) = 8, but the strides (2,3) that its other offsets ask for give 7.
+composition: no layout is A o B for A = (6,2):(1,7) and B = (3,2):(2,3).
+  A(B(2,1)) = A(7) = 8, but the strides (2,3), which its other offsets require, give 7.
   Choose the strides of B so that each divides, or is divided by, the extents of A: 6, 2.""",
     ),
     (
         lambda: cg.composition(Layout((4, 6, 8), (2, 3, 5)), Layout(6, 3)),
         """\
-composition: A o B is no layout, for A = (4,6,8):(2,3,5) and B = 6:3.
+composition: no layout is A o B for A = (4,6,8):(2,3,5) and B = 6:3.
   A(B(3)) = 8, but no strides over 6 elements give the offsets 0, 6, 7, 8, ....
   Choose the strides of B so that each divides, or is divided by, the extents of A: 4, 6, 8.""",
     ),
     (
         lambda: cg.composition(Layout((4, 2), (1, 8)), Layout(3, -1)),
         """\
-composition: B = 3:-1 takes negative values, where A = (4,2):(1,8) with several modes is not defined.
-  Reverse the order of A's modes instead, or start B at an offset.""",
+composition: B = 3:-1 has negative offsets. A = (4,2):(1,8) has several modes, so it has no negative indices.
+  Reverse a mode of A instead, or start B at an offset.""",
     ),
     (
         lambda: cg.slice_((None, 3), Layout((4, 8))),
@@ -39,44 +39,46 @@ composition: B = 3:-1 takes negative values, where A = (4,2):(1,8) with several 
     ),
     (
         lambda: cg.composition(Layout((4, 8)), (2, 2, 2)),
-        """\
-composition: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give an entry for each mode, or fewer.""",
+        (
+            "composition: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give one entry for "
+            "each mode, or fewer."
+        ),
     ),
     (
         lambda: cg.composition(Layout(8), ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4))),
-        """\
-composition: S<1,0,1> o 0 o 4:1 cannot stand to the right of 8:1; no composed layout has its swizzle in \
-the middle. Apply it on the left.""",
+        (
+            "composition: rhs S<1,0,1> o 0 o 4:1 cannot follow the layout 8:1; a composed layout has "
+            "its swizzle on the left. Compose in the other order."
+        ),
     ),
     (
         lambda: cg.complement(Layout((3, 2), (2, 3)), 24),
         """\
 complement: (3,2):(2,3) interleaves its modes:
-  the mode 2:3 starts before 6, where the modes of smaller stride end.
-  Each stride must be at least the extent times stride before it.""",
+  the stride of mode 2:3 is below 6, the period of the modes with smaller strides.
+  In ascending order, each stride must be at least the extent times stride before it.""",
     ),
     (
         lambda: cg.complement(Layout(4, -1), 8),
-        """\
-complement: 4:-1 has the negative stride -1; offsets from 0 on are expected. Reverse that mode.""",
+        "complement: 4:-1 has the negative stride -1. Reverse that mode; offsets must be 0 or more.",
     ),
     (
         lambda: cg.left_inverse(Layout((4, 8), (1, 2))),
         """\
-left_inverse: (4,8):(1,2) has none: the mode 8:2 repeats offsets of other modes.
-  Strides must not be negative, and each at least the extent times stride before it.""",
+left_inverse: (4,8):(1,2) has no left inverse: the mode 8:2 repeats offsets of other modes.
+  In ascending order, each stride must be at least the extent times stride before it.""",
     ),
     (
         lambda: Layout((4, 2), (E(0), 4)),
         """\
 Layout: (4,2):(1@0,4) mixes coordinates with offsets: its stride 4 is an integer, others are basis vectors.
-  Give every mode a basis vector, or 0.""",
+  Give every mode a basis vector or 0.""",
     ),
     (
         lambda: cg.blocked_product(Layout((4, 1, 4), (16, 1, 1)), Layout((4, 3), (3, 1))),
         """\
 blocked_product(block=(4,1,4):(16,1,1), tiler=(4,3):(3,1)) failed.
-  composition: A o B is no layout, for A = (4,3):(4,64) and B = (4,3,1):(3,1,0).
+  composition: no layout is A o B for A = (4,3):(4,64) and B = (4,3,1):(3,1,0).
   A(B(3,0,0)) = 132, but no strides over 4 elements give the offsets 0, 12, 72, 132.
   Choose the strides of B so that each divides, or is divided by, the extents of A: 4, 3.""",
     ),
@@ -85,14 +87,14 @@ blocked_product(block=(4,1,4):(16,1,1), tiler=(4,3):(3,1)) failed.
         """\
 zipped_divide(target=(4,8):(1,4), tiler=(2,(2,2):(1,3))) failed.
   complement: tiles of (2,2):(1,3) do not cover all elements:
-  the mode 2:3 does not start at a multiple of 2, where the modes of smaller stride end.
-  Each stride must be a multiple of the extent times stride before it.""",
+  the stride of mode 2:3 is not a multiple of 2, the period of the modes with smaller strides.
+  In ascending order, each stride must be a multiple of the extent times stride before it.""",
     ),
     (
         lambda: cg.logical_divide(Layout((4, 8)), (2, 2, 2)),
         """\
 logical_divide(target=(4,8):(1,4), tiler=(2,2,2)) failed.
-  logical_divide: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give an entry for each mode, or fewer.""",
+  logical_divide: the tiler (2,2,2) has 3 entries, (4,8):(1,4) has 2 modes. Give one entry for each mode, or fewer.""",
     ),
     (
         lambda: cg.logical_divide(Layout(8), 0),
@@ -108,19 +110,23 @@ tile_to_shape(block=(2,2,2):(1,2,4), trg_shape=(4,4), order=(0,1)) failed.
     ),
     (
         lambda: cg.recast_layout(32, 16, Layout((8, 3), (1, 3))),
-        """\
-recast_layout: (8,3):(1,3) has no layout in elements 2 times as wide: elements at different coordinates \
-would share one of them.""",
+        (
+            "recast_layout: (8,3):(1,3) cannot be written in elements 2 times as wide: elements at "
+            "different coordinates would share a wide element."
+        ),
     ),
     (
         lambda: cg.recast_layout(8, 16, Layout(4, 2)),
         """\
-recast_layout: each element of 4:2 becomes 2 neighbours, but it has no mode of stride 1 to hold them.
+recast_layout: each element of 4:2 becomes 2 neighbours, but no mode has stride 1 to hold them.
   Append a mode 1:1 to the layout.""",
     ),
     (
         lambda: cg.coalesce(Layout(8), (1, 1)),
-        "coalesce: the profile (1,1) has 2 entries, 8:1 has 1 mode. Give an entry for each mode, or fewer.",
+        (
+            "coalesce: target_profile (1,1) has 2 entries, 8:1 has 1 mode. Give one entry for each "
+            "mode, or fewer."
+        ),
     ),
     (
         lambda: cg.make_ordered_layout((4, 8), (0, 1, 2)),
@@ -135,7 +141,7 @@ recast_layout: each element of 4:2 becomes 2 neighbours, but it has no mode of s
 Layout: the stride (1) is not congruent with the shape (4,8). Give one stride for each extent, in the \
 same hierarchy.""",
     ),
-    (lambda: Layout((4, -8)), "Layout: the shape (4,-8) has the negative extent -8."),
+    (lambda: Layout((4, -8)), "Layout: the shape (4,-8) has the negative extent -8. Give 0 or more."),
     (
         lambda: Layout((4, 2.5)),
         (
@@ -161,11 +167,11 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
     ),
     (
         lambda: ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4, E(0))),
-        "ComposedLayout: S<1,0,1> permutes offsets, but 4:1@0 gives coordinates.",
+        "ComposedLayout: S<1,0,1> permutes offsets, but 4:1@0 returns coordinates.",
     ),
     (
         lambda: Tensor(np.zeros(8), Layout((4, 4))),
-        "Tensor: (4,4):(1,4) at offset 0 reaches from 0 to 15, the array has 8 elements.",
+        "Tensor: (4,4):(1,4) at offset 0 has offsets from 0 to 15, but the array has 8 elements.",
     ),
     (
         lambda: cg.coalesce((4, 8)),
@@ -176,30 +182,34 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
     ),
     (
         lambda: cg.composition(Layout((4, 0, 2), (1, 8, 3)), Layout(3, 4)),
-        "composition: (4,0,2):(1,8,3) is empty, it has no offset for 3:4.",
+        "composition: lhs (4,0,2):(1,8,3) is empty, so rhs 3:4 has no offset in it.",
     ),
     (
         lambda: cg.composition(Layout((4, 8)), Layout(2, E(2))),
         """\
-composition: A o B is no layout, for A = (4,8):(1,4) and B = 2:1@2, along 1@2:
+composition: no layout is A o B for A = (4,8):(1,4) and B = 2:1@2, along 1@2:
   get(value, mode): (4,8) of rank 2 has no mode 2. Use 0 to 1.""",
     ),
     (
         lambda: Layout((2, 2), (E(1), E((1, 0)))),
-        """\
-Layout: (2,2):(1@1,1@0@1) moves along 1@1 and along 1@0@1, a part of that mode. Give both the same path.""",
+        (
+            "Layout: (2,2):(1@1,1@0@1) moves along 1@1 and along 1@0@1, which lies within that mode. "
+            "Give both the same path."
+        ),
     ),
     (
         lambda: cg.complement(Layout(4, E(1)), 16),
-        """\
-complement: 4:1@1 moves along 1@1, a mode that the cotarget 16 does not have. Give an extent for each mode of the \
-coordinate.""",
+        (
+            "complement: 4:1@1 moves along 1@1; the cotarget 16 does not have that mode. Give an extent "
+            "for each mode of the coordinate."
+        ),
     ),
     (
         lambda: cg.make_layout_image_mask(Layout((4, 8)), (0, 0), 1),
         (
-            "make_layout_image_mask(lay, coord, mode): (4,8):(1,4) takes mode 1 at (0,0) to the offsets "
-            "[0, 4, 8, 12, 16, 20, 24, 28]; a mask has the bits 0 to 15."
+            "make_layout_image_mask(lay, coord, mode): mode 1 of (4,8):(1,4) at (0,0) has the offsets "
+            "[0, 4, 8, 12, 16, 20, 24, 28]. Give a layout with offsets from 0 to 15, the bits of a "
+            "mask."
         ),
     ),
     (
@@ -211,14 +221,16 @@ coordinate.""",
     ),
     (
         lambda: cg.domain_offset((1, 0), Tensor(None, Layout((4, 8), (F2(1), F2(4))))),
-        """\
-domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; the part of (1, 0) is XORed, not added.""",
+        (
+            "domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; the contribution of (1, 0) is "
+            "XORed, not added."
+        ),
     ),
     (
         lambda: cg.composition(Layout((2, 8), (2, 1)), Layout((2, 2**40), (F2(5), F2(16)))),
         """\
-composition: A o B has no strides over F2, for A = (2,8):(2,1) and B = (2,1099511627776):(F2(5),F2(16)).
-  The 2199023255552 coordinates of B are too many to decide it by evaluating them.""",
+composition: no strides over F2 are A o B for A = (2,8):(2,1) and B = (2,1099511627776):(F2(5),F2(16)).
+  B has 2199023255552 coordinates; at most 1048576 are evaluated.""",
     ),
 ]
 
@@ -269,13 +281,13 @@ def nested(depth):
         ),
         (
             lambda: cg.make_layout([Layout(4), Layout(2)], stride=(1, 2)),
-            "make_layout(shape, stride): stride (1,2) is given together with layouts, which have strides of",
+            "make_layout(shape, stride): stride (1,2) is given together with layouts, which have their own",
         ),
         (
             lambda: cg.make_layout(Layout(4), stride=1),
             (
-                "make_layout(shape, stride): stride 1 is given together with layouts, which have strides of "
-                "their"
+                "make_layout(shape, stride): stride 1 is given together with layouts, which have their own "
+                "strides."
             ),
         ),
         (

@@ -103,31 +103,70 @@ def test_text_and_repr():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Layout(6, F2(1)), "the extent 6 is no power of two"),
-        (lambda: Layout((2, 2), (F2(1), 2)), "the stride 2 is none"),
-        (lambda: Layout((2, 2), (F2(1), E(0))), "the stride 1@0 is none"),
+        (
+            lambda: Layout(6, F2(1)),
+            "Layout: 6:F2(1) has strides over F2, but the extent 6 is not a power of two.",
+        ),
+        (
+            lambda: Layout((2, 2), (F2(1), 2)),
+            "Layout: (2,2):(F2(1),2) has strides over F2, but the stride 2 is not over F2.",
+        ),
+        (
+            lambda: Layout((2, 2), (F2(1), E(0))),
+            "Layout: (2,2):(F2(1),1@0) has strides over F2, but the stride 1@0 is not over F2.",
+        ),
         (lambda: F2(-1), "F2(value): value -1 is not in [0, 2**1024)."),
         (lambda: XOR(None, 3), "XORed, not added"),
         (lambda: complement(Layout((2, 2), (F2(1), F2(1))), 4), "repeats an offset"),
         (lambda: left_inverse(Layout((2, 2), (F2(1), F2(1)))), "repeats an offset"),
-        (lambda: to_f2(Layout(3)), "no power of two"),
+        (lambda: to_f2(Layout(3)), "to_f2: 3:1 has the extent 3, which is not a power of two."),
         (lambda: to_f2(Layout(4, 3)), "index 3 = 1 XOR 2 it gives 9, not 3 XOR 6 = 5"),
-        (lambda: to_f2(Layout(4, E(0))), "offsets from 0 on"),
-        (lambda: to_f2(ComposedLayout(Swizzle(1, 0, 1), 1, Layout(4))), "without an offset"),
-        (lambda: to_f2(Swizzle(2, 0, 3), bits=4), "touches 5 bits"),
+        (
+            lambda: to_f2(Layout(4, E(0))),
+            "to_f2: 4:1@0 has the stride 1@0. Give a layout with offsets of 0 or more.",
+        ),
+        (
+            lambda: to_f2(ComposedLayout(Swizzle(1, 0, 1), 1, Layout(4))),
+            "to_f2: S<1,0,1> o 1 o 4:1 has an offset or no swizzle. Give a swizzle of a layout at offset 0.",
+        ),
+        (
+            lambda: to_f2(Swizzle(2, 0, 3), bits=4),
+            "to_f2: S<2,0,3> reads or changes 5 bits. Give bits = 5 or more.",
+        ),
         (lambda: to_swizzle(F2Matrix((1, 2, 7))), "no swizzle"),
         (lambda: from_f2(F2Matrix((1, 2)), (2, 4)), "does not have 2 bits"),
-        (lambda: composition(XOR, Layout(3, 1)), "composition: A o B has no strides over F2"),
+        (
+            lambda: composition(XOR, Layout(3, 1)),
+            "composition: no strides over F2 are A o B for A = (8,8):(F2(9),F2(1)) and B = 3:1.",
+        ),
         (
             lambda: composition(Layout(2, 3), Layout((4, 2), (F2(1), F2(4)))),
-            "A(B(3)) = A(3) = 9, but the bits of 3 XOR to 5",
+            "A(B(3)) = A(3) = 9, but the offsets of its bits XOR to 5",
         ),
-        (lambda: composition(Swizzle(1, 0, 1), XOR), "over F2 already"),
-        (lambda: make_layout([Layout(2, F2(1)), Layout(2, 2)]), "the stride 2 is none"),
-        (lambda: append(Layout(2, F2(1)), Layout(3, 0)), "the extent 3 is no power of two"),
-        (lambda: prepend(Layout(2, F2(1)), Layout(2, 4)), "the stride 4 is none"),
-        (lambda: blocked_product(Layout(8, F2(5)), Layout(6, 0)), "the extent 6 is no power of two"),
-        (lambda: raked_product(Layout(8, F2(5)), Layout(6, 0)), "the extent 6 is no power of two"),
+        (
+            lambda: composition(Swizzle(1, 0, 1), XOR),
+            "ComposedLayout: (8,8):(F2(9),F2(1)) already has strides over F2. Multiply the matrices instead:",
+        ),
+        (
+            lambda: make_layout([Layout(2, F2(1)), Layout(2, 2)]),
+            "Layout: (2,2):(F2(1),2) has strides over F2, but the stride 2 is not over F2.",
+        ),
+        (
+            lambda: append(Layout(2, F2(1)), Layout(3, 0)),
+            "Layout: (2,3):(F2(1),0) has strides over F2, but the extent 3 is not a power of two.",
+        ),
+        (
+            lambda: prepend(Layout(2, F2(1)), Layout(2, 4)),
+            "Layout: (2,2):(4,F2(1)) has strides over F2, but the stride 4 is not over F2.",
+        ),
+        (
+            lambda: blocked_product(Layout(8, F2(5)), Layout(6, 0)),
+            "the extent 6 is not a power of two",
+        ),
+        (
+            lambda: raked_product(Layout(8, F2(5)), Layout(6, 0)),
+            "the extent 6 is not a power of two",
+        ),
         (lambda: recast_layout(8, 16, XOR), "to_swizzled"),
         (lambda: make_layout_like(XOR), "strides over F2, which have no order"),
         (
@@ -270,7 +309,7 @@ def test_an_array_seen_through_xor_strides():
     seen = Tensor(np.arange(64) * 10, XOR)
     assert (seen[3, 5], seen.numpy()[3, 5]) == (300, 300)  # 3 (x) 9 XOR 5 = 30, above
     assert sorted(seen.values().tolist()) == [10 * i for i in range(64)]
-    with pytest.raises(LayoutError, match="reaches from 0 to 63"):
+    with pytest.raises(LayoutError, match="has offsets from 0 to 63"):
         Tensor(np.arange(63), XOR)
 
 
@@ -320,7 +359,7 @@ def test_explanations_end_with_the_answer_or_its_refusal(operation, more, layout
 
 def test_a_divide_by_a_tile_without_complement_is_explained():
     said = explain("logical_divide", Layout(8), Layout((2, 2), (1, 1)))
-    assert "so the tile has no complement" in said
+    assert "the tile has no complement" in said
     assert "refused: logical_divide" in said
 
 
@@ -460,7 +499,7 @@ def test_synthesis_by_hand():
     [
         ([1, 2, 3], None, "the first offset is 1"),
         ([0, 1, 3, 2, 4], None, "do not give 3 at index 2"),
-        ([0, 1, 2, 4], None, "index 3 has 4, and its bits XOR to 3"),
+        ([0, 1, 2, 4], None, "index 3 has offset 4, but the offsets of its bits XOR to 3"),
         ([0, 1, 2, 3, 4, 9], (2, 3), "at coordinate (1,2)"),
         ([0.5, 1], None, "of type float64; integers of at most 64 bits are expected"),
         ([0, 1], (2, 2), "do not fill"),
@@ -511,7 +550,7 @@ def test_a_derivation_by_hand():
         "  2:1 of B takes 2 steps of 1 through A:",
         "    4:8: 2 steps of 1 fit, each 1 * 8 = 8: 2:8",
         "  2:4 of B takes 2 steps of 4 through A:",
-        "    4:8 is passed whole: the step is 4 / 4 = 1 beyond it",
+        "    a step passes over all of 4:8: in the next mode it is 4 / 4 = 1",
         "    8:1: 2 steps of 1 fit, each 1 * 1 = 1: 2:1",
         "= (2,2):(8,1)",
     ]
@@ -521,7 +560,7 @@ def test_where_divisibility_fails_the_offsets_are_shown():
     """A(3 i) = 0, 6, 7, 8, ...: index 6 is (2, 1), 2 * 2 + 3 = 7; 9 is (1, 2), 2 + 6 = 8; 12 is (0, 3), 9;
     15 is (3, 3), 15."""
     text = explain(composition, Layout((4, 6, 8), (2, 3, 5)), Layout(6, 3))
-    assert "    4:2: 6 steps of 3 run over its end, and 3 does not divide 4" in text.splitlines()
+    assert "    4:2: 6 steps of 3 pass its end, and 3 does not divide 4" in text.splitlines()
     assert "    so the offsets decide: A at 0, 3, 6, 9, 12, 15 is 0, 6, 7, 8, 9, 15" in text.splitlines()
     assert "refused: " in text
 
@@ -569,7 +608,7 @@ def test_the_steps_of_a_complement_are_its_modes(modes, total):
     if "refused: " in "\n".join(lines):
         assert any("the modes are interleaved" in line for line in lines)
         return
-    pieces = claimed([line for line in lines if "the gap takes" in line or "copies fill" in line])
+    pieces = claimed([line for line in lines if "the gap is filled" in line or "copies fill" in line])
     answer = complement(layout_of(modes), total)
     assert coalesce(layout_of(pieces)) == coalesce(answer)
 
