@@ -203,7 +203,8 @@ class Shapes:
             "turned": [turned for _ in shapes],
             "reads_a": [reads_a for _ in shapes],
         }
-        return cls(**{name: _as_floats(np.array(column)) for name, column in columns.items()})
+        kind = None if shapes else bool  # an array of no floats takes no & and no ~
+        return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
     def taken(self, rows: Column) -> Shapes:
         """Those of some rows."""
