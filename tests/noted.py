@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from cutegemm.compile import cuda
 from cutegemm.machine.device import DEFAULT_DEVICE
+from cutegemm.plan.signature import signature_of
+from cutegemm.run import fused, prepare, torch_ops
 from cutegemm.run import gemm as launch
-from cutegemm.run import prepare, torch_ops
 from cutegemm.run.calls import Calls
+from tests.signatures import mismatches
 
 
 class Noted:
-    """Stands for a compiled kernel; notes what it is called with."""
+    """Stands for a compiled kernel: notes what it is called with, and asserts that the kernel takes it."""
 
     def __init__(self, plan, arch):
         self.plan, self.arch, self.calls = plan, arch, []
 
     def function(self, *arguments):
         self.calls.append(arguments)
+        assert mismatches(self.plan, arguments) == []
+
+    def passed(self):
+        """The arguments of the last call by name."""
+        names = [*[argument.name for argument in signature_of(self.plan)], *self.plan.epilogue.scalars]
+        return dict(zip(names, self.calls[-1], strict=True))
 
     def for_problem(self, m, n, k, l):  # noqa: E741
         """What is called for a problem; where the plan needs a workspace, its kernel would get one here."""
@@ -34,9 +42,11 @@ def note_launches(monkeypatch, multiprocessors):
         kernels.append(Noted(plan, arch))
         return kernels[-1]
 
-    monkeypatch.setattr(launch, "_calls", Calls())
+    for module in (launch, fused):
+        monkeypatch.setattr(module, "_calls", Calls())
+    for module in (prepare, fused):
+        monkeypatch.setattr(module, "wrong_devices", lambda given: [])
     monkeypatch.setattr(prepare, "compile_plan", take)
-    monkeypatch.setattr(prepare, "wrong_devices", lambda given: [])
     monkeypatch.setattr(torch_ops, "device_arch", lambda index: "sm_90a")
     monkeypatch.setattr(torch_ops, "device_of", lambda index: DEFAULT_DEVICE.with_sms(multiprocessors))
     monkeypatch.setattr(cuda, "devices", lambda: 1)

@@ -62,9 +62,12 @@ def test_majorness_and_alignment(launched, a, b, wanted):
     result = gemm(a, b)
     assert result.shape == (*a.shape[:-1], b.shape[-1])
     assert operands_of_last(launched) == wanted
-    ((seen_a, seen_b, seen_c, seen_d, alpha, beta),) = launched[-1].calls
-    assert (seen_a is a, seen_b is b, seen_d is result, seen_c is result) == (True,) * 4
-    assert (alpha, beta) == (1.0, 0.0)
+    (kernel,) = launched
+    assert len(kernel.calls) == 1
+    seen = kernel.passed()
+    assert (seen["a"] is a, seen["b"] is b, seen["d"] is result) == (True,) * 3
+    assert seen.get("c", result) is result
+    assert (seen["alpha"], seen.get("beta", 0.0)) == (1.0, 0.0)
 
 
 def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
@@ -73,10 +76,10 @@ def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda index: current.append(index) or contextlib.nullcontext())
     a, b = torch.randn(8, 1).t(), torch.randn(8, 4)
     result = gemm(a, b)
-    ((seen_a, seen_b, seen_c, seen_d, alpha, beta),) = launched[-1].calls
-    assert (seen_a.shape, seen_a.stride(), seen_a.data_ptr()) == ((1, 8), (8, 1), a.data_ptr())
-    assert (seen_b is b, seen_c is result, seen_d is result) == (True,) * 3
-    assert (current, alpha, beta) == ([a.get_device()], 1.0, 0.0)
+    seen = launched[-1].passed()
+    assert (seen["a"].shape, seen["a"].stride(), seen["a"].data_ptr()) == ((1, 8), (8, 1), a.data_ptr())
+    assert (seen["b"] is b, seen["c"] is result, seen["d"] is result) == (True,) * 3
+    assert (current, seen["alpha"], seen["beta"]) == ([a.get_device()], 1.0, 0.0)
     assert operands_of_last(launched)[0] == ("k", 16)
 
 

@@ -11,8 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cutegemm import gemm  # noqa: E402
 from cutegemm.epilogue import halves, relu, silu, swiglu  # noqa: E402
 from cutegemm.errors import CutegemmError  # noqa: E402
-from cutegemm.run import fused  # noqa: E402
-from cutegemm.run.calls import Calls  # noqa: E402
 from cutegemm.run.gemm import plan_of  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
@@ -21,8 +19,6 @@ BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
 @pytest.fixture
 def launched(monkeypatch):
-    monkeypatch.setattr(fused, "_calls", Calls())
-    monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     return note_launches(monkeypatch, 132)
 
 
@@ -149,7 +145,7 @@ def test_named_plans_that_cannot(launched, plan, rule):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])
 def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
-    """x, w as its transpose, D in the place of C, and the bias where there is one; D last but the two factors."""
+    """x, w as its transpose, the bias if the layer has one, and D; of a plan that can read C, D in its place."""
     from cutegemm.run.gemm import layer
 
     if has_bias and ending is not None:
@@ -159,10 +155,11 @@ def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
     x, w = torch.zeros(64, 128, dtype=BF16), torch.zeros(256, 128, dtype=BF16)
     bias = torch.zeros(256, dtype=BF16) if has_bias else None
     d = layer(x, w, bias, ending)(x, w, bias)
-    *tensors, alpha, beta = launched[-1].calls[-1]
-    given = [x, w, d, *([bias] if has_bias else []), d]
-    assert [each.data_ptr() for each in tensors] == [each.data_ptr() for each in given]
-    assert (alpha, beta) == (1.0, 0.0)
+    passed = launched[-1].passed()
+    assert {*passed} - {"c", "alpha", "beta"} == {"a", "b", "d", *(["bias"] if has_bias else [])}
+    wanted = {"a": x, "b": w, "bias": bias, "c": d, "d": d}
+    for name, seen in passed.items():
+        assert name in ("alpha", "beta") or seen.data_ptr() == wanted[name].data_ptr()
 
 
 @pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])

@@ -187,9 +187,9 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     a, b, out = matrix(SIDE, 128, kind), matrix(640, 128, kind).t(), matrix(640, SIDE, kind).t()
     plan = plan_for(taken, a, b, out=out)
     assert (plan.operands.d.major, plan.slots.to_shared.atom.bits) == ("n", 16)
-    ((seen_a, seen_b, seen_c, seen_d, *_),) = taken[-1].calls
-    assert [t.data_ptr() for t in (seen_a, seen_b, seen_c, seen_d)] == [
-        t.data_ptr() for t in (a, b, out, out)
+    seen_a, seen_b, seen_d, _ = taken[-1].calls[0]
+    assert [t.data_ptr() for t in (seen_a, seen_b, seen_d)] == [
+        t.data_ptr() for t in (a, b, out)
     ]  # as they are: the function that launches the kernel sees them otherwise
     assert plan.transposed
     assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == (a.stride(), b.stride(), out.stride())
@@ -367,39 +367,41 @@ def test_counters_are_kept_for_each_stream(stream):
     calls = []
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
     a, b = Memory(256, 1024), Memory(1024, 512)
-    kernel(a, b, None, "d", 1.0, 0.0)
-    first, space = calls[-1][4:6]
+    kernel(a, b, "d", 1.0)
+    first, space = calls[-1][3:5]
     assert (first.dtype, len(first), first.any().item()) == (torch.int32, 64, False)
     assert (space.dtype, len(space)) == (torch.uint8, 16 * 65536)
-    assert calls[-1][6:] == (1.0, 0.0)
-    kernel(a, b, None, "d", 1.0, 0.0)
-    assert calls[-1][4] is first
+    assert calls[-1][5:] == (1.0,)
+    kernel(a, b, "d", 1.0)
+    assert calls[-1][3] is first
     stream["cuda_stream"] = 2
-    kernel(a, b, None, "d", 1.0, 0.0)
-    assert calls[-1][4] is not first
+    kernel(a, b, "d", 1.0)
+    assert calls[-1][3] is not first
     stream["cuda_stream"] = 1
-    kernel(Memory(128 * 100, 1024), b, None, "d", 1.0, 0.0)  # 400 tiles need more
-    larger = calls[-1][4]
+    kernel(Memory(128 * 100, 1024), b, "d", 1.0)  # 400 tiles need more
+    larger = calls[-1][3]
     assert len(larger) == 448
-    kernel(a, b, None, "d", 1.0, 0.0)
-    assert calls[-1][4] is larger
+    kernel(a, b, "d", 1.0)
+    assert calls[-1][3] is larger
     stream["captured"] = True
-    kernel(a, b, None, "d", 1.0, 0.0)
-    assert calls[-1][4] is not larger
-    assert not calls[-1][4].any()
+    kernel(a, b, "d", 1.0)
+    assert calls[-1][3] is not larger
+    assert not calls[-1][3].any()
 
 
-def test_further_operands_follow_those_of_blas(stream):
-    """A workspace comes between the matrices and the scalars."""
+def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
+    """A workspace comes between the matrices and the scalars; another number of arguments is refused by their names."""
     acc, alpha, gamma = Accumulator(), Scalar("alpha"), Scalar("gamma")
     plan = simt_plan(split_k=2).with_(epilogue=Epilogue(alpha * acc + gamma * Tile("e")))
     calls = []
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
-    kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 0.0, 2.0)
-    ((_, _, c, e, d, space, *scalars),) = calls
-    assert (c, e, d, space.dtype, scalars) == ("c", "e", "d", torch.uint8, [1.0, 0.0, 2.0])
-    with pytest.raises(UnsupportedError, match="cannot read C"):
-        kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 0.5, 2.0)
+    kernel(Memory(256, 64), Memory(64, 512), "e", "d", 1.0, 2.0)
+    ((_, _, e, d, space, *scalars),) = calls
+    assert (e, d, space.dtype, scalars) == ("e", "d", torch.uint8, [1.0, 2.0])
+    with pytest.raises(
+        UnsupportedError, match=r"7 arguments are given. .*; pass \(a, b, e, d, alpha, gamma\)"
+    ):
+        kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 2.0)
 
 
 @pytest.mark.parametrize("split_k", [1, 2])
@@ -411,18 +413,18 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
     a, b = Memory(256, 1000), Memory(1000, 512)
     for _ in range(2):
-        kernel(a, b, None, "d", 1.0, 0.0)
-        *counters, space, alpha, beta = calls[-1][4:]
+        kernel(a, b, "d", 1.0)
+        *counters, space, alpha = calls[-1][3:]
         assert [len(one) for one in counters] == ([64] if split_k > 1 else [])
         assert (space.dtype, len(space)) == (
             torch.uint8,
             (256 + 512) * 1024 + (split_k * 8 * 65536 if split_k > 1 else 0),
         )
-        assert (alpha, beta) == (1.0, 0.0)
-    assert calls[0][-3] is calls[1][-3]
+        assert alpha == 1.0
+    assert calls[0][-2] is calls[1][-2]
     stream["cuda_stream"] = 2
-    kernel(a, b, None, "d", 1.0, 0.0)
-    assert calls[1][-3] is not calls[2][-3]
+    kernel(a, b, "d", 1.0)
+    assert calls[1][-2] is not calls[2][-2]
 
 
 @pytest.mark.parametrize(
@@ -448,8 +450,8 @@ def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monke
     monkeypatch.setattr(spaces, "MOST_KEPT", 32 * 65536)
 
     def space(kernel, rows):
-        kernel(Memory(rows, 1024), Memory(1024, 512), None, "d", 1.0, 0.0)
-        return calls[-1][5]
+        kernel(Memory(rows, 1024), Memory(1024, 512), "d", 1.0)
+        return calls[-1][4]
 
     small = space(kernels[0], 256)
     assert space(kernels[1], 256) is small

@@ -22,12 +22,11 @@ from typing import Any
 
 from cutegemm.compile import cache, cubin, exported, workers
 from cutegemm.compile.loading import load_function
-from cutegemm.compile.spaces import Sizes, plainly, spaces
+from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.compile.workspace import sizes_of
 from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
-from cutegemm.plan.epilogue import LINEAR, launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 
@@ -44,16 +43,17 @@ _compiling = threading.Lock()  # the DSL traces one function at a time
 
 
 class CompiledKernel:
-    """A plan's kernel, loaded: `kernel(a, b, c, d, alpha, beta)` computes d = alpha * a @ b + beta * c.
+    """A plan's kernel, loaded: `kernel(a, b, *tensors, d, *results, *scalars)`.
 
-    In general it is `kernel(a, b, *tensors, d, *results, *scalars)`, of the operands of `plan.epilogue`: see
-    `launch_operands`.
+    It takes what `plan.epilogue` reads and writes, and nothing else: see `signature_of`. A plan that can
+    read C computes d = alpha * a @ b + beta * c by `kernel(a, b, c, d, alpha, beta)`; one that cannot computes
+    d = alpha * a @ b by `kernel(a, b, d, alpha)`.
 
     a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
-                 where the plan is batched; of the types, majorness and alignment of `plan.operands`, which are
-                 those of the transposes for a plan that is transposed. c may be d; with beta = 0 it is not read
-    raises       ValueError or TypeError, from the checks compiled into the kernel; UnsupportedError where
-                 beta is not 0 and the plan reads no C
+                 if the plan is batched; of the types, strides and alignment of `signature_of(plan)`. c may be d;
+                 with beta = 0 it is not read
+    raises       UnsupportedError for another number of arguments; ValueError or TypeError, from the checks compiled
+                 into the kernel. These do not compare the extents of one tensor with those of another
 
     It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing
     but, where `needs_workspace`, that. `function` is the same without this object around it.
@@ -63,11 +63,12 @@ class CompiledKernel:
         self.plan, self.arch, self._folder, self.function = plan, arch, folder, function
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
-        names = launch_operands(self.plan.epilogue).scalars
-        beta = operands[names.index("beta") - len(names)]
-        if beta != 0 and not self.plan.has_c:
+        epilogue = self.plan.epilogue
+        names = (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)
+        if len(operands) != len(names):
             raise UnsupportedError(
-                f"{self.plan.name}: beta = {beta!r}, but this kernel cannot read C. Make the plan with_c=True."
+                f"{self.plan.name}: {2 + len(operands)} arguments are given. Its epilogue is {epilogue}; pass "
+                f"({', '.join(('a', 'b', *names))})."
             )
         function = self.function
         if self.needs_workspace:
@@ -90,13 +91,9 @@ class CompiledKernel:
         """The same for operands of these extents, which are not asked again: for calls that are many."""
         if not self.needs_workspace:
             return self.function
-        function, sizes = self.function, self.sizes(m, n, k, l)
-        of_plan = launch_operands(self.plan.epilogue)
-        if of_plan == launch_operands(LINEAR):  # of nearly every call: without slices
-            return plainly(function, sizes)
-        take = spaces().taker(sizes)
-        space = 3 + len(of_plan.tensors) + len(of_plan.results)
-        return lambda *given: function(*given[:space], *take(given[0]), *given[space:])
+        epilogue = self.plan.epilogue
+        tensors = 3 + len(epilogue.tensors) + len(epilogue.beside)
+        return with_workspace(self.function, self.sizes(m, n, k, l), tensors)
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:

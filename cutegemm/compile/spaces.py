@@ -71,10 +71,17 @@ class Spaces:
         return take
 
 
-def plainly(function: Callable[..., None], sizes: Sizes) -> Callable[..., None]:
-    """A kernel's function without its workspace, of a, b, c, d, alpha and beta."""
+def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) -> Callable[..., None]:
+    """Return a kernel's function that takes its workspace from here: its caller passes all other arguments.
+
+    tensors   number of arguments that come before the workspace: a, b, operands and results
+    """
     take = spaces().taker(sizes)
-    return lambda a, b, c, d, alpha, beta: function(a, b, c, d, *take(a), alpha, beta)
+    if tensors == 3:  # nearly every call has three or four: without slices
+        return lambda a, b, d, *scalars: function(a, b, d, *take(a), *scalars)
+    if tensors == 4:
+        return lambda a, b, c, d, *scalars: function(a, b, c, d, *take(a), *scalars)
+    return lambda *given: function(*given[:tensors], *take(given[0]), *given[tensors:])
 
 
 @cache

@@ -38,9 +38,9 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
-    """Where the library begins in memory, by one of the functions that it exports."""
+    """Return the address at which a library begins in memory, by one of the functions that it exports."""
     name, value = next((name, value) for name, value in symbols.items() if value)
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    address = ctypes.cast(library[name], ctypes.c_void_p).value  # `getattr` finds no name like __this__
     assert address is not None
     return address - value
 

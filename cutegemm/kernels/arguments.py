@@ -11,10 +11,10 @@ import cutlass.cute as cute
 
 from cutegemm.dtypes import f32, tf32
 from cutegemm.kernels import lower
-from cutegemm.plan.epilogue import launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
+from cutegemm.plan.signature import Argument, signature_of
 
 SPACE_ALIGN_BYTES = 16  # of a workspace
 
@@ -25,11 +25,11 @@ class LaunchArguments:
 
     The function of a plan that is transposed is given the matrices of A @ B; here they are those of B^T @ A^T.
 
-    tensors   of the epilogue: C, and further ones
-    results   of the epilogue beside D
+    tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
+    results   what is stored beside D, in the order of `epilogue.beside`
     spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its
               counters of arrivals
-    scalars   of the epilogue: alpha, beta, and further ones
+    scalars   numbers of the epilogue, in the order of `epilogue.scalars`
     """
 
     a: Any
@@ -43,11 +43,11 @@ class LaunchArguments:
 
 
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
-    """The arguments of a compiled function by what they are."""
-    names = launch_operands(plan.epilogue)
+    """Return the arguments of a compiled function by what they are."""
+    epilogue = plan.epilogue
     a, b, *rest, stream = arguments
-    first_scalar, space = len(rest) - len(names.scalars), len(names.tensors) + 1 + len(names.results)
-    of_launch = {"a": a, "b": b, **dict(zip((*names.tensors, "d", *names.results), rest, strict=False))}
+    first_scalar, space = len(rest) - len(epilogue.scalars), len(epilogue.tensors) + 1 + len(epilogue.beside)
+    of_launch = {"a": a, "b": b, **dict(zip((*epilogue.tensors, "d", *epilogue.beside), rest, strict=False))}
     if plan.transposed:
         of_launch["a"], of_launch["b"] = b, a
         matrices = [name for name in of_launch if not plan.operands.matrix(name).broadcast]
@@ -55,9 +55,9 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
     return LaunchArguments(
         of_launch["a"],
         of_launch["b"],
-        tuple([of_launch[name] for name in names.tensors]),
+        tuple([of_launch[name] for name in epilogue.tensors]),
         of_launch["d"],
-        tuple([of_launch[name] for name in names.results]),
+        tuple([of_launch[name] for name in epilogue.beside]),
         tuple(rest[space:first_scalar]),
         tuple(rest[first_scalar:]),
         stream,
@@ -77,15 +77,14 @@ def scalar_type(plan: GemmPlan) -> Any:
 
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """The arguments of a compiled function, see `LaunchArguments`: any extents, any leading strides."""
-    names = launch_operands(plan.epilogue)
+    """Return what a plan is traced with: tensors of any extents and strides that its signature allows, see
+    `LaunchArguments`."""
     counted = plan.pipeline is not None and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
-    loaded = ("b", "a") if plan.transposed else ("a", "b")
     return (
-        *[_fake_tensor(plan, name) for name in (*loaded, *names.tensors, "d", *names.results)],
+        *[_fake_tensor(plan, argument) for argument in signature_of(plan)],
         *[_fake_space(kind) for kind in spaces if needs_workspace(plan)],
-        *[scalar_type(plan)(0.0) for _ in names.scalars],
+        *[scalar_type(plan)(0.0) for _ in plan.epilogue.scalars],
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
     )
 
@@ -94,43 +93,14 @@ def _fake_space(kind: Any) -> cute.Tensor:
     return cute.runtime.make_fake_compact_tensor(kind, (cute.sym_int64(),), assumed_align=SPACE_ALIGN_BYTES)
 
 
-def _fake_tensor(plan: GemmPlan, name: str) -> cute.Tensor:
-    """A matrix of the plan's, (rows, columns) or (L, rows, columns); for a plan that is transposed, its transpose. TMA
-    asks of strides alone, not of extents."""
-    operand, batched = plan.operands.matrix(name), plan.operands.batched
-    align = operand.align_elems
-    if operand.broadcast:
-        return _fake_broadcast(plan, operand)
-    by_box = plan.pipeline is not None and all(packing.name != name for packing in plan.packs)
-    is_first = operand.major == ("k" if name == "b" else "m")
-    extents = [
-        cute.sym_int32(divisibility=align if major and not by_box else 1)
-        for major in (is_first, not is_first)
-    ]
-    leading = cute.sym_int64(divisibility=align)
-    strides: list[Any] = [1, leading] if is_first else [leading, 1]
-    if plan.transposed:
-        extents, strides = extents[::-1], strides[::-1]
-    if batched:
-        extents = [cute.sym_int32(), *extents]
-        strides = [cute.sym_int64(divisibility=align), *strides]
-    kind = operand.dtype
+def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
+    kind = argument.dtype
     if kind is tf32 and plan.rounding != "rne":  # the caller's are f32; of tf32, TMA rounds them
         kind = f32
+    extents = [cute.sym_int32(divisibility=divisor) for divisor in argument.extents]
+    strides = [1 if each is None else cute.sym_int64(divisibility=each) for each in argument.strides]
     return cute.runtime.make_fake_tensor(
-        lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
-    )
-
-
-def _fake_broadcast(plan: GemmPlan, operand: Operand) -> cute.Tensor:
-    """A row, a column or a single element: (extent) or (L, extent), whose elements lie side by side."""
-    extents: list[Any] = [cute.sym_int32()]
-    strides: list[Any] = [1]
-    if plan.operands.batched:
-        extents = [cute.sym_int32(), *extents]
-        strides = [cute.sym_int64(divisibility=operand.align_elems), *strides]
-    return cute.runtime.make_fake_tensor(
-        lower.dtype(operand.dtype), tuple(extents), tuple(strides), assumed_align=operand.align_bytes
+        lower.dtype(kind), tuple(extents), tuple(strides), assumed_align=argument.align_bytes
     )
 
 
@@ -156,16 +126,17 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """The epilogue's tensors and results of D's extents, each as (M, N, L)."""
-    names, further = launch_operands(plan.epilogue), plan.epilogue.outputs[1:]
+    """Return the epilogue's tensors, and its results of D's extents, each as (M, N, L)."""
+    epilogue = plan.epilogue
+    named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))
     return tuple(  # type: ignore[return-value]
         [
             tuple(
                 [
                     seen_as(tensor, plan.operands.matrix(name), plan.operands.batched, like)
-                    for name, tensor in zip(own, tensors, strict=False)
+                    for name, tensor in zip(names, tensors, strict=False)
                 ]
             )
-            for own, tensors in ((names.tensors, given.tensors), (further, given.results))
+            for names, tensors in named
         ]
     )

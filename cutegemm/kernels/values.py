@@ -48,7 +48,6 @@ from cutegemm.plan.epilogue import (
     Subtract,
     Tensor,
     Where,
-    launch_operands,
 )
 from cutegemm.plan.plan import GemmPlan
 
@@ -146,11 +145,7 @@ class Values:
         operands   tensors, and results
         """
         own = plan.epilogue if part is None else part
-        names = launch_operands(own)
-        wanted = (names.tensors, names.results, names.scalars)
-        if part is not None:
-            wanted = (part.tensors, part.beside, part.scalars)
-        given = (*operands, scalars)
+        wanted, given = (own.tensors, own.beside, own.scalars), (*operands, scalars)
         named = [dict(zip(of, each, strict=True)) for of, each in zip(wanted, given, strict=True)]
         bits = max([1 + plan.operands.matrix(name).dtype.mantissa_bits for name in ("d", *own.beside)])
         out = Values(own, *named, scalar_type(plan), bits)

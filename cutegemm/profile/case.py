@@ -52,7 +52,9 @@ class Case:
 
         kernel = compile_plan(self.plan, arch)
         a, b, d = (self._operand(name) for name in ("a", "b", "d"))
-        return lambda: kernel(a, b, d, d, 1.0, beta if self.plan.has_c else 0.0)
+        if self.plan.has_c:
+            return lambda: kernel(a, b, d, d, 1.0, beta)
+        return lambda: kernel(a, b, d, 1.0)
 
     def _operand(self, name: str) -> Any:
         """Zeros, as the caller of a kernel has them: M x K, K x N, M x N, L in front of a batch."""

@@ -9,6 +9,7 @@ from typing import Any
 from cutegemm.choose.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
@@ -179,16 +180,26 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, tensor: Any) -> int | No
     return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
 
 
-def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool) -> GemmPlan:
-    """A plan that the caller made, held against what it is to serve.
+def check_plan(
+    plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool, has_epilogue: bool
+) -> GemmPlan:
+    """Return a plan that the caller made, if it serves a call.
 
-    operands   of D^T where the plan is transposed
+    operands       of the problem; those of D^T if the plan is transposed
+    has_c          whether a c is given
+    has_epilogue   whether an epilogue is given: it takes the place of the plan's own
+    raises         PlanError with every rule that the plan breaks
     """
     found = []
     ours = plan.operands
     if ours.a.dtype is tf32:  # f32 in memory
         operands = operands.as_tf32
-    if has_c and not plan.has_c:
+    if not has_epilogue and plan.epilogue not in (LINEAR, SCALED):
+        found.append(
+            f"the plan computes {plan.epilogue}; without an epilogue, D is alpha * acc + beta * c. Pass epilogue= and "
+            "its operands."
+        )
+    elif not has_epilogue and has_c and not plan.has_c:
         found.append("c is given, but the plan does not read C. Make it with_c=True.")
     for name in "abcd":
         want, have = getattr(ours, name), getattr(operands, name)

@@ -23,7 +23,6 @@ from cutegemm.emulate.scalar import exact_bits, values_of
 from cutegemm.emulate.state import EMPTY, FULL, Buffer, GlobalMemory
 from cutegemm.errors import EmulationError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
-from cutegemm.plan.epilogue import launch_operands
 from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
@@ -118,7 +117,7 @@ def emulate(
     }
     buffers["a"].is_settled = plan.overlaps
     tensors = []
-    for name in launch_operands(plan.epilogue).tensors:
+    for name in plan.epilogue.tensors:
         if name not in matrices and plan.operands.matrix(name) == plan.operands.d:
             tensors.append("d")  # as `gemm` passes it
             continue

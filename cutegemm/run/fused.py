@@ -30,7 +30,6 @@ from cutegemm.plan.epilogue import (
     Tensor,
     Tile,
     epilogue_of,
-    launch_operands,
 )
 from cutegemm.plan.epilogue.dependencies import state_of
 from cutegemm.plan.epilogue.expression import expression_of
@@ -44,6 +43,7 @@ from cutegemm.run.checks import (
     refused,
     without_addresses,
     wrong_devices,
+    wrong_dtypes,
     wrong_extents,
     wrong_memory,
 )
@@ -64,19 +64,19 @@ _Fit = tuple[type[Tensor] | None, int]  # see `_fit`
 class _Call:
     """What a warm call needs.
 
-    launch     takes a, b, the operands that are passed, and the results
-    new        allocates each of these: D, and what is stored beside it, in the order in which they are returned
-    reduced    which of them are sums or maxima, by their place
+    launch     takes a, b, the operands that are passed, and the results; None if D is empty
+    new        allocates each of the results, in the order in which they are returned
+    results    (shape, dtype) of each of them, in torch
+    views      how each of them lies in memory; None for a sum or a maximum
+    reduced    those of them that are sums or maxima, by their place
     held       the caller's plan, which the signature names by its id
-    as_rows    whether the launch is given the transpose of b, N x K, as a layer keeps its weight
     """
 
-    __slots__ = ("held", "launch", "new", "prepared", "reduced", "results", "written")
+    __slots__ = ("held", "launch", "new", "prepared", "reduced", "results", "views", "written")
 
     def __init__(
         self,
         prepared: Prepared,
-        epilogue: Epilogue,
         a: Any,
         given: Mapping[str, Any],
         results: Mapping[str, _Result],
@@ -88,12 +88,10 @@ class _Call:
         self.prepared, self.held, self.written = prepared, held, increment_version
         self.results = tuple([(each.shape, each.dtype) for each in results.values()])
         self.new = tuple([new_like(a, *each) for each in self.results])
+        self.views = (prepared.views[3], *[each.view for each in [*results.values()][1:]])
         of_place = enumerate(results.values())
         self.reduced = {place: each for place, each in of_place if each.reduction is not None}
-        self.launch = None
-        if prepared.kernel is not None:
-            launch = _launcher(prepared, epilogue, given, as_rows)
-            self.launch = _in_order(launch, epilogue, list(results)) if self.reduced else launch
+        self.launch = None if prepared.kernel is None else _launcher(prepared, given, results, as_rows)
 
 
 @dataclass(frozen=True)
@@ -101,92 +99,130 @@ class _Result:
     """D, or what is stored beside it.
 
     shape, dtype   in torch
-    reduction      None of what is of D's extents
+    reduction      None for a result of D's extents
+    view           how an auxiliary result of D's extents lies in memory; None for D and for reductions
     """
 
     shape: tuple[int, ...]
     dtype: Any
     reduction: Reduction | None = None
+    view: View | None = None
 
     @property
     def identity(self) -> float:
         """What no values at all are reduced to."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
-    def wrong(self, given: Any, a: Any) -> list[str]:
-        """Why the caller's tensor cannot take a reduction, in words."""
-        if tuple(given.shape) != self.shape or given.dtype != self.dtype:
-            have, want = [str(dtype).removeprefix("torch.") for dtype in (given.dtype, self.dtype)]
-            return [
-                f"out for {self.reduction} is of {have} and has shape {tuple(given.shape)}; {want} of {self.shape} is "
-                "expected. Pass None for a new one."
-            ]
-        if given.is_contiguous() and given.get_device() == a.get_device():
-            return []
-        return [
-            f"out for {self.reduction} lies on {given.device}, with the strides {tuple(given.stride())}; elements side "
-            f"by side on {a.device} are expected. Pass None for a new one."
-        ]
+    def wrong(self, name: str, given: Any) -> Iterator[str]:
+        """Yield why the caller's tensor cannot take an auxiliary result or a reduction.
 
+        name   of the tensor, as errors have it
+        """
+        from cutegemm.run.torch_ops import DTYPES
 
-def _in_order(
-    launch: Callable[..., None], epilogue: Epilogue, returned: Sequence[str]
-) -> Callable[..., None]:
-    """A launch of results in the order in which they are returned: the kernel takes sums and maxima last, one number
-    as one of one element."""
-    order = [returned.index(name) for name in ("d", *epilogue.beside)]
-    single = {returned.index(name) for name, each in epilogue.reductions if len(each.along) == 2}
-
-    def ordered(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
-        launch(a, b, values, [results[at].unsqueeze(-1) if at in single else results[at] for at in order])
-
-    return ordered
+        shape, strides, kind = tuple(given.shape), tuple(given.stride()), DTYPES.get(given.dtype)
+        of = "" if self.reduction is None else f", for {self.reduction},"
+        remedy = "Pass None for a new tensor."
+        if shape != self.shape:
+            yield f"{name}{of} has shape {shape}; {self.shape} is expected. {remedy}"
+        elif self.reduction is not None and not given.is_contiguous():
+            yield f"{name}{of} has strides {strides}; elements side by side are expected. {remedy}"
+        elif self.view is not None and self.view.major is None:
+            yield f"{name} has strides {strides}; one of the last two must be 1. {remedy}"
+        if given.dtype != self.dtype:
+            yield f"{name}{of} is of {_type_name(given.dtype)}; {_type_name(self.dtype)} is expected. {remedy}"
+        elif kind is None or not kind.is_float:
+            yield f"{name} is of {_type_name(given.dtype)}; a floating type is expected of a result beside D. {remedy}"
 
 
 def _launcher(
-    prepared: Prepared, epilogue: Epilogue, given: Mapping[str, Any], as_rows: bool
+    prepared: Prepared, given: Mapping[str, Any], results: Mapping[str, _Result], as_rows: bool
 ) -> Callable[..., None]:
-    """The launch of a kernel: (a, b, operands in the order of `given`, results) -> None.
+    """Return the launch of a kernel: (a, b, values of the operands, results) -> None.
 
-    What the kernel is not called with as it is passed is seen otherwise; where all is, nothing is asked again.
+    Some tensors are passed to the kernel with another shape or other strides over the same memory. Which ones follows
+    from the signature of a call.
+
+    given     the operands by name, in the order of their values
+    results   by name, in the order in which they are returned
+    as_rows   whether the launch is given the transpose of b, N x K, as a layer keeps its weight
     """
-    function, batched = prepared.function, len(prepared.shape) == 3
-    wanted, names = launch_operands(epilogue), list(given)
-    read = [name for name in wanted.tensors if name in epilogue.tensors]
-    ways = {name: _seen(epilogue, name, given[name], prepared.shape if batched else None) for name in read}
-    changed = [(names.index(name), way) for name, way in ways.items() if way is not None]
-    constants = [BLAS_SCALARS[name] for name in wanted.scalars if name not in given]
-    # Places in (operands, D and other results, constants) of what the kernel takes behind a and b, in its order.
-    count, d = len(wanted.results) + 1, len(names)
-    behind = iter(range(d + count, d + count + len(constants)))
-    taken = itemgetter(
-        *[names.index(name) if name in ways else d for name in wanted.tensors],  # D for one that is not read
-        *range(d, d + count),
-        *[names.index(name) if name in given else next(behind) for name in wanted.scalars],
-    )
-    of_a, of_b, _, of_d = [view.strides for view in prepared.views]
+    assert prepared.kernel is not None
+    function, epilogue = prepared.function, prepared.kernel.plan.epilogue
+    place = {name: number for number, name in enumerate((*given, *results))}
+    ways = {
+        name: _operand_way(epilogue.kinds[name], given[name], prepared.shape) for name in epilogue.tensors
+    } | {name: _result_way(name, each, prepared.views[3]) for name, each in results.items()}
+    changed = [(place[name], way) for name, way in ways.items() if way is not None]
+    taken = _picking([place[name] for name in (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)])
+    of_a, of_b = [view.strides for view in prepared.views[:2]]
     if as_rows:
         of_b = of_transpose(of_b)
-    tiles = len(epilogue.outputs)  # results of D's extents, which come first
 
-    def as_given(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
+    def launch(a: Any, b: Any, values: Sequence[Any], outs: Sequence[Any]) -> None:
+        passed: Sequence[Any] = (*values, *outs)
         if changed:
-            values = list(values)
-            for place, way in changed:
-                values[place] = way(values[place])
-        function(a, b.mT if as_rows else b, *taken((*values, *results, *constants)))
+            passed = seen = list(passed)
+            for number, way in changed:
+                seen[number] = way(seen[number])
+        if of_a is not None:
+            a = a.as_strided(a.shape, of_a)
+        if of_b is not None:
+            b = b.as_strided(b.shape, of_b)
+        function(a, b.mT if as_rows else b, *taken(passed))
 
-    def seen(tensor: Any, of: Any) -> Any:
-        return tensor if of is None else tensor.as_strided(tensor.shape, of)
+    return on_device(launch)
 
-    def as_seen(a: Any, b: Any, values: Sequence[Any], results: Sequence[Any]) -> None:
-        from torch.cuda import device
 
-        results = [*[seen(result, of_d) for result in results[:tiles]], *results[tiles:]]
-        with device(a.get_device()):
-            as_given(seen(a, of_a), seen(b, of_b), values, results)
+def _picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a function that picks the elements of a sequence at these places.
 
-    return as_seen if any((of_a, of_b, of_d)) else on_device(as_given)
+    >>> _picking([2, 0])("abc"), _picking([1])("abc")
+    (('c', 'a'), ('b',))
+    """
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda sequence: (sequence[places[0]],)
+
+
+def _operand_way(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
+    """Return how the kernel is passed an operand in memory; None for the tensor itself.
+
+    A row, a column or an element becomes one mode of elements side by side, with the batch before it; a tile becomes
+    one for each matrix of the batch.
+
+    shape   of D
+    """
+    batched = len(shape) == 3
+    if issubclass(kind, Tile):
+        whole = value.expand(shape)
+        strides = View.of("c", whole, batched).strides or tuple(whole.stride())
+        if (tuple(value.shape), tuple(value.stride())) == (shape, strides):
+            return None
+        return lambda tensor: tensor.as_strided(shape, strides)
+    assert kind in BROADCAST
+    if not batched:
+        is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)
+        return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
+
+    def spread(tensor: Any) -> Any:
+        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
+        return rows.contiguous().expand(shape[0], -1)
+
+    return spread
+
+
+def _result_way(name: str, result: _Result, of_d: View) -> Callable[[Any], Any] | None:
+    """Return how the kernel is passed a result; None for the tensor itself.
+
+    of_d   how D lies in memory
+    """
+    if result.reduction is not None:  # one number is passed as one element
+        return (lambda tensor: tensor.unsqueeze(-1)) if len(result.reduction.along) == 2 else None
+    view = of_d if name == "d" else result.view
+    assert view is not None
+    strides = view.strides
+    return None if strides is None else lambda tensor: tensor.as_strided(tensor.shape, strides)
 
 
 def fused(
@@ -260,18 +296,11 @@ def fused(
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """D and what is stored beside it: those that are given, else new ones."""
-    if len(outs) != len(call.results):
-        told = f"out is {len(outs)} tensors; the epilogue returns {len(call.results)}."
-        raise refused(a, b, [f"{told} Pass one for each, or None."])
     tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
     for place, each in enumerate(outs):
-        if each is not None and place in call.reduced:
-            wrong = call.reduced[place].wrong(each, a)
-            if wrong:
-                raise refused(a, b, wrong)
-        elif each is not None:
+        if each is not None and place not in call.reduced:
             for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
-                views = [*call.prepared.views]
+                views = [*call.prepared.views[:3], call.views[place]]
                 if tile is not None:
                     views[2] = View.of("c", tile, tile.dim() == 3)
                 check_out(views, a, b, tile, each)
@@ -324,6 +353,10 @@ def _called(
     return _Called(function, returned), results
 
 
+def _type_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if not isinstance(value, int | float)}
 
@@ -353,19 +386,19 @@ def prepared_fused(
     m, n, _, l = extents_of(a, b)  # noqa: E741
     columns, batched = n // 2 if epilogue.gated else n, a.dim() == 3
     shape = (l, m, columns) if batched else (m, columns)
-    main = outs[0] if outs else None
-    d = main.dtype if main is not None else out_dtype or torch_ops.RESULTS[a.dtype][0]
-    results = _results_of(epilogue, shape, d, torch_ops.reduced_dtype(a.dtype), outs)
+    passed = _passed(a, b, epilogue, outs)
+    results = _results_of(a, b, epilogue, shape, passed, out_dtype)
+    main, d = passed["d"], results["d"].dtype
     tile = _as_batch(tensors[epilogue.tiles[0]], l if batched else None) if epilogue.tiles else None
-    further = _of_operands(epilogue, tensors, batched) | _of_results(results, outs, batched)
-    ending, trial = EpilogueSpec(epilogue, further), partial(_trial, epilogue, a, b, given, results, outs)
+    further = _of_operands(epilogue, tensors, batched) | _of_results(results)
+    ending, trial = EpilogueSpec(epilogue, further), partial(_trial, a, b, given, results, outs)
     prepared = prepare(a, b, tile, main, d if main is None else None, 0.0, how, ending, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, epilogue, a, given, results, how.plan, as_rows)
+    return _Call(prepared, a, given, results, how.plan, as_rows)
 
 
 def _checked_epilogue(
@@ -375,13 +408,16 @@ def _checked_epilogue(
     given: Mapping[str, Any],
     tensors: dict[str, Any],
 ) -> Epilogue:
-    """The epilogue, of operands that suit it.
+    """Return the epilogue of a function and of operands that suit it.
 
     tensors   a, b, and the operands in memory, as torch has them
     raises    UnsupportedError with every rule that is broken: by a and b; else by the operands; else by what the
               function makes of them
     """
-    wrong = without_addresses(tensors) or wrong_extents({"a": tensors["a"], "b": tensors["b"]})
+    from cutegemm.run import torch_ops
+
+    factors = {"a": tensors["a"], "b": tensors["b"]}
+    wrong = without_addresses(tensors) or [*wrong_dtypes(factors, torch_ops), *wrong_extents(factors)]
     if not wrong and function is None:
         wrong = [f"{', '.join(given)} given without an epilogue that takes them. Pass epilogue=."]
     if wrong:
@@ -399,7 +435,11 @@ def _checked_epilogue(
     kinds: dict[str, type[Input]] = dict.fromkeys([name for name in given if name not in fits], Scalar)
     kinds |= {name: kind for name, (kind, _) in fits.items() if kind is not None}
     epilogue = epilogue_of(function, kinds)
-    wrong = [*wide_results(epilogue), *_wrong_columns(b, given, epilogue, fits)]
+    wrong = [
+        *wide_results(epilogue),
+        *_wrong_columns(b, given, epilogue, fits),
+        *_wrong_tiles(epilogue, tensors),
+    ]
     if wrong:
         raise refused(a, b, wrong)
     return epilogue
@@ -448,8 +488,17 @@ def _wrong_columns(
             yield f"{name} has shape {shape}, but {half}; {expected} columns of it are expected."
 
 
+def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str]:
+    for name in epilogue.tiles:
+        tensor = tensors[name]
+        if View.of("c", tensor, tensor.dim() == 3).major is None:
+            yield (
+                f"{name} has strides {tuple(tensor.stride())}; one of the last two must be 1. Pass "
+                f"{name}.contiguous()."
+            )
+
+
 def _trial(
-    epilogue: Epilogue,
     a: Any,
     b: Any,
     given: Mapping[str, Any],
@@ -459,7 +508,7 @@ def _trial(
 ) -> Callable[[], None]:
     """A call of what was prepared, for the tuner: its results are written to memory of their own, laid out as those
     that are given are."""
-    call = _Call(prepared, epilogue, a, given, results, None)
+    call = _Call(prepared, a, given, results, None)
     own = [new() for new in call.new]
     for place, each in enumerate(outs or ()):
         if each is not None:
@@ -479,44 +528,81 @@ def _of_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) 
     }
 
 
-def _of_results(
-    results: Mapping[str, _Result], outs: Sequence[Any] | None, batched: bool
-) -> dict[str, Operand]:
-    """What the results beside D are made of."""
+def _of_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
+    """Return what the results beside D are made of, by name."""
     from cutegemm.run.torch_ops import DTYPES
 
-    passed, found = dict(zip(results, outs or [], strict=False)), {}
+    found = {}
     for name, stored in results.items():
-        of, each = DTYPES[stored.dtype], passed.get(name)
+        of = DTYPES[stored.dtype]
         if stored.reduction is not None:
             found[name] = Operand.of_kind(stored.reduction.kind, of)
-        elif name != "d":
-            if each is None:
-                view = View.fresh(stored.shape, of.bits // 8, batched)
-            else:
-                view = View.of("out", each, batched)
-            found[name] = Operand(of, MODES["out"][view.major or 0], view.align)
+        elif stored.view is not None:
+            found[name] = Operand(of, MODES["out"][stored.view.major or 0], stored.view.align)
     return found
 
 
-def _results_of(
-    epilogue: Epilogue, shape: tuple[int, ...], d: Any, wide: Any, outs: Sequence[Any] | None
-) -> dict[str, _Result]:
-    """What the epilogue returns, by name and in its order.
+def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> dict[str, Any]:
+    """Return the caller's tensor for each result, by name and in the order in which they are returned.
 
-    shape   of D, and `d` its type; `wide`: the type of sums and maxima
-    outs    where it goes, as far as that is given: what is of D's extents has its type
+    outs     one tensor for each result, or None in its place for a new one; None if no tensor is passed
+    raises   UnsupportedError for another number of tensors, and for those that no kernel writes to
     """
-    reductions, found = dict(epilogue.reductions), {}
-    for place, name in enumerate(["d", *[result_name(i) for i in range(len(epilogue.beside))]]):
-        each = outs[place] if outs is not None and place < len(outs) else None
+    from cutegemm.run import torch_ops
+
+    names = ["d", *[result_name(i) for i in range(len(epilogue.beside))]]
+    given = [None] * len(names) if outs is None else outs
+    if len(given) != len(names):
+        told = f"out is {len(given)} tensors; the epilogue returns {len(names)}."
+        raise refused(a, b, [f"{told} Pass one for each, or None."])
+    tensors = torch_ops.tensors_of(
+        {_out_name(place, names): each for place, each in enumerate(given) if each is not None}
+    )
+    wrong = without_addresses(tensors) or [*wrong_memory(tensors), *wrong_devices({"a": a, **tensors})]
+    if wrong:
+        raise refused(a, b, wrong)
+    return dict(zip(names, given, strict=True))
+
+
+def _out_name(place: int, names: Sequence[str]) -> str:
+    """Return how errors name the tensor of a result.
+
+    >>> _out_name(0, ["d"]), _out_name(1, ["d", "aux"])
+    ('out', 'out[1]')
+    """
+    return "out" if len(names) == 1 else f"out[{place}]"
+
+
+def _results_of(
+    a: Any, b: Any, epilogue: Epilogue, shape: tuple[int, ...], passed: Mapping[str, Any], out_dtype: Any
+) -> dict[str, _Result]:
+    """Return what the epilogue's function returns, by name and in its order.
+
+    shape    of D
+    passed   the caller's tensor for each result; None for a new one
+    raises   UnsupportedError with every rule that the tensors of auxiliary results and reductions break
+    """
+    from cutegemm.run import torch_ops
+
+    d = out_dtype or torch_ops.RESULTS[a.dtype][0] if passed["d"] is None else passed["d"].dtype
+    reductions, (*batch, m, n), wrong = dict(epilogue.reductions), shape, list[str]()
+    found = {"d": _Result(shape, d)}
+    for place, (name, out) in enumerate(passed.items()):
+        if name == "d":
+            continue
         reduction = reductions.get(name)
-        if reduction is None:
-            found[name] = _Result(shape, d if each is None else each.dtype)
-        else:
-            lead, (m, n) = shape[:-2], shape[-2:]
+        if reduction is not None:
             own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
-            found[name] = _Result((*lead, *own), wide, reduction)
+            found[name] = _Result((*batch, *own), torch_ops.reduced_dtype(a.dtype), reduction)
+        elif out is None:
+            found[name] = _Result(shape, d, view=View.fresh(shape, d.itemsize, bool(batch)))
+        else:
+            view = View.of("out", out, bool(batch)) if tuple(out.shape) == shape else None
+            found[name] = _Result(shape, out.dtype, view=view)
+        if out is not None:
+            wrong += found[name].wrong(_out_name(place, list(passed)), out)
+    if wrong:
+        raise refused(a, b, wrong)
     return found
 
 
@@ -568,29 +654,3 @@ def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = Fals
 def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
     """A tile as one for each of a batch of l."""
     return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])
-
-
-def _seen(
-    epilogue: Epilogue, name: str, value: Any, shape: tuple[int, ...] | None
-) -> Callable[[Any], Any] | None:
-    """How the kernel is given an operand: a row, a column or an element as one mode, with the batch before it; None
-    where that is how it is passed.
-
-    shape   of D, where it is a batch
-    """
-    kind = epilogue.kinds[name]
-    if issubclass(kind, Tile):
-        if shape is None or value.dim() == 3:
-            return None
-        return lambda tensor: tensor.expand(shape)
-    assert kind in BROADCAST
-    if shape is None:
-        is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)
-        return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
-    batch = shape[0]
-
-    def spread(tensor: Any) -> Any:
-        rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
-        return rows.contiguous().expand(batch, -1)
-
-    return spread

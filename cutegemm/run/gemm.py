@@ -58,24 +58,29 @@ def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
         def into(*given: Any) -> None: ...
 
     else:
-        into = _into(prepared.function, strides, as_rows)
+        into = _into(prepared.function, prepared.kernel.plan.has_c, strides, as_rows)
     call = _Call(into, new_like(a, prepared.shape, prepared.dtype), repr(prepared.kernel))
     call.check = partial(check_out, prepared.views)
     return call
 
 
 def _into(
-    function: Callable[..., None], strides: Sequence[Any], as_rows: bool = False
+    function: Callable[..., None], reads_c: bool, strides: Sequence[Any], as_rows: bool = False
 ) -> Callable[..., None]:
-    """The launch of a kernel: (a, b, c or None, out, alpha, beta).
+    """Return the launch of a kernel: (a, b, c or None, out, alpha, beta).
 
+    reads_c   whether the kernel takes c and beta; it then takes `out` in the place of a c that is None
     strides   of a, b, c and out: those that the kernel is to see; None for the tensor's own
     as_rows   whether it is given the transpose of b, N x K, as a layer keeps its weight
     """
 
-    def as_given(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+    def with_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
 
+    def without_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        function(a, b.mT if as_rows else b, out, alpha)
+
+    as_given = with_c if reads_c else without_c
     if not any(strides):
         return on_device(as_given)
     of_a, of_b, of_c, of_out = strides
@@ -235,7 +240,7 @@ def _first(
     known = recall.find(key, a, how) if c is None and out is None else None
     if known is not None:
         new = new_like(a, known.shape, known.dtype)
-        call = _Call(_into(known.function, known.strides), new, known.kernel)
+        call = _Call(_into(known.function, known.reads_c, known.strides), new, known.kernel)
     else:
         from cutegemm.run.prepare import prepare
 

@@ -95,10 +95,11 @@ def prepare(
     ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
 ) -> Prepared | list[str]:
-    """Checks a signature that is new, and finds its kernel.
+    """Check a signature that is new, and find its kernel.
 
+    c         C; or the first tile that an epilogue reads, which its caller has checked
     trial     what makes a call of something prepared, which writes to nothing of the caller's: for the tuner
-    returns   what was found, or the names of the operands that have no stride of 1
+    returns   what was found, or the names of the matrices that have no stride of 1
     raises    CutegemmError in words
     """
     plan = how.plan
@@ -106,13 +107,14 @@ def prepare(
     from cutegemm.run import torch_ops
 
     given, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
+    of_gemm = given if ending is None else named(a, b, None, out)
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(given, torch_ops, out_dtype),
-        *wrong_extents(given, gated),
-        *wrong_values(given, beta),
-        *wrong_memory(given),
-        *wrong_devices(given),
+        *wrong_dtypes(of_gemm, torch_ops, out_dtype),
+        *wrong_extents(of_gemm, gated),
+        *wrong_values(of_gemm, beta),
+        *wrong_memory(of_gemm),
+        *wrong_devices(of_gemm),
     ]
     if wrong:
         raise refused(a, b, wrong)

@@ -248,9 +248,9 @@ def decide(
         turned = asked.transposed
         plan = asked.build(of.made_of(asked.boxes(of.boxed)), of.has_c, of.arch, of.device)
     else:
-        turned, reads_c = asked.transposed, of.has_c and ending is None
-        operands = of.made_of(_loaded_by_box(asked))
-        plan = check_plan(asked, operands.transposed if turned else operands, problem, reads_c)
+        turned, operands = asked.transposed, of.made_of(_loaded_by_box(asked))
+        operands = operands.transposed if turned else operands
+        plan = check_plan(asked, operands, problem, of.has_c, ending is not None)
     if ending is not None:
         try:
             plan = ending.on(plan, turned)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.compile import cache as entries
-from cutegemm.compile.spaces import Sizes, plainly
+from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.errors import CutegemmError
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ _written = 0
 class Recalled:
     """What a record says.
 
-    function   of a, b, c, d, alpha and beta
+    function   takes a, b, c if the kernel can read one, d, and the numbers of the plan's epilogue
+    reads_c    whether the kernel can read a C
     strides    of a, b, c and the result: those that it is to see; None for the tensor's own
     shape      of the result, and `dtype`, in torch
     kernel     in words
     """
 
     function: Callable[..., None]
+    reads_c: bool
     strides: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: Any
@@ -69,10 +71,11 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
         from cutegemm.compile.loading import load_function
 
         function = load_function(folder, manifest)
-        sizes = held["sizes"]
+        sizes, reads_c = held["sizes"], bool(held["reads_c"])
         torch = sys.modules["torch"]
         return Recalled(
-            function if sizes is None else plainly(function, Sizes(*sizes)),
+            function if sizes is None else with_workspace(function, Sizes(*sizes), 3 + reads_c),
+            reads_c,
             tuple([None if each is None else tuple(each) for each in held["strides"]]),
             tuple(held["shape"]),
             getattr(torch, held["dtype"]),
@@ -94,6 +97,7 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
         sizes = kernel.sizes(of.m, of.n, of.k, of.l) if kernel.needs_workspace else None
         record = {
             "entry": kernel.folder.name,
+            "reads_c": kernel.plan.has_c,
             "sizes": None if sizes is None else [sizes.counters, sizes.zeroed, sizes.total],
             "strides": [view.strides for view in prepared.views],
             "shape": prepared.shape,

@@ -11,32 +11,38 @@ import numpy as np
 from cutegemm.dtypes import round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.plan.arguments import check_is_plan
-from cutegemm.plan.epilogue import Epilogue, launch_operands
+from cutegemm.plan.epilogue import LINEAR, Epilogue
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem, check_is_problem
 from cutegemm.simulate.memory import GlobalMatrix
 
+_IDLE = dict([pair for step in LINEAR.steps for pair in step.idle])  # scalars of BLAS that change nothing
 _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters for kinds of types
 
 
 def given_operands(
     operation: str, plan: GemmPlan, given: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """The arrays that take part, and the scalars: a tile only where the plan's epilogue reads it.
+    """Return the arrays that take part, and the scalars: a tile only if the plan's epilogue reads it.
 
-    given    A, B and the operands of the epilogue by name; None for a tile that is left out
+    given    A, B and the operands of the epilogue by name; None for a tile that is left out. A plan whose epilogue has
+             no "c", "alpha" or "beta" takes them too, if they change nothing
     raises   PlanError in the name of an operation
     """
     check_is_plan(operation, plan)
     epilogue = plan.epilogue
-    operands = launch_operands(epilogue)
-    names = operands.scalars
+    names = epilogue.scalars
     broken = [
-        f"{name} is no operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
+        f"{name} is not an operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
         for name in given
-        if name not in ("a", "b", *operands.tensors, *names)
+        if name not in ("a", "b", "c", *_IDLE, *epilogue.tensors, *names)
     ]
     broken += [f"{name} is not given; the epilogue is {epilogue}." for name in names if name not in given]
+    broken += [
+        f"{name} is {reprlib.repr(given[name])}, but {_unread(plan, name)}"
+        for name, idle in _IDLE.items()
+        if name in given and name not in names and not _is_equal(given[name], idle)
+    ]
     scalars = {name: _number(given[name]) for name in names if name in given}
     broken += [
         f"{name} = {reprlib.repr(value)}; a real number is expected, and one that a float holds."
@@ -45,9 +51,6 @@ def given_operands(
     ]
     if broken:
         raise PlanError(operation, broken)
-    if not plan.has_c and scalars["beta"] != 0:
-        reads = f"the plan {plan.name!r} cannot read C. Make it with_c=True."
-        broken.append(f"beta is {scalars['beta']}, but {reads}")
     read, arrays = epilogue.tensors_read(scalars), {}
     for name in ("a", "b", *read):
         value = given.get(name)
@@ -64,6 +67,13 @@ def given_operands(
     if broken:
         raise PlanError(operation, broken)
     return arrays, scalars
+
+
+def _unread(plan: GemmPlan, name: str) -> str:
+    """Say that the epilogue of a plan does not have the scalar "alpha" or "beta"."""
+    if name == "beta":
+        return f"the plan {plan.name!r} cannot read C. Make it with_c=True."
+    return f"the epilogue of the plan {plan.name!r} is {plan.epilogue}. Leave {name} out."
 
 
 def seen_by_plan(
@@ -100,6 +110,11 @@ def _is_real(value: Any) -> bool:
         return not isinstance(value, (str, bytes)) and isinstance(float(value), float)
     except (OverflowError, TypeError, ValueError):
         return False
+
+
+def _is_equal(value: Any, number: float) -> bool:
+    value = _number(value)
+    return _is_real(value) and float(value) == number
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:

@@ -14,9 +14,7 @@ from cutegemm.compile.plans import compile_plan
 from cutegemm.emulate.decode import programs
 from cutegemm.emulate.launch import TensorArgument, host_function
 from cutegemm.emulate.state import EMPTY, FULL, POISON_BYTE, GlobalMemory
-from cutegemm.plan.epilogue import launch_operands
-from cutegemm.run import fused, prepare, torch_ops
-from cutegemm.run.calls import Calls
+from cutegemm.run import prepare, torch_ops
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
 
@@ -34,8 +32,6 @@ def emulate_launches(monkeypatch, multiprocessors):
         return kernel
 
     monkeypatch.setattr(prepare, "compile_plan", take)
-    monkeypatch.setattr(fused, "_calls", Calls())
-    monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     cuda = torch_ops.torch.cuda
     monkeypatch.setattr(cuda, "device", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(devices, "current_stream", lambda index: 0)
@@ -46,15 +42,16 @@ def emulate_launches(monkeypatch, multiprocessors):
 def run(kernel, plans, a, b, *rest):
     """One call of a compiled kernel. rest: the epilogue's tensors, D and other results, counters and a workspace where
     it takes them, numbers."""
-    names = launch_operands(kernel.plan.epilogue)
-    tensors, rest = rest[: len(names.tensors)], rest[len(names.tensors) :]
-    results, rest = rest[: 1 + len(names.results)], rest[1 + len(names.results) :]
-    spaces, scalars = rest[: len(rest) - len(names.scalars)], rest[len(rest) - len(names.scalars) :]
+    epilogue = kernel.plan.epilogue
+    tensors, rest = rest[: len(epilogue.tensors)], rest[len(epilogue.tensors) :]
+    results, rest = rest[: 1 + len(epilogue.beside)], rest[1 + len(epilogue.beside) :]
+    count = len(rest) - len(epilogue.scalars)
+    spaces, scalars = rest[:count], rest[count:]
     plans.append(kernel.plan)
     counted = kernel.plan.pipeline is not None and kernel.plan.split.is_split
     counters = spaces[:1] if counted else []  # zero; what else is in a workspace is poison
-    used = kernel.plan.epilogue.tensors_read(dict(zip(names.scalars, scalars, strict=True)))
-    operands = [tensor for name, tensor in zip(names.tensors, tensors, strict=True) if name in used]
+    used = epilogue.tensors_read(dict(zip(epilogue.scalars, scalars, strict=True)))
+    operands = [tensor for name, tensor in zip(epilogue.tensors, tensors, strict=True) if name in used]
     read, written = [a, b, *counters, *operands], [*results, *spaces]
     memory, places, given = GlobalMemory(), {}, []
     for tensor in (a, b, *tensors, *results, *spaces):

@@ -113,12 +113,12 @@ def untouched(torch: Any, whole: Any) -> int:
     return int((whole == poison(whole.dtype)).sum())
 
 
-def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], alpha: float, beta: float) -> list[str]:
+def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], scalars: tuple[float, ...]) -> list[str]:
     """A call; its workspace, if it has one, is poisoned, and counters must be zero again after."""
     from cutegemm.plan.memory.workspace import regions
 
     if not kernel.needs_workspace:
-        kernel(*tensors, alpha, beta)
+        kernel(*tensors, *scalars)
         return []
     a, b = tensors[:2]
     batch = a.shape[0] if a.ndim == 3 else 1
@@ -130,7 +130,7 @@ def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], alpha: float, beta
     ]
     others = sum(region.size for region in found if region.name != "arrivals")
     space = torch.full((max(1, others),), 0xFF, dtype=torch.uint8, device="cuda")
-    kernel.function(*tensors, *counters, space, alpha, beta)
+    kernel.function(*tensors, *counters, space, *scalars)
     torch.cuda.synchronize()
     return ["counters are left that are not zero" for one in counters if one.any()]
 
@@ -167,8 +167,9 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
             d, whole = matrix(torch, batch, m, n, ops.d.major == "m", dd, ops.d.align_bytes, guard=1)
             given = c if beta else torch.full_like(c, poison(cc), dtype=torch.float32).to(cc)
             try:
-                tensors = (a, b, given if plan.has_c else d, d)
-                bad += [f"{at}: {what}" for what in launch(torch, kernel, tensors, alpha, beta)]
+                tensors = (a, b, given, d) if plan.has_c else (a, b, d)
+                scalars = (alpha, beta) if plan.has_c else (alpha,)
+                bad += [f"{at}: {what}" for what in launch(torch, kernel, tensors, scalars)]
                 torch.cuda.synchronize()
                 pulse.beat(at)
                 x, y = a.float(), b.float()
@@ -194,7 +195,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 if shape == (1024, 1536, 640):
                     first = d.clone()
                     for _ in range(REPEATS):
-                        kernel(a, b, given if plan.has_c else d, d, alpha, beta)
+                        kernel(*tensors, *scalars)
                         if not same_bits(torch, first, d):
                             bad.append(f"{at}: two runs differ")
                             break
@@ -228,7 +229,7 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     a, _ = matrix(torch, None, m, k, False, torch.bfloat16, 16)
     b, _ = matrix(torch, None, k, n, True, torch.bfloat16, 16)
     d, whole = matrix(torch, None, m, n, False, torch.bfloat16, 16, guard=1)
-    kernel(a, b, d, d, 1.0, 0.0)
+    kernel(a, b, d, 1.0)
     torch.cuda.synchronize()
     first, bad = d.clone(), []
     error = (d.double() - a.double() @ b.double()).abs().max().item()
@@ -237,7 +238,7 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     differ = torch.zeros((), dtype=torch.int64, device="cuda")
     for run in range(MANY_REPEATS):
         whole.fill_(poison(torch.bfloat16))
-        kernel(a, b, d, d, 1.0, 0.0)
+        kernel(a, b, d, 1.0)
         differ += (d.contiguous().view(torch.int16) != first.view(torch.int16)).any()
         if run % 50 == 49:
             torch.cuda.synchronize()

@@ -13,6 +13,7 @@ from cutegemm.dtypes import bf16  # noqa: E402
 from cutegemm.kernels import lower  # noqa: E402
 from cutegemm.kernels.sm90 import kernel as sm90  # noqa: E402
 from cutegemm.machine.arch import arch_named  # noqa: E402
+from cutegemm.plan.signature import signature_of  # noqa: E402
 from cutegemm.tile.mma_atoms import ROWS_IN_BANKS  # noqa: E402
 from cutegemm.tile.smem_atoms import widest_smem_kind  # noqa: E402
 from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
@@ -43,9 +44,10 @@ def on_the_host(plan, question):
         answers.append(question(made, made.seen_as(a, 0, 1), made.seen_as(b, 1, 0), made.seen_as(d, 0, 1)))
         raise _Enough
 
-    a, b, _, d, *_ = sm90.fake_arguments(plan)
+    names = [argument.name for argument in signature_of(plan)]
+    given = dict(zip(names, sm90.fake_arguments(plan), strict=False))
     try:
-        cute.compile(host, a, b, d)
+        cute.compile(host, given["a"], given["b"], given["d"])
     except Exception:
         if not answers:
             raise

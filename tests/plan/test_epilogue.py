@@ -16,14 +16,11 @@ from cutegemm.plan.epilogue import (
     Add,
     Constant,
     Epilogue,
-    LaunchOperands,
     Multiply,
-    Row,
     Scalar,
     Step,
     Tile,
     epilogue_of,
-    launch_operands,
     parse_epilogue,
 )
 
@@ -187,15 +184,6 @@ def test_what_is_no_epilogue(expression, messages):
     for message in messages:
         with pytest.raises(PlanError, match=message):
             Epilogue(expression)
-
-
-def test_the_order_of_a_launch():
-    assert launch_operands(LINEAR) == launch_operands(SCALED)
-    assert launch_operands(LINEAR) == LaunchOperands(("c",), (), ("alpha", "beta"))
-    more = Epilogue(GAMMA * E + ALPHA * ACC * Row("bias"), (("preact", ACC),))
-    assert launch_operands(more) == LaunchOperands(
-        ("c", "e", "bias"), ("preact",), ("alpha", "beta", "gamma")
-    )
 
 
 def test_a_plan_holds_its_epilogue():

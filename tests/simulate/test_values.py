@@ -141,7 +141,7 @@ def test_what_is_missing_or_unknown_is_told():
         simulate(more, a, a, gamma=2.0)
     with pytest.raises(PlanError, match="the epilogue is acc \\+ e, but no E is given"):
         simulate(small_plan().with_(epilogue=Epilogue(ACC + E)), a, a)
-    with pytest.raises(PlanError, match=r"bias is no operand of the plan .*, whose epilogue is alpha"):
+    with pytest.raises(PlanError, match=r"bias is not an operand of the plan .*, whose epilogue is alpha"):
         simulate(small_plan(), a, a, bias=a)
     with pytest.raises(PlanError, match="the shapes"):
         simulate(more, a, a, gamma=2.0, e=a[:4])

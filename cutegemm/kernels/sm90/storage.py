@@ -25,7 +25,7 @@ from cutegemm.kernels.values import Values, store_as_results
 from cutegemm.kernels.vectors import by_vectors, copy_vector
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
-from cutegemm.plan.epilogue import Function, launch_operands
+from cutegemm.plan.epilogue import Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
@@ -70,11 +70,11 @@ class Storage(OwnTile):
     def tma_atoms(self, operands, mD, unused):
         """For the tile that TMA brings, for D, and for each result beside it that leaves through slots: the copy by TMA
         and the tensor that it takes; else the tensor itself."""
-        plan, slots, names = self.plan, self.slots, launch_operands(self.plan.epilogue)
+        plan, slots, epilogue = self.plan, self.slots, self.plan.epilogue
         c, d = (unused, mD), (unused, mD)
-        more = [(unused, operands[1][names.results.index(name)]) for name in plan.slot_results[:-1]]
+        more = [(unused, operands[1][epilogue.beside.index(name)]) for name in plan.slot_results[:-1]]
         if self.c_by_tma:
-            mC = operands[0][names.tensors.index(plan.fetched_tile)]
+            mC = operands[0][epilogue.tensors.index(plan.fetched_tile)]
             c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
         if self.by_tma:
             d, *more = [

@@ -13,9 +13,7 @@ from cutegemm.plan.epilogue.epilogue import (
     LINEAR,
     SCALED,
     Epilogue,
-    LaunchOperands,
     Step,
-    launch_operands,
 )
 from cutegemm.plan.epilogue.expression import (
     BROADCAST,
@@ -67,7 +65,6 @@ __all__ = [
     "Function",
     "Half",
     "Input",
-    "LaunchOperands",
     "Maximum",
     "Minimum",
     "Multiply",
@@ -81,7 +78,6 @@ __all__ = [
     "Tile",
     "Where",
     "epilogue_of",
-    "launch_operands",
     "operations",
     "parse_epilogue",
     "parse_expression",

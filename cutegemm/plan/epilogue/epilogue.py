@@ -425,32 +425,3 @@ def _outside(node: Expression) -> Iterator[Expression]:
 _ACC, _ALPHA = Accumulator(), Scalar("alpha")
 LINEAR = Epilogue(_ALPHA * _ACC + Scalar("beta") * Tile("c"))  # BLAS's
 SCALED = Epilogue(_ALPHA * _ACC)  # of a kernel that reads no C
-
-
-@dataclass(frozen=True)
-class LaunchOperands:
-    """Operands of a compiled function by name: BLAS's, whether they are used or not, then further ones.
-
-    Every plan is so called alike: (a, b, *tensors, d, *results, *scalars).
-
-    tensors   that are read, in the device's memory
-    results   that are written beside D: those of its extents, then sums and maxima
-    scalars   numbers
-    """
-
-    tensors: tuple[str, ...]
-    results: tuple[str, ...]
-    scalars: tuple[str, ...]
-
-
-def launch_operands(epilogue: Epilogue) -> LaunchOperands:
-    """The operands of a compiled function.
-
-    >>> launch_operands(SCALED)
-    LaunchOperands(tensors=('c',), results=(), scalars=('alpha', 'beta'))
-    """
-    return LaunchOperands(
-        _distinct([LINEAR.tensors, epilogue.tensors]),
-        epilogue.beside,
-        _distinct([LINEAR.scalars, epilogue.scalars]),
-    )

@@ -1,0 +1,77 @@
+"""The tensors that the compiled function of a plan takes, and what each must be like in the caller's memory.
+
+A compiled function is called as `kernel(a, b, *tensors, d, *results, *scalars)`: it takes what the epilogue of its plan
+reads and writes, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.dtypes import DType
+from cutegemm.plan.plan import GemmPlan
+
+_MODES = {"a": ("m", "k"), "b": ("k", "n")}  # rows and columns; those of all others are D's
+_FACTORS_OF_TRANSPOSE = {"a": "b", "b": "a"}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One tensor that a compiled function takes.
+
+    name         "a", "b", "d", or the name of an operand or of a result of the epilogue
+    dtype        element type; tf32 is f32 in memory
+    modes        names of the extents: "l", "m", "n", "k"; "n/2" for the columns of a gated D; "1" for a single element
+    extents      divisor of each extent
+    strides      divisor of each stride, in elements; None for a stride of exactly 1
+    align_bytes  divisor of the address
+    """
+
+    name: str
+    dtype: DType
+    modes: tuple[str, ...]
+    extents: tuple[int, ...]
+    strides: tuple[int | None, ...]
+    align_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} ({', '.join(self.modes)})"
+
+
+def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
+    """Return the tensors that a plan's compiled function takes, in their order.
+
+    The function of a transposed plan, which solves D^T = B^T A^T, takes the matrices of A @ B all the same.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Operands
+    >>> plan = sm90_plan(Operands.of("bf16", layout="nt"), with_c=True)
+    >>> print(*signature_of(plan), sep="; ")
+    a: bf16 (m, k); b: bf16 (k, n); c: bf16 (m, n); d: bf16 (m, n)
+    >>> signature_of(plan)[1].strides
+    (None, 8)
+    """
+    epilogue = plan.epilogue
+    return tuple([_argument(plan, name) for name in ("a", "b", *epilogue.tensors, "d", *epilogue.beside)])
+
+
+def _argument(plan: GemmPlan, name: str) -> Argument:
+    """Return what a plan's compiled function takes under a name of its caller."""
+    of_plan = _FACTORS_OF_TRANSPOSE.get(name, name) if plan.transposed else name
+    operand = plan.operands.matrix(of_plan)
+    if plan.transposed:
+        operand = operand.transposed
+    align = operand.align_elems
+    modes = [mode for mode in _MODES.get(name, ("m", "n")) if mode not in operand.broadcast] or ["1"]
+    extents, strides = [1] * len(modes), [None if operand.broadcast else align] * len(modes)
+    if not operand.broadcast:
+        major = modes.index(operand.major)
+        strides[major] = None
+        # TMA clips a box at any extent; threads load and store whole vectors.
+        is_by_box = plan.pipeline is not None and all(packing.name != of_plan for packing in plan.packs)
+        extents[major] = 1 if is_by_box else align
+    if plan.operands.gated and name != "b" and not operand.gated:
+        modes = ["n/2" if mode == "n" else mode for mode in modes]
+    if plan.operands.batched:
+        modes, extents, strides = ["l", *modes], [1, *extents], [align, *strides]
+    return Argument(name, operand.dtype, tuple(modes), tuple(extents), tuple(strides), operand.align_bytes)

@@ -1,0 +1,312 @@
+"""Random calls of gemm with an epilogue: operands of all kinds, types and strides, and results of types of their own.
+
+`random_call` draws by a function that picks one of several options: hypothesis on the CPU, a random number generator on
+a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from cutegemm import epilogue as functions
+from cutegemm import gemm
+from cutegemm.run.torch_ops import DTYPES, FLOAT8, RESULTS
+
+Pick = Callable[[Sequence[Any]], Any]
+
+FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
+POISON = dict.fromkeys(FLOATS, float("nan")) | {torch.int8: -113, torch.int32: -1234567}
+EXTENTS = (1, 2, 7, 8, 16, 24, 40, 64, 72, 100, 128, 200, 256)
+NAMES = ("r", "bias", "c", "scale", "x2")
+OPERATIONS = ("({x} + {y})", "({x} - {y})", "({x} * {y})", "maximum({x}, {y})")
+WHOLE_OPERATIONS = OPERATIONS[::2]
+SMOOTH = ("relu", "tanh", "sigmoid", "gelu", "silu", "abs")
+GATES = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu, "glu": torch.sigmoid}
+REDUCTIONS = {
+    "row_sum": lambda x: x.sum(-1),
+    "row_max": lambda x: x.amax(-1),
+    "column_sum": lambda x: x.sum(-2),
+    "column_max": lambda x: x.amax(-2),
+    "total_sum": lambda x: x.sum((-2, -1)),
+    "total_max": lambda x: x.amax((-2, -1)),
+}
+# A fifth of the plans have names, and may refuse what they do not serve.
+NAMED = ("simt_64x64", "mma_128x128", "sm90_slots", "sm90_wide_2x1", "transposed:sm90_slots", "sm90_slots/k3")
+PLANS = (*[None] * 24, *NAMED)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The type of a tensor, and how it lies in memory.
+
+    by_columns  whether the elements of a column lie side by side, not those of a row
+    pad         elements between rows, or columns
+    offset      elements before the first one
+    shared      modes of stride 0
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    by_columns: bool = False
+    pad: int = 0
+    offset: int = 0
+    shared: tuple[int, ...] = ()
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        order = list(range(len(self.shape)))
+        if self.by_columns:
+            order[-2:] = order[-1], order[-2]
+        strides, running = [0] * len(order), 1
+        for mode in reversed(order):
+            if mode not in self.shared:
+                strides[mode] = running
+                running = running * self.shape[mode] + (self.pad if running == 1 else 0)
+        return tuple(strides)
+
+    def memory(self, device: str) -> torch.Tensor:
+        """The memory around the tensor, filled with poison: NaN where the type has one."""
+        reach = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
+        found = torch.empty(self.offset + reach + 17, dtype=self.dtype, device=device)
+        if self.dtype in FLOAT8:
+            found.view(torch.uint8).fill_(0x7F)
+            return found
+        return found.fill_(POISON[self.dtype])
+
+    def tensor(self, values: torch.Tensor, device: str) -> torch.Tensor:
+        """The tensor with these values, which are the same along the shared modes."""
+        found = self.memory(device).as_strided(self.shape, self.strides, self.offset)
+        once = found
+        for mode in self.shared:
+            once, values = once.narrow(mode, 0, 1), values.narrow(mode, 0, 1)
+        once.copy_(values)
+        return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of gemm.
+
+    text       of the epilogue's function
+    operands   by name: numbers, and tensors
+    outs       a tensor for each result, or None for a new one; None if no tensor is passed
+    options    further arguments
+    """
+
+    a: Place
+    b: Place
+    text: str
+    operands: dict[str, float | Place]
+    outs: tuple[Place | None, ...] | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The epilogue's function."""
+        return self.read({name: getattr(functions, name) for name in functions.__all__})
+
+    def read(self, namespace: dict[str, Any]) -> Callable[..., Any]:
+        """The function of the text by other functions of these names."""
+        function: Callable[..., Any] = eval(self.text, namespace)
+        return function
+
+    def run(self, a: torch.Tensor, b: torch.Tensor, operands: dict[str, Any], outs: Any) -> tuple[Any, ...]:
+        """The results of gemm."""
+        passed = {} if outs is None else {"out": outs if len(outs) > 1 else outs[0]}
+        found = gemm(a, b, epilogue=self.function, **operands, **passed, **self.options)
+        return found if isinstance(found, tuple) else (found,)
+
+
+def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[str | None] = PLANS) -> Call:
+    """A call that gemm serves, unless its plan has a name and refuses it.
+
+    extents   of which M, N and K are drawn
+    """
+    dtype, lead = pick(list(RESULTS)), pick([(), (), (), (1,), (3,)])
+    m, n, k = pick(extents), pick(extents), pick(extents)
+    gate = pick([None] * 5 + list(GATES)) if n % 2 == 0 else None
+    columns = n // 2 if gate else n
+    # Whole numbers are made of numbers and tiles; a tile of one row is a row.
+    is_matrix = m > 1 and columns > 1 and not gate
+    d = pick([each for each in RESULTS[dtype] if each.is_floating_point or is_matrix])
+    is_whole = d == torch.int32
+    kinds = ["number", "tile"] if is_whole else ["number", "element", "row", "column", "tile"]
+    drawn = [(name, pick(kinds)) for name in NAMES if pick([True, False])][:3]
+    operands = {name: _operand(pick, kind, lead, m, columns) for name, kind in drawn}
+    x = "acc"
+    if gate:
+        if pick([True, False]):
+            operands["inner"] = _operand(pick, "row", lead, m, n)
+            x = "acc + inner"
+        x = f"{gate}({x})"
+    for name in operands:
+        if name != "inner":
+            x = pick(WHOLE_OPERATIONS if is_whole else OPERATIONS).format(x=x, y=name)
+    results = [x]
+    if not is_whole:
+        results = [pick([x, x, f"{pick(SMOOTH)}({x})"])]
+        if pick([False, False, True]):
+            results += [pick([x, x, f"{pick(list(REDUCTIONS))}({x})"])]
+    text = f"lambda {', '.join(['acc', *operands])}: ({', '.join(results)},)"
+    b_dtype = pick(FLOAT8) if dtype in FLOAT8 and not gate else dtype
+    options = {"plan": pick(plans)}
+    outs = None
+    if pick([True, False]):
+        shape = (*lead, m, columns)
+        of_d = _place(pick, d, shape)
+        aux = [
+            _place(pick, pick(FLOATS), shape) if "_" not in each.split("(")[0] else None
+            for each in results[1:]
+        ]
+        outs = (of_d, *[pick([None, each]) for each in aux])
+    elif d != RESULTS[dtype][0]:
+        options["out_dtype"] = d
+    a, b = _place(pick, dtype, (*lead, m, k), True), _place(pick, b_dtype, (*lead, k, n), True)
+    return Call(a, b, text, operands, outs, options)
+
+
+def _operand(pick: Pick, kind: str, lead: tuple[int, ...], m: int, columns: int) -> float | Place:
+    """A number, or a tensor of a kind beside an M x columns result."""
+    if kind == "number":
+        return float(pick([0.5, -1.25, 2.0]))
+    own = {"element": (1, 1), "row": (1, columns), "column": (m, 1), "tile": (m, columns)}[kind]
+    shapes = [own] if not lead else [own, (1, *own), (*lead, *own)]
+    shapes += {"element": [(), (1,)], "row": [(columns,)]}.get(kind, [])
+    return _place(pick, pick(list(DTYPES)), pick(shapes), may_share=kind == "tile")
+
+
+def _place(pick: Pick, dtype: torch.dtype, shape: tuple[int, ...], may_share: bool = False) -> Place:
+    """A tensor of these extents somewhere in memory, with a stride of 1 in one of the last two modes.
+
+    may_share   whether strides may be 0: of a batch, and of rows
+    """
+    if len(shape) < 2:
+        return Place(dtype, shape, offset=pick([0, 0, 1, 8]))
+    shared = pick([(), (), (), *[(mode,) for mode in range(len(shape) - 1)]]) if may_share else ()
+    return Place(dtype, shape, pick([False, True]), pick([0, 0, 1, 8]), pick([0, 0, 1, 8]), shared)
+
+
+# How far a sum may be off, as a part of the sum of |a| * |b|; wgmma keeps 14 bits of a sum of products of float8.
+SUMS = dict.fromkeys(RESULTS, 2.0**-19) | dict.fromkeys(FLOAT8, 2.0**-10) | {torch.float64: 2.0**-45}
+# Half a place of each type, and of its subnormal numbers; of wider ones what functions of f32 may be off.
+ROUNDING = {
+    torch.float16: (2.0**-11, 1e-4), torch.bfloat16: (2.0**-8, 1e-4), torch.float32: (2e-5, 1e-4),
+    torch.float64: (2e-5, 1e-4), torch.float8_e4m3fn: (2.0**-4, 2.0**-10), torch.float8_e5m2: (2.0**-3, 1e-4),
+    torch.int32: (1e-6, 0.5),
+}  # fmt: skip
+OF_DOUBLE = (1e-12, 1e-12)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is reduced, and by which function."""
+
+    name: str
+    values: torch.Tensor
+
+
+def exact(call: Call, acc: torch.Tensor, operands: dict[str, Any]) -> tuple[torch.Tensor | Reduced, ...]:
+    """The results of a call in float64, of the sums of a @ b.
+
+    operands   numbers, and tensors of float64
+    """
+    namespace: dict[str, Any] = {
+        **{name: partial(Reduced, name) for name in REDUCTIONS},
+        **{name: partial(_gated, function) for name, function in GATES.items()},
+        **{name: getattr(F, name) for name in ("relu", "gelu", "silu")},
+        **{name: getattr(torch, name) for name in ("tanh", "sigmoid", "abs")},
+        "maximum": lambda x, y: torch.maximum(x, torch.as_tensor(y, dtype=x.dtype, device=x.device)),
+    }
+    found: tuple[torch.Tensor | Reduced, ...] = call.read(namespace)(acc, **operands)
+    return found
+
+
+def _gated(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    gate, up = x.chunk(2, -1)
+    return function(gate) * up
+
+
+def hold(call: Call, device: str, seed: int) -> None:
+    """Carry a call out on random values; assert that its results are those of float64, and that what lies around the
+    caller's tensors for them is as before."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def made(place: Any) -> Any:
+        if not isinstance(place, Place):
+            return place
+        if place.dtype.is_floating_point:
+            values = torch.randn(place.shape, generator=generator, dtype=torch.float64) / 2
+        else:
+            values = torch.randint(-3, 4, place.shape, generator=generator).double()
+        return place.tensor(values, device)
+
+    a, b = made(call.a), made(call.b)
+    operands = {name: made(place) for name, place in call.operands.items()}
+    memories = [None if place is None else place.memory(device) for place in call.outs or ()]
+    before = [None if memory is None else memory.clone() for memory in memories]
+    outs = tuple(
+        [
+            None if memory is None else _view(place, memory)
+            for place, memory in zip(call.outs or (), memories, strict=True)
+        ]
+    )
+    _poison_free_memory(device)
+    found = call.run(a, b, operands, outs if call.outs is not None else None)
+    wide = {name: x if isinstance(x, float) else x.double() for name, x in operands.items()}
+    acc, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    wanted, of_double = exact(call, acc, wide), a.dtype == torch.float64
+    around = [exact(call, acc + size * SUMS[a.dtype] * signs, wide) for signs in _signs(acc)]
+    for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
+        others = [each[number] for each in around]
+        hold_values(got, want, others, of_double)
+    for place, memory, old in zip(call.outs or (), memories, before, strict=True):
+        if memory is not None:
+            _view(place, memory).copy_(_view(place, old))
+            assert torch.equal(memory.view(torch.uint8), old.view(torch.uint8)), "written around a result"
+
+
+def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: bool) -> None:
+    """Assert that a result is what it should be, as far as its sums and its type allow.
+
+    others   the same of sums that are off as far as they may be
+    """
+    relative, absolute = OF_DOUBLE if of_double and got.dtype == torch.float64 else ROUNDING[got.dtype]
+    reduced = want if isinstance(want, Reduced) else None
+    if reduced is not None:
+        want, others = want.values, [other.values for other in others]
+    spread = torch.stack([(other - want).abs() for other in others]).amax(0)
+    if got.dtype.is_floating_point and got.dtype.itemsize == 1:
+        want = want.clamp(-torch.finfo(got.dtype).max, torch.finfo(got.dtype).max)
+    allowed = 2 * spread + want.abs() * relative + absolute
+    if reduced is not None:
+        by = REDUCTIONS[reduced.name]
+        want, allowed = by(want), by(allowed) + (by(want.abs()) * 2e-6 if "sum" in reduced.name else 0)
+    assert got.shape == want.shape
+    wrong = ~((got.double() - want).abs() <= allowed)
+    assert not wrong.any(), (int(wrong.sum()), wrong.nonzero()[:3].tolist(), got[wrong][:3], want[wrong][:3])
+
+
+def _signs(acc: torch.Tensor) -> list[torch.Tensor]:
+    """By which sums are off: all to one side; gates to one side and ups to another, which are halves of the columns."""
+    is_up = torch.arange(acc.shape[-1], device=acc.device) >= acc.shape[-1] // 2
+    return [torch.where(is_up, ups, gates).double() for gates, ups in product((-1, 1), (-1, 1))]
+
+
+def _view(place: Place, memory: torch.Tensor) -> torch.Tensor:
+    return memory.as_strided(place.shape, place.strides, place.offset)
+
+
+def _poison_free_memory(device: str) -> None:
+    """Fill memory that the next results are likely to get: what a kernel leaves out is then NaN."""
+    if device != "cpu":
+        sizes = [1 << exponent for exponent in range(9, 23)]
+        kept = [torch.full((size,), 0xFF, dtype=torch.uint8, device=device) for size in sizes]
+        del kept

@@ -1,0 +1,157 @@
+"""What `gemm` passes to kernels that end in epilogues, held against what they take; on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from cutegemm import gemm  # noqa: E402
+from cutegemm.build import sm90_plan  # noqa: E402
+from cutegemm.epilogue import row_sum  # noqa: E402
+from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
+from cutegemm.plan import Operands  # noqa: E402
+from cutegemm.plan.epilogue import parse_epilogue  # noqa: E402
+from tests.noted import note_launches  # noqa: E402
+from tests.random_epilogues import Place, random_call  # noqa: E402
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    return note_launches(monkeypatch, 132)
+
+
+def launch(call):
+    """The results of a call on tensors of the CPU, that a kernel would write to."""
+
+    def made(place):
+        if not isinstance(place, Place):
+            return place
+        return place.memory("cpu").as_strided(place.shape, place.strides, place.offset)
+
+    operands = {name: made(of) for name, of in call.operands.items()}
+    outs = None if call.outs is None else tuple(map(made, call.outs))
+    found = call.run(made(call.a), made(call.b), operands, outs)
+    for result, out in zip(found, outs or (), strict=False):
+        assert out is None or result is out
+    return found
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_kernel_takes_what_it_is_passed(launched, data):
+    """Types, ranks, strides, alignment and extents; `Noted` asserts that they are those of the signature."""
+    call = random_call(lambda options: data.draw(st.sampled_from(options)))
+    launched.clear()
+    try:
+        launch(call)
+    except (PlanError, UnsupportedError):
+        assert call.options["plan"] is not None
+        return
+    (kernel,) = launched
+    assert len(kernel.calls) == 1
+
+
+def normal(*shape, dtype=BF16):
+    return torch.randn(shape).to(dtype)
+
+
+A, B = normal(64, 128), normal(128, 96)
+
+
+@pytest.mark.parametrize(
+    ("r", "d"),
+    [
+        (normal(64, 96, dtype=F32), BF16),
+        (normal(64, 96), F32),
+        (normal(96, 64).t(), BF16),
+        (normal(96, dtype=F32).expand(64, 96), BF16),
+        (normal(64, 104, dtype=torch.float64)[:, 3:99], torch.float8_e4m3fn),
+    ],
+    ids=["type of the operand", "type of D", "majorness", "one row for all", "alignment"],
+)
+@pytest.mark.parametrize("plan", [None, "simt_64x64", "sm90_slots", "transposed:sm90_slots", "sm90_slots/k3"])
+def test_a_tile_that_is_not_like_d(launched, plan, r, d):
+    """The kernel takes r as it is, and no C."""
+    gemm(A, B, epilogue=lambda acc, r: acc + r, r=r, out_dtype=d, plan=plan)
+    passed = launched[-1].passed()
+    assert [*passed] == ["a", "b", "r", "d"]
+    assert (passed["r"] is r, passed["d"].dtype) == (True, d)
+
+
+def test_c_among_several_tiles(launched):
+    r, c, x = normal(64, 96, dtype=F32), normal(96, 64).t(), normal(64, 96, dtype=torch.float16)
+    gemm(A, B, c=c, epilogue=lambda acc, r, c, x: (acc * r + c, acc - x), r=r, x=x)
+    passed = launched[-1].passed()
+    assert [*passed] == ["a", "b", "r", "c", "x", "d", "aux"]
+    assert (passed["r"] is r, passed["c"] is c, passed["x"] is x) == (True,) * 3
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (1, 64, 96)])
+def test_a_tile_that_a_batch_shares(launched, shape):
+    """Each matrix of the batch reads the same one."""
+    a, b, r = normal(3, 64, 128), normal(3, 128, 96), normal(*shape)
+    gemm(a, b, epilogue=lambda acc, r: acc + r, r=r)
+    seen = launched[-1].passed()["r"]
+    assert (seen.shape, seen.stride(), seen.data_ptr()) == ((3, 64, 96), (0, 96, 1), r.data_ptr())
+
+
+def test_strides_of_extents_of_one(launched):
+    """A batch of one whose stride is odd, and results of one column: their strides become those of aligned memory."""
+    a, b = normal(1, 64, 128), normal(1, 128, 96)
+    r = normal(64, 96).as_strided((1, 64, 96), (3, 96, 1))
+    gemm(a, b, epilogue=lambda acc, r: acc + r, r=r)
+    assert launched[-1].passed()["r"].stride() == (64 * 96, 96, 1)
+    outs = torch.zeros(64 * 7).as_strided((64, 1), (7, 3)), torch.zeros(64, 1)
+    gemm(A, B[:, :1], epilogue=lambda acc: (acc, acc), out=outs)
+    passed = launched[-1].passed()
+    assert [passed[name].stride()[0] for name in ("d", "aux")] == [7, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: two(torch.empty(64, 95)), r"out\[1\] has shape \(64, 95\); \(64, 96\) is expected"),
+        (lambda: two(torch.empty(64, 192)[:, ::2]), r"out\[1\] has strides \(192, 2\); one of the last two must be 1"),
+        (lambda: two(torch.empty(96).expand(64, 96)), "several of its elements may lie in one place"),
+        (lambda: two(torch.empty(64, 96, dtype=torch.int32)), r"out\[1\] is of int32; a floating type is expected"),
+        (lambda: two(torch.empty(64, 96, dtype=torch.int64)), r"out\[1\] is of int64; a floating type is expected"),
+        (lambda: two(3), r"out\[1\] is a int; a torch tensor"),
+        (lambda: two(torch._neg_view(torch.empty(64, 96))), r"out\[1\] is a view whose elements are negated"),
+        (lambda: rows(torch.empty(63)), r"out\[1\], for row_sum\(acc\), has shape \(63,\); \(64,\) is expected"),
+        (lambda: rows(torch.empty(128)[::2]), r"out\[1\], for row_sum\(acc\), has strides \(2,\); elements side by"),
+        (lambda: rows(torch.empty(64, dtype=BF16)), r"out\[1\], for .*, is of bfloat16; float32 is expected"),
+        (lambda: gemm(A, B, epilogue=lambda acc: acc, out=(None, None)), "out is 2 tensors; the epilogue returns 1"),
+        (lambda: gemm(A, B, epilogue=lambda acc, r: acc + r, r=normal(64, 192)[:, ::2]), r"Pass r.contiguous\(\)"),
+        (lambda: gemm(A.short(), B.short(), epilogue=lambda acc: acc), "a and b are of int16; float16, bfloat16"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(launched, call, words):
+    with pytest.raises(UnsupportedError, match=words):
+        call()
+    assert launched == []
+
+
+def two(out):
+    return gemm(A, B, epilogue=lambda acc: (acc, acc * 2), out=(None, out))
+
+
+def rows(out):
+    return gemm(A, B, epilogue=lambda acc: (acc, row_sum(acc)), out=(None, out))
+
+
+def test_a_plan_that_ends_otherwise(launched):
+    """Without an epilogue a product is alpha * acc + beta * c: no plan adds a function of its own."""
+    plan = sm90_plan(Operands.of("bf16", layout="nn"))
+    ended = plan.with_(epilogue=parse_epilogue("relu(acc)", {}))
+    with pytest.raises(
+        PlanError, match=r"the plan computes relu\(acc\); without an epilogue, D is alpha \* acc"
+    ):
+        gemm(A, B, plan=ended)
+    gemm(A, B, plan=ended, epilogue=lambda acc, s: acc * s, s=2.0)
+    assert str(launched[-1].plan.epilogue) == "acc * s"
