@@ -121,8 +121,8 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
 
         It is one node of autograd's graph if gradients are wanted and down is a plain layer.
         """
-        factors, down = self._factors(), self._modules.get("down_proj")
-        if factors is None or down is None or is_left_to_torch(x, factors[0]):
+        factors, down = self._factors(x), self._modules.get("down_proj")
+        if factors is None or down is None:
             return None
         gate, up, gate_bias, up_bias = factors
         if not torch.compiler.is_compiling():
@@ -136,15 +136,18 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         found: torch.Tensor = down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
         return found
 
-    def _factors(self) -> tuple[Any, Any, Any, Any] | None:
-        """Return the weights and the biases of gate and up; None if they may not be joined."""
+    def _factors(self, x: Any = None) -> tuple[Any, Any, Any, Any] | None:
+        """Return the weights and the biases of gate and up; None if they may not be joined, or not for x."""
         gate, up = self._modules.get("gate_proj"), self._modules.get("up_proj")
         if not (is_plain(gate) and is_plain(up)):
             return None
         weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
         if weights[0].shape != weights[1].shape or (biases[0] is None) != (biases[1] is None):
             return None
-        if is_left_to_torch(*weights, biases[0]) or is_left_to_torch(*weights[::-1], biases[1]):
+        first, second = weights
+        if is_left_to_torch(first if x is None else x, first, biases[0]):
+            return None
+        if is_left_to_torch(second, second, biases[1]):
             return None
         return *weights, *biases
 

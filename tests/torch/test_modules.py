@@ -132,7 +132,7 @@ def test_weights_stay_side_by_side(move):
 
 
 def test_weights_that_something_else_has_moved():
-    """Right at once, and side by side again after one call; parts of larger memory stay where they are."""
+    """Results are right at once, and one call joins the weights again. Parts of larger memory are not moved."""
     mlp = GatedMLP(8, 12).double()
     expected = mlp(X).detach()
     for moved in (mlp, copy.deepcopy(mlp)):
@@ -1164,7 +1164,7 @@ def test_modes_in_which_a_model_is_made_replaced_and_called(kind, seed):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_model_that_is_left_trains_as_before(is_training):
-    """An MLP that asks for more than a tensor, and raises where it is tried."""
+    """An MLP that takes more than a tensor raises when `use` tries it."""
 
     class Routed(LlamaMLP):
         def forward(self, x, weights):
