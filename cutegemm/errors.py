@@ -68,7 +68,7 @@ class CompileError(CutegemmError):
 
 
 class CopyWarning(UserWarning):
-    """`gemm` has to copy an operand before it can multiply: correct, but slower. The message names the operand."""
+    """Warns that an operand is copied before it is multiplied: correct, but slower. The message names the operand."""
 
 
 @contextmanager

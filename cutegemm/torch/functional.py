@@ -8,7 +8,7 @@ torch.compile, torch.export and torch.vmap, and with torch.autocast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from cutegemm.torch.activations import (
     gated,
     wrong_activation,
 )
+from cutegemm.torch.copies import is_loadable, loadable
 from cutegemm.torch.gradients import needed, with_kept
 from cutegemm.torch.launch import (
     AS_CHOSEN,
@@ -79,13 +80,14 @@ def mm(
             return _matrices(a, b, out_dtype)
         except (UnsupportedError, RuntimeError):
             _check_matrices("mm", a, b, 2, out_dtype, out)
-            raise
+            if is_loadable(a) and is_loadable(b):
+                raise
     _check_matrices("mm", a, b, 2, out_dtype, out)
     return _multiplied(a, b, out_dtype, out)
 
 
 def _matrices(a: Any, b: Any, out_dtype: torch.dtype | None) -> torch.Tensor:
-    """`mm` on CUDA tensors, of which torch needs to see nothing."""
+    """Return `mm` of plain CUDA tensors without gradients."""
     if a.dim() != 2 or b.dim() != 2:
         raise UnsupportedError("mm: two matrices are expected.")
     return gemm(a, b, out_dtype=out_dtype)
@@ -214,8 +216,10 @@ def _is_read(activation: str | None, has_bias: bool) -> bool:
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
-    """What computes `linear` on CUDA tensors like these, of which torch needs to see nothing: (x, w, bias) -> d."""
+    """Return what computes `linear` of plain CUDA tensors like these, without gradients: (x, w, bias) -> d."""
     flat = rows_of(x)
+    if not all(is_loadable(each) for each in (flat, w, bias) if each is not None):
+        return partial(_copied, activation=activation)
     epilogue = None if bias is None and activation is None else _function(activation, bias is not None)
     call = layer(flat, w, bias, epilogue)
     if flat is x:
@@ -225,6 +229,13 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
         # Extents one by one: torch reads them sooner than a tuple.
         return lambda x, w, bias: call(x.view(*of_x), w, bias).resize_(*of_d)
     return lambda x, w, bias: call(x.reshape(of_x), w, bias).resize_(of_d)
+
+
+def _copied(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
+    """Return `linear` of tensors some of which are to be copied first."""
+    flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
+    found = linear(flat, columns.t(), *(others or [None]), activation)
+    return found if x.dim() == 2 else reshaped(found, (*x.shape[:-1], w.shape[0]))
 
 
 @cache

@@ -18,6 +18,7 @@ from cutegemm.run.calls import How
 from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS, reduced_dtype
 from cutegemm.torch.activations import dgated
+from cutegemm.torch.copies import is_loadable, loadable
 from cutegemm.torch.halves import in_halves, is_gated
 from cutegemm.torch.text import Formula, formula, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
@@ -108,16 +109,35 @@ def compute(
     how: How = AS_CHOSEN,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """The results of a product and its epilogue, D first.
+    """Return the results of a product and its epilogue, D first.
 
     b          matrices side by side
     text       the epilogue: see `text`
-    operands   of the epilogue, in the order of its parameters; `scalars` come behind them
-    out        where D goes
+    operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
+    out        tensor that D is written to
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
+    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, out)
+
+
+def by_gemm(
+    a: torch.Tensor,
+    whole: torch.Tensor,
+    text: str,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out_dtype: torch.dtype | None,
+    how: How,
+    out: torch.Tensor | None,
+) -> list[torch.Tensor]:
+    """Return what `compute` does, by `gemm`; operands of any strides are copied if no kernel reads them as they lie."""
+    names = ("the first factor", "the second factor", *formula(text).names)
+    a, whole, operands = loadable(a, whole, operands, names)
+    if out is not None and not is_loadable(out):
+        d, *others = by_gemm(a, whole, text, operands, scalars, out.dtype, how, None)
+        return [out.copy_(d), *others]
     if _parted(text)[1] is not None:
         dtype = result_dtype(a, out_dtype) if out is None else out.dtype
         results = _of_halves(a, whole, formula(text), [*operands, *scalars], dtype, how)
@@ -226,6 +246,7 @@ def dgated_of(
     """
     if not a.is_cuda:
         return dgated_by_torch(a, b, preact, activation, out_dtype)
+    a, b, (preact,) = loadable(a, b, (preact,), ("the first factor", "the second factor", "preact"))
     gate, up = preact.split(b.shape[-1], -1)
     dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
     return dx, _into_halves(a, b, formula(dgated(activation)), gate, up, dx, how)

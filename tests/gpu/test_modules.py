@@ -10,8 +10,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
 
+from cutegemm.errors import CopyWarning  # noqa: E402
 from cutegemm.torch import GatedMLP, use  # noqa: E402
 from tests.torch.cases import normal  # noqa: E402
+from tests.torch.test_copies import VIEWS, both, dense, negated, with_gaps  # noqa: E402
 from tests.torch.test_memory import CALLS, check_results  # noqa: E402
 from tests.torch.test_modules import LlamaMLP  # noqa: E402
 
@@ -75,3 +77,42 @@ def test_models_that_are_made_under_inference_mode():
         with mode():
             near([model(x)], [expected])
             near([copy.deepcopy(model)(x)], [expected])
+
+
+OF_VIEWS = ("mm", "bmm", "addmm of a matrix", "linear of three dimensions", "linear and gelu", "gemm_act and gelu",
+            "gemm_gated", "gemm_dgated", "mlp with a gate")  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", OF_VIEWS)
+def test_functions_take_views(name, view):
+    call, *shapes = CALLS[name]
+    dtype = torch.float32 if view is negated else torch.bfloat16
+    for place in range(len(shapes)):
+        given = [normal(*shape, dtype=dtype).cuda() for shape in shapes]
+        given[place] = view(given[place])
+        near(*both(call, given))
+
+
+@pytest.mark.filterwarnings("ignore::cutegemm.errors.CopyWarning")
+@pytest.mark.parametrize("view", VIEWS)
+def test_gradients_of_views(view):
+    call, *shapes = CALLS["linear and gelu"]
+    found = []
+    for change in (view, lambda x: dense(view(x))):
+        dtype = torch.float32 if view is negated else torch.bfloat16
+        given = [change(normal(*shape, dtype=dtype).cuda()).detach().requires_grad_() for shape in shapes]
+        result = call(*given)
+        found.append(torch.autograd.grad(result, given, change(normal(*result.shape, dtype=dtype).cuda())))
+    near(*found)
+
+
+def test_a_layer_of_a_view_warns_of_the_copy():
+    model = nn.Linear(64, 128).cuda().bfloat16()
+    x = with_gaps(normal(4, 64, dtype=torch.bfloat16).cuda())
+    expected = model(x).detach()
+    use(model)
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode(), pytest.warns(CopyWarning, match="a contiguous copy of (x|the first factor) is made"):
+            near([model(x).detach()], [expected])
