@@ -24,8 +24,8 @@ questions_of = Hook("the layers of a model")
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = None) -> bool:
     """Whether torch has to see this call of `gemm`.
 
-    It does if Dynamo traces the call, a mode watches it, a transformation takes it apart, derivatives are carried
-    forward or recorded, or torch.autocast casts a factor.
+    It does if Dynamo or torch.jit traces the call, a mode watches it, a transformation takes it apart, derivatives are
+    carried forward or recorded, or torch.autocast casts a factor.
 
     >>> torch_sees([1.0], [2.0], None, {})
     False
@@ -33,8 +33,8 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = N
     states = _states or _states_of_torch()
     if not states:
         return False
-    is_compiling, modes, is_transformed, forward_ad, is_autocast, is_recorded = states
-    if is_compiling() or modes() or is_transformed():
+    is_compiling, modes, is_transformed, tracing, forward_ad, is_autocast, is_recorded = states
+    if is_compiling() or modes() or is_transformed() or tracing():
         return True
     if forward_ad._current_level >= 0 and carried((a, b, c, *operands.values())):
         return True
@@ -62,6 +62,7 @@ def _states_of_torch() -> tuple[Any, ...]:
         torch.compiler.is_compiling,
         torch._C._len_torch_dispatch_stack,
         torch._C._are_functorch_transforms_active,
+        torch._C._get_tracing_state,
         forward_ad,
         torch._C._is_any_autocast_enabled,
         torch.is_grad_enabled,

@@ -234,7 +234,7 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
 def _copied(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
     """Return `linear` of tensors some of which are to be copied first."""
     flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
-    found = linear(flat, columns.t(), *(others or [None]), activation)
+    found = linear(flat, columns.t(), others[0] if others else None, activation)
     return found if x.dim() == 2 else reshaped(found, (*x.shape[:-1], w.shape[0]))
 
 

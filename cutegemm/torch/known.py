@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C import _get_tracing_state
+from torch.fx import Proxy
 from torch.nn.modules import linear as _torch_linear
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -123,12 +125,15 @@ def is_replaced_forward(kind: type) -> bool:
 def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
     """Whether torch computes a layer of these tensors itself: see `why_left_to_torch`.
 
+    It does under torch.jit.trace, which sees torch's own operations alone, and where torch.fx traces into a layer.
+
     >>> x = torch.ones(2, 2)
     >>> is_left_to_torch(x, x), is_left_to_torch(x.to_sparse(), x), is_left_to_torch(x, x.int())
     (False, True, True)
     """
     if (
-        x.__class__ in _PLAIN
+        _get_tracing_state() is None
+        and x.__class__ in _PLAIN
         and weight.__class__ in _PLAIN
         and (bias is None or bias.__class__ in _PLAIN)
         and x.layout is torch.strided
@@ -138,6 +143,8 @@ def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
         and (weight.is_cuda or weight.is_cpu)
     ):
         return False
+    if _get_tracing_state() is not None or isinstance(x, Proxy):
+        return True
     return any(bool(why_left_to_torch(each)) for each in (x, weight, bias) if isinstance(each, torch.Tensor))
 
 

@@ -13,10 +13,11 @@ from cutegemm.torch.functional import gemm_gated, linear
 from cutegemm.torch.known import apply, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.route import reshaped, rows_of
+from cutegemm.torch.traced import Unscriptable, as_node, leaf
 from cutegemm.torch.weights import side_by_side, stored_alone
 
 
-class Linear(nn.Linear):  # type: ignore[misc]
+class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     """Layer that returns act(input @ weight.T + bias): torch.nn.Linear with its parameters, and an activation.
 
     in_features, out_features, bias, device, dtype   as for torch.nn.Linear
@@ -59,6 +60,8 @@ class Linear(nn.Linear):  # type: ignore[misc]
             return type(self).forward(self, input)
         weight, bias = self.weight, self.bias
         if is_left_to_torch(input, weight, bias) or is_replaced_forward(nn.Linear):
+            if (traced := leaf(self, input)) is not None:
+                return traced
             found: torch.Tensor = super().forward(input)
             return found if self.activation is None else apply(self.activation, found)
         return linear(input, weight, bias, self.activation)
@@ -78,7 +81,7 @@ def store_alone(destination: Any, name: str) -> None:
         destination[name] = stored_alone(destination[name])
 
 
-class JoinedWeights(nn.Module):  # type: ignore[misc]
+class JoinedWeights(Unscriptable):
     """A module that keeps the weights of its children `gate_proj` and `up_proj` side by side: one kernel reads both.
 
     They stay two parameters, with their names and their identity. `load_state_dict` fills them in place. `.to()`,
@@ -141,15 +144,14 @@ class JoinedWeights(nn.Module):  # type: ignore[misc]
         gate, up = self._modules.get("gate_proj"), self._modules.get("up_proj")
         if not (is_plain(gate) and is_plain(up)):
             return None
-        weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
-        if weights[0].shape != weights[1].shape or (biases[0] is None) != (biases[1] is None):
-            return None
-        first, second = weights
+        first, second, biases = gate.weight, up.weight, (gate.bias, up.bias)
         if is_left_to_torch(first if x is None else x, first, biases[0]):
             return None
         if is_left_to_torch(second, second, biases[1]):
             return None
-        return *weights, *biases
+        if first.shape != second.shape or (biases[0] is None) != (biases[1] is None):
+            return None
+        return first, second, *biases
 
 
 def is_plain(layer: nn.Module) -> bool:
@@ -206,9 +208,12 @@ class GatedMLP(JoinedWeights):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return down_proj of the gated activation of gate_proj(x) and up_proj(x)."""
+        if (traced := leaf(self, x)) is not None:
+            return traced
         found = self.fused(x, self.activation)
         if found is None:
-            found = self.down_proj(gated_by_torch(self.activation, self.gate_proj(x), self.up_proj(x)))
+            hidden = as_node(gated_by_torch, self.activation, self.gate_proj(x), self.up_proj(x))
+            found = self.down_proj(hidden)
         return found
 
     def extra_repr(self) -> str:

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Proxy
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.graph import carried
 from cutegemm.run.torch_ops import DTYPES, FLOAT8, RESULTS
 
+_FOR_FX = " torch.fx traces a function as one node if you pass its name to torch.fx.wrap."
+
 
 def refuse(called: str, given: Mapping[str, Any], rules: Sequence[str]) -> None:
-    """Raises UnsupportedError with every rule that a call breaks; returns where there is none.
+    """Raise UnsupportedError with every rule that a call breaks, if it breaks any.
 
-    called   the function
-    given    what it was given, by name
+    called   name of the function
+    given    its arguments by name
+    rules    broken rules, a sentence each
     """
     if not rules:
         return
@@ -28,9 +32,9 @@ def refuse(called: str, given: Mapping[str, Any], rules: Sequence[str]) -> None:
 
 
 def wrong_tensors(given: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:
-    """Of what is no tensor, of another device than the first, or of a type that is not multiplied."""
+    """Return the rules that arguments break which are not tensors, or are on several devices."""
     strange = [
-        f"{name} is a {type(x).__name__}; a torch tensor is expected."
+        f"{name} is a {type(x).__name__}; a torch tensor is expected.{_FOR_FX if isinstance(x, Proxy) else ''}"
         for name, x in given.items()
         if not isinstance(x, torch.Tensor) and not (x is None and name in optional)
     ]
@@ -64,7 +68,7 @@ def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> l
 
 
 def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> list[str]:
-    """Of the type of a result."""
+    """Return the rule that the type of a result breaks."""
     allowed = RESULTS.get(a.dtype, ())
     if out_dtype is None or not allowed or out_dtype in allowed:
         return []
@@ -117,7 +121,10 @@ def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> li
 
 
 def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
-    """Of an operand that does not broadcast against a result."""
+    """Return the rule that an operand breaks if it does not broadcast against a result.
+
+    shape   shape of the result
+    """
     if x is None:
         return []
     own, wide = tuple(x.shape), tuple(shape)
@@ -148,6 +155,6 @@ def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[
         return []
     are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
     return [
-        f"{are} to have gradients, and out is given, of which none are recorded. Leave out away, or call it under "
+        f"{are} to have gradients, and out is given: none are recorded then. Leave out away, or call it under "
         "torch.no_grad()."
     ]

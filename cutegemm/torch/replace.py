@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from types import TracebackType
+from functools import cache, update_wrapper
+from types import FunctionType, TracebackType
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from cutegemm.torch.known import (
 )
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.modules import JoinedWeights, Linear, is_plain, joined_after_load
+from cutegemm.torch.traced import Unscriptable, leaf
 from cutegemm.torch.weights import apart, are_side_by_side
 
 _NOTED = "_cutegemm"  # the attribute that holds what `use` found of an MLP: a `Noted`, or None since it was changed
@@ -146,12 +147,14 @@ def is_replaced(module: nn.Module) -> bool:
 # --- layers -------------------------------------------------------------------------------------------------------
 
 
-class OfInputs(nn.Module):  # type: ignore[misc]
+class OfInputs(Unscriptable):
     """x @ weight + bias, with a weight of K x N."""
 
     def forward(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self, OfInputs):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *given, **named)
+        if (traced := leaf(self, given[0] if given else None)) is not None:
+            return traced
         if len(given) != 1 or named or not _may_compute(self, given[0]):
             return super().forward(*given, **named)
         return linear(given[0], by_rows(self), self.bias)
@@ -219,18 +222,22 @@ class OfGated(JoinedWeights):
     def forward(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self, OfGated):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *given, **named)
+        if (traced := leaf(self, given[0] if given else None)) is not None:
+            return traced
         noted = _unchanged(self)
         is_one = noted is not None and len(given) == 1 and not named
         found = self.fused(given[0], noted.activation) if is_one else None  # type: ignore[union-attr]
         return super().forward(*given, **named) if found is None else found
 
 
-class OfTwoLayers(nn.Module):  # type: ignore[misc]
+class OfTwoLayers(Unscriptable):
     """down(act(up(x))), the activation in the kernel of the first layer."""
 
     def forward(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self, OfTwoLayers):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *given, **named)
+        if (traced := leaf(self, given[0] if given else None)) is not None:
+            return traced
         noted = _unchanged(self)
         if noted is None or len(given) != 1 or named:
             return super().forward(*given, **named)
@@ -398,9 +405,12 @@ def _derived(forward: Any, original: Any) -> Any:
             if name not in known:
                 vars(self)[_NOTED] = None
 
+    # A forward that has the signature of the original for what inspects it, as torch.fx and torch.export do.
+    ours = forward.forward
+    signed = FunctionType(ours.__code__, ours.__globals__, ours.__name__, ours.__defaults__, ours.__closure__)
     own = {
         "__module__": __name__, "__doc__": forward.__doc__, "__reduce_ex__": reduced, "__setattr__": assigned,
-        "_cutegemm_original": original,
+        "_cutegemm_original": original, "forward": update_wrapper(signed, original.forward),
     }  # fmt: skip
     kind: Any = type(original.__name__, (forward, original), own)
     kind._cutegemm_class = kind  # a subclass that is made later inherits it, and is not it

@@ -13,6 +13,7 @@ from torch._C import (
     _dispatch_key_parse,
     _dispatch_keys,
     _dispatch_tls_is_dispatch_key_included,
+    _get_tracing_state,
     _len_torch_dispatch_stack,
 )
 from torch.autograd import forward_ad
@@ -30,7 +31,9 @@ class Route(Enum):
     DIRECT = "nothing: plain tensors, whose gradients nobody wants"
     RECORDED = "its gradients, in autograd's own record"
     TRANSFORMED = "a function that torch.func's transformations know how to take apart"
-    DECOMPOSED = "torch's own operations: derivatives are carried forward, or gradients come in batches"
+    DECOMPOSED = (
+        "torch's own operations: derivatives are carried forward, gradients come in batches, or jit traces"
+    )
     OPERATOR = "the operator: a graph is made, or another kind of tensor stands before the kernel"
 
 
@@ -46,7 +49,7 @@ def route_of(*tensors: Any) -> Route:
     """
     if is_compiling():
         return Route.OPERATOR
-    if forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0 or _get_tracing_state() is not None:
         return Route.DECOMPOSED
     if _are_functorch_transforms_active():
         return Route.TRANSFORMED
@@ -91,6 +94,7 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
         or _are_functorch_transforms_active()
         or _len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
         or is_autocast_enabled("cuda")
     ):
         return False

@@ -10,11 +10,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
 
+from cutegemm import gemm  # noqa: E402
 from cutegemm.errors import CopyWarning  # noqa: E402
 from cutegemm.torch import GatedMLP, use  # noqa: E402
 from tests.torch.cases import normal  # noqa: E402
 from tests.torch.test_copies import VIEWS, both, dense, negated, with_gaps  # noqa: E402
-from tests.torch.test_memory import CALLS, check_results  # noqa: E402
+from tests.torch.test_memory import CALLS, check_results, tensors_of  # noqa: E402
 from tests.torch.test_modules import LlamaMLP  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("arch")]
@@ -116,3 +117,39 @@ def test_a_layer_of_a_view_warns_of_the_copy():
     for mode in (torch.no_grad, torch.enable_grad):
         with mode(), pytest.warns(CopyWarning, match="a contiguous copy of (x|the first factor) is made"):
             near([model(x).detach()], [expected])
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", OF_VIEWS)
+def test_functions_are_traced_by_jit(name):
+    """The trace computes with its inputs, though no kernel is seen by it."""
+    call, *shapes = CALLS[name]
+    given = tuple([normal(*shape, dtype=torch.bfloat16).cuda() for shape in shapes])
+    traced = torch.jit.trace(lambda *given: tuple(tensors_of(call(*given))), given)
+    others = [2 * x for x in given]
+    near(traced(*others), tensors_of(call(*others)))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_gemm_is_traced_by_jit():
+    a, b, c = (normal(64, 64, seed=seed, dtype=torch.bfloat16).cuda() for seed in range(3))
+    for call in (
+        lambda a, b, c: gemm(a, b),
+        lambda a, b, c: gemm(a, b, c=c, beta=1.0),
+        lambda a, b, c: gemm(a, b, epilogue=lambda acc, c: acc + c, c=c),
+    ):
+        traced = torch.jit.trace(call, (a, b, c))
+        near([traced(b, a, c)], [call(b, a, c)])
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LlamaMLP(64, 128), lambda: GatedMLP(64, 128), lambda: nn.Linear(64, 64)]
+)
+def test_models_are_traced(make):
+    model = nn.Sequential(make(), nn.Linear(64, 64)).cuda().bfloat16()
+    use(model)
+    x, other = (normal(2, rows, 64, dtype=torch.bfloat16).cuda() for rows in (3, 5))
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode():
+            near([torch.jit.trace(model, x)(other)], [model(other)])
+            near([torch.fx.symbolic_trace(model)(other)], [model(other)])

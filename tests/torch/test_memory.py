@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import (  # noqa: E402
     GatedMLP,
     addmm,
@@ -167,3 +168,19 @@ def test_gradients_are_modified_in_place():
     for p in model.parameters():
         p.grad.mul_(2)
     close([p.grad / 2 for p in model.parameters()], before, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_are_traced_by_jit(name):
+    """Of torch's own operations, as no kernel is seen by such a trace."""
+    call, *shapes = CALLS[name]
+    given = tuple([normal(*shape) for shape in shapes])
+    traced = torch.jit.trace(lambda *given: tuple(tensors_of(call(*given))), given)
+    others = [2 * x for x in given]
+    close(traced(*others), tensors_of(call(*others))) if all(x.numel() for x in given) else None
+
+
+def test_functions_under_fx():
+    with pytest.raises(UnsupportedError, match=r"x is a Proxy; .* pass its name to torch\.fx\.wrap"):
+        torch.fx.symbolic_trace(lambda x, w: linear(x, w))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import io
 import pickle
 import random
@@ -1047,6 +1048,65 @@ def test_layers_that_are_sharded(mesh, is_before):
         assert isinstance(used.gate_proj.weight, DTensor)
         found = outcome(used)
         close([x.full_tensor() if isinstance(x, DTensor) else x for x in found], expected)
+
+
+def test_a_model_is_traced_by_fx(block):
+    """Modules are leaves of the graph, as torch's own layers are."""
+    expected = [block(X)]
+    replaced = use(block)
+    traced = torch.fx.symbolic_trace(block)
+    leaves = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert leaves == ["norm", "mlp", "q_proj", "other"]
+    close([traced(X)], expected)
+    close(outcome(traced), outcome(block))
+    replaced.undo()
+    close([traced(X)], expected)
+    model = nn.Sequential(GatedMLP(8, 12), Linear(8, 8, activation="gelu_new"), nn.Linear(8, 8)).double()
+    use(model)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["0", "1", "2"]
+    close([traced(X)], [model(X)])
+
+
+@pytest.mark.parametrize("make", [*(make for make in KINDS if make().__class__ is not Conv1D), nn.Identity])
+def test_a_module_is_traced_by_fx_itself(make):
+    """Its parts are leaves then, and a layer is torch's."""
+    model = make().double().eval()
+    use(model)
+    close([torch.fx.symbolic_trace(model)(X)], [model(X)])
+    if not isinstance(model, (nn.Linear, GatedMLP)):
+        assert inspect.signature(model.forward) == inspect.signature(make().forward)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("make", KINDS)
+def test_a_model_is_traced_by_jit(make, is_recorded):
+    """The trace holds torch's own operations; it is saved, and takes other numbers of rows."""
+    plain = make().double().eval()
+    used = copy.deepcopy(plain)
+    use(used)
+    with torch.set_grad_enabled(is_recorded):
+        traced = torch.jit.trace(used, X)
+    assert not [
+        node for node in traced.inlined_graph.nodes() if "cutegemm" in node.kind() or "Python" in node.kind()
+    ]
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    for x in (X, normal(5, 3, 8)):
+        close([traced(x), loaded(x)], [plain(x)] * 2)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_script_is_refused_with_advice(make):
+    model = nn.Sequential(make().double())
+    replaced = use(model)
+    with pytest.raises(UnsupportedError, match=r"Script a model before `use`, or after `undo\(\)`"):
+        torch.jit.script(model)
+    replaced.undo()
+    if type(model[0]) in (nn.Linear, LlamaMLP, TwoLayers):
+        close([torch.jit.script(model)(X)], [model(X)])
 
 
 def test_dropout_stays_dropout(block):
