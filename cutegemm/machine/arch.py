@@ -1,4 +1,4 @@
-"""What each GPU architecture has and allows, with the source of every number."""
+"""Features and limits of each GPU architecture, with the source of every number."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ REGISTER_BITS = 32
 WARPGROUP_THREADS = 128
 SMEM_BANKS = 32
 SMEM_BANK_BYTES = 4
-SMEM_WAVEFRONT_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # that shared memory moves in a clock
+SMEM_WAVEFRONT_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # bytes that shared memory moves in one clock
 SECTOR_BYTES = 32
 CACHE_LINE_BYTES = 128
-ACCESS_BITS = 128  # of a thread to memory at once, at most: ld.global.v4 (PTX ISA)
+ACCESS_BITS = 128  # widest memory access of a thread: ld.global.v4 (PTX ISA)
 
-DEFAULT_ARCH = "sm_90a"  # where none is named
+DEFAULT_ARCH = "sm_90a"  # used if no architecture is named
 
-# CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute
-# Capability": a block may be given up to this many threads, a thread this many registers.
+# CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute Capability"
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_NAMED_BARRIERS = 16
-MAX_CLUSTER_CTAS = 8  # there, "Thread Block Clusters": the portable size
-# There, chapters on compute capabilities 8.x and 9.0: each issues an instruction of a warp in a clock.
+MAX_CLUSTER_CTAS = 8  # portable size; the guide, "Thread Block Clusters"
+# Each scheduler issues one warp instruction per clock; the guide, chapters on compute capabilities 8.x and 9.0
 WARP_SCHEDULERS = 4
 
-# CUDA occupancy calculator (cuda_occupancy.h): registers are given to a warp in units of 256, shared
-# memory to a block in units of 128 bytes, with 1 KiB a block reserved from compute capability 8.0 on.
+# CUDA occupancy calculator (cuda_occupancy.h): registers are allocated to a warp in units of 256, shared memory to a
+# block in units of 128 bytes. From compute capability 8.0 on, 1 KiB per block is reserved.
 REGISTER_UNIT = 256
 SMEM_UNIT_BYTES = 128
 SMEM_RESERVED_BYTES = 1024
-SMEM_MAX_ALIGN_BYTES = 1024  # of a buffer: the reserved part lies before the first one
+SMEM_MAX_ALIGN_BYTES = 1024  # largest alignment of a buffer; the reserved part precedes the first buffer
 
 
 @dataclass(frozen=True)
 class Arch:
-    """The limits of one architecture.
+    """Features and limits of one architecture.
 
-    name                 as the compiler is told: sm_90a has wgmma and setmaxnreg, sm_90 has not
-    capability           compute capability, times ten
-    threads_per_sm, blocks_per_sm, registers_per_sm   resident at most
-    smem_per_sm_bytes    shared memory of a multiprocessor, reserved parts included
-    smem_per_block_bytes what one block may ask for, after opting in
-    features             instructions that not every architecture has
+    name                   name for the compiler; sm_90a has wgmma and setmaxnreg, sm_90 does not have them
+    capability             compute capability, times ten
+    threads_per_sm         largest number of resident threads of a multiprocessor
+    blocks_per_sm          largest number of resident blocks of a multiprocessor
+    registers_per_sm       registers of a multiprocessor, each of 32 bits
+    smem_per_sm_bytes      shared memory of a multiprocessor in bytes, with the reserved parts
+    smem_per_block_bytes   shared memory in bytes that one block can use after opting in
+    features               names of the instructions that not every architecture has
+
+    >>> arch_named("sm_90a").smem_per_block_bytes
+    232448
     """
 
     name: str
@@ -58,12 +62,18 @@ class Arch:
     features: frozenset[str]
 
     def has(self, feature: str) -> bool:
-        """Whether it has cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma
-        or setmaxnreg."""
+        """Return True if the architecture has a feature.
+
+        feature   cp_async, ldmatrix, stmatrix, mma_sync, tma, cluster, dependent_launch (griddepcontrol), wgmma
+                  or setmaxnreg
+
+        >>> arch_named("sm_90a").has("wgmma"), arch_named("sm_90").has("wgmma")
+        (True, False)
+        """
         return feature in self.features
 
     def smem_of_each_bytes(self, ctas: int) -> int:
-        """Shared memory that each of so many CTAs of a multiprocessor may ask for.
+        """Return the shared memory in bytes that each CTA can use if `ctas` of them share a multiprocessor.
 
         >>> arch_named("sm_90a").smem_of_each_bytes(1), arch_named("sm_90a").smem_of_each_bytes(2)
         (232448, 115712)
@@ -76,11 +86,12 @@ _HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}
 
 
 def _arch(name: str, threads: int, blocks: int, smem_kib: int, features: frozenset[str]) -> Arch:
+    """Return an architecture with 65536 registers per multiprocessor; `smem_kib` is its shared memory in KiB."""
     capability = int(name[3:].rstrip("a"))
     return Arch(name, capability, threads, blocks, 65536, smem_kib << 10, (smem_kib - 1) << 10, features)
 
 
-# CUDA C++ Programming Guide, the same table; features from the PTX ISA's "Target ISA Notes".
+# CUDA C++ Programming Guide, the same table; features from the "Target ISA Notes" of the PTX ISA
 ARCHS = {
     arch.name: arch
     for arch in (
@@ -98,14 +109,15 @@ ARCHS = {
 
 
 def arch_named(name: str) -> Arch:
-    """The architecture called `name`.
+    """Return the architecture with a given name.
 
-    raises   UnsupportedError for one that is not in the table
+    name     such as sm_90a
+    raises   UnsupportedError for a name that is not in the table
 
     >>> arch_named("sm_90a").smem_per_block_bytes
     232448
     """
-    found = ARCHS.get(name) if isinstance(name, str) else None
-    if found is None:
-        raise UnsupportedError(f"architecture {name!r} is not known; known are {', '.join(ARCHS)}.")
-    return found
+    arch = ARCHS.get(name) if isinstance(name, str) else None
+    if arch is None:
+        raise UnsupportedError(f"architecture {name!r} is not known. Use one of {', '.join(ARCHS)}.")
+    return arch

@@ -1,9 +1,9 @@
-"""Devices: how many multiprocessors, how much cache and bandwidth, which rates, each with its source.
+"""Devices: number of multiprocessors, cache, bandwidths and rates of each GPU, with their sources.
 
-What a data sheet says and what kernels were seen to reach are different quantities, and each has a name of its own: the
-first are fields of `Device`, the second of `Measured`. Peaks are dense and at the clock given. Those of mma.sync on
-Hopper were measured, since the data sheets give none. The rate of L2 is a bound: 64 bytes a clock into each
-multiprocessor, where no white paper says less.
+Numbers of a data sheet and rates that kernels reach are different quantities with different names: the former
+are fields of `Device`, the latter of `Measured`. Peaks are for dense operands at the given clock. The peaks of
+mma.sync on Hopper were measured, because the data sheets have none. The rate of L2 is an upper bound: 64 bytes
+per clock into each multiprocessor, unless a white paper gives less.
 """
 
 from __future__ import annotations
@@ -22,31 +22,35 @@ if TYPE_CHECKING:
     from cutegemm.tile.atoms import MmaAtom
 
 MIB = 1 << 20
-# Multiprocessors of a CPC of Hopper with three pairs of them (TPCs), and with two: they share a port to L2. Inferred
-# from which CTAs go ahead of the others (H200, 2026-11-20): see `analysis.pace`.
+# Multiprocessors of a CPC of Hopper with three TPCs (pairs of multiprocessors) and with two. A CPC shares a port to L2.
+# Inferred from the progress of CTAs (H200, 2026-11-20): see `analysis.pace`.
 CPC_SMS_OF_THREE, CPC_SMS_OF_TWO = 6, 4
 
-# Results a clock of a multiprocessor, of f32 and of the special-function unit. CUDA C++ Programming Guide, "Arithmetic
-# Instructions", table "Throughput of Native Arithmetic Instructions".
+# Results per clock of a multiprocessor, for f32 and for the special-function unit. CUDA C++ Programming Guide,
+# "Arithmetic Instructions", table "Throughput of Native Arithmetic Instructions".
 _FP32_PER_CLOCK, _FP32_PER_CLOCK_OF = 128, {"sm_80": 64}
 SPECIAL_PER_CLOCK = 16
-_GPC_SMS = 18  # multiprocessors of a whole GPC of Hopper
+_GPC_SMS = 18  # multiprocessors of a complete GPC of Hopper
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What kernels were seen to reach on a device, where a data sheet says nothing or what no kernel reaches.
+    """Rates that kernels reach on a device, for quantities that a data sheet does not give or that no kernel reaches.
 
-    ffma_tflops             of f32, by a loop of FFMA on registers alone
-    wgmma_tflops            of elements of 16 bits, by a long GEMM at the power limit
-    tma_read_gb_s           A and B of a GEMM from DRAM by TMA, behind a flush of L2
-    thread_read_gb_s        A and B of a GEMM from DRAM by cp.async
-    pack_along_k_gb_s       read and written by the kernel that packs operands along K, as wgmma multiplies them
-    pack_along_mn_gb_s      the same along M or N, as threads multiply them
-    sm_l2_gb_s              into each multiprocessor from L2 by TMA, when all of them read
-    sums_gb_s               sums of parts of K that one kernel writes and the next one reads, through L2
-    l2_kept_bytes           of A and B together, or of D, up to which L2 keeps them from one use to the next
-    cpc_bytes_per_clock     that the multiprocessors of a CPC take from L2 together
+    ffma_tflops           f32 rate of a loop of FFMA on registers, in TFLOP/s
+    wgmma_tflops          rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
+    tma_read_gb_s         rate of TMA loads of A and B from DRAM in a GEMM, after L2 was flushed, in GB/s
+    thread_read_gb_s      rate of cp.async loads of A and B from DRAM in a GEMM, in GB/s
+    pack_along_k_gb_s     bytes read plus bytes written by the repack kernel for K-major operands of wgmma, in
+                          GB/s
+    pack_along_mn_gb_s    bytes read plus bytes written by the repack kernel for M-major or N-major operands, in
+                          GB/s
+    sm_l2_gb_s            rate of TMA loads from L2 into each multiprocessor if all of them load, in GB/s
+    sums_gb_s             rate of partial accumulators that one kernel writes to L2 and the next one reads, in
+                          GB/s
+    l2_kept_bytes         largest size of A and B together, or of D, that L2 keeps from one use to the next, in
+                          bytes
+    cpc_bytes_per_clock   bytes per clock that the multiprocessors of a CPC read from L2 together
     """
 
     ffma_tflops: float
@@ -65,19 +69,24 @@ class Measured:
 class Device:
     """One GPU.
 
-    arch            that code is compiled for
-    sms             multiprocessors
-    l2_bytes        of the whole L2 cache
-    l2_partitions   a line that all multiprocessors read is kept once in each
-    dram_gb_s       of the memory
-    clock_mhz       boost
-    l2_bytes_per_clock   that all multiprocessors read from L2 together, at most
-    tflops          peak by pipe and type of the operands: "fma.f32", "mma.bf16", "wgmma.bf16", ...
-    source          of all these
-    tpc_rounds      pairs of multiprocessors (TPCs), in the order in which a grid's CTAs are handed out: so many are
-                    given one CTA each, then each one more, before the next so many are; () where it is not known
-    tpcs_of_two     those of them, by that order, whose CPC has two TPCs instead of three
-    own_rates       what was measured on it; None where nothing was: see `measured`
+    name                 name in the table, such as h200
+    arch                 architecture that code is compiled for
+    sms                  number of multiprocessors
+    l2_bytes             size of the whole L2 cache in bytes
+    l2_partitions        number of L2 partitions; each keeps its own copy of a line that all multiprocessors
+                         read
+    dram_gb_s            memory bandwidth in GB/s
+    clock_mhz            boost clock in MHz
+    l2_bytes_per_clock   largest number of bytes per clock that all multiprocessors read from L2 together
+    tflops               peak rate in TFLOP/s by pipe and operand type: "fma.f32", "mma.bf16", "wgmma.bf16", ...
+    source               source of these numbers
+    tpc_rounds           number of TPCs (pairs of multiprocessors) in each round of CTA assignment: in a round,
+                         these TPCs receive one CTA each, then a second one each; () if it is not known
+    tpcs_of_two          TPCs whose CPC has two TPCs instead of three, as indices in the order of assignment
+    own_rates            rates measured on this device; None without measurements, see `measured`
+
+    >>> device_named("h200").sms, device_named("h200").tflops["wgmma.bf16"]
+    (132, 989.4)
     """
 
     name: str
@@ -95,12 +104,17 @@ class Device:
     own_rates: Measured | None = None
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
-        """Of the pipe and type that an MMA atom runs on; None where it is not known."""
+        """Return the peak rate in TFLOP/s of the pipe and operand type of an MMA atom; None if it is not known.
+
+        >>> from cutegemm.tile.mma_atoms import fma
+        >>> device_named("h200").peak_tflops(fma("f32"))
+        66.9
+        """
         return self.tflops.get(f"{atom.name.split('.')[0]}.{atom.a_dtype}")
 
     @property
     def fp32_per_clock(self) -> int:
-        """Instructions of f32, of threads, that a multiprocessor takes in a clock.
+        """Number of f32 instructions of threads that a multiprocessor executes per clock.
 
         >>> device_named("a100-80gb").fp32_per_clock, device_named("h200").fp32_per_clock
         (64, 128)
@@ -109,8 +123,10 @@ class Device:
 
     @cached_property
     def gpc_sms(self) -> tuple[int, ...]:
-        """Multiprocessors of each GPC, within which the CTAs of a cluster lie: in a round each GPC that has a pair left
-        is given a CTA. Where the rounds are not known, GPCs have 18 multiprocessors each, and the last one the rest.
+        """Number of multiprocessors of each GPC, largest first. The CTAs of a cluster run within one GPC.
+
+        In every round of `tpc_rounds`, each GPC with a TPC left receives a CTA. If the rounds are not known,
+        every GPC has 18 multiprocessors and the last one has the rest.
 
         >>> device_named("h100").gpc_sms
         (18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2)
@@ -121,9 +137,11 @@ class Device:
 
     @cached_property
     def gpc_of_tpc(self) -> tuple[int, ...]:
-        """The GPC of each pair of multiprocessors, in the order in which pairs are handed CTAs; () where that is not
-        known. A shorter round lacks the GPCs that came first in the one before. A pair that no cluster of more than two
-        CTAs reaches counts as a GPC. By `%smid` of clusters of two to eight CTAs, an H200 and an H100 (2026-11-23).
+        """Index of the GPC of each TPC; TPCs are sorted by their first CTA. () if that order is not known.
+
+        A round that is shorter than the one before lacks the GPCs that came first in it. A TPC that no cluster
+        of more than two CTAs reaches counts as a GPC of its own. Read from `%smid` of clusters of two to eight
+        CTAs (H200 and H100, 2026-11-23).
 
         >>> device_named("h100").gpc_of_tpc[:20]
         (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -133,9 +151,9 @@ class Device:
 
     @cached_property
     def clusters_by_size(self) -> tuple[int, ...]:
-        """Clusters that run at a time, of 0, 1, 2, ... CTAs, where each CTA takes a multiprocessor for itself.
+        """Number of clusters of 0, 1, 2, ... CTAs that run at the same time, if every CTA occupies a multiprocessor.
 
-        Those of an H100 are what cudaOccupancyMaxActiveClusters said of two of them (2026-11-22).
+        cudaOccupancyMaxActiveClusters returns these numbers on two H100 (2026-11-22).
 
         >>> device_named("h100").clusters_by_size
         (0, 132, 66, 39, 30, 22, 17, 15, 15)
@@ -144,42 +162,47 @@ class Device:
 
     @property
     def l2_bytes_per_s(self) -> float:
-        """The most that L2 delivers."""
+        """Largest rate of L2 in bytes per second."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
 
     @cached_property
     def measured(self) -> Measured:
-        """What kernels reach. Where it was not measured: what they reach on an H200, by the ratio of the data sheets.
+        """Rates that kernels reach on the device.
+
+        If they were not measured on this device, they are those of an H200, scaled by the data sheets.
 
         >>> [round(device_named(name).measured.tma_read_gb_s) for name in ("h200", "h100", "h100-pcie")]
         [4280, 2900, 1818]
         """
         if self.own_rates is not None:
             return self.own_rates
-        like, seen = DEFAULT_DEVICE, _H200_MEASURED
-        dram = self.dram_gb_s / like.dram_gb_s
-        tensor = self._tensor_tflops / like._tensor_tflops
+        base, rates = DEFAULT_DEVICE, _H200_MEASURED
+        dram = self.dram_gb_s / base.dram_gb_s
+        tensor = self._tensor_tflops / base._tensor_tflops
         return replace(
-            seen,
-            ffma_tflops=seen.ffma_tflops * self.tflops["fma.f32"] / like.tflops["fma.f32"],
-            wgmma_tflops=seen.wgmma_tflops * tensor,
-            tma_read_gb_s=seen.tma_read_gb_s * dram,
-            thread_read_gb_s=seen.thread_read_gb_s * dram,
-            pack_along_k_gb_s=seen.pack_along_k_gb_s * dram,
-            pack_along_mn_gb_s=seen.pack_along_mn_gb_s * dram,
-            sm_l2_gb_s=seen.sm_l2_gb_s * self.clock_mhz / like.clock_mhz,
-            sums_gb_s=seen.sums_gb_s * self.l2_bytes_per_s / like.l2_bytes_per_s,
-            l2_kept_bytes=seen.l2_kept_bytes * self.l2_bytes / like.l2_bytes,
+            rates,
+            ffma_tflops=rates.ffma_tflops * self.tflops["fma.f32"] / base.tflops["fma.f32"],
+            wgmma_tflops=rates.wgmma_tflops * tensor,
+            tma_read_gb_s=rates.tma_read_gb_s * dram,
+            thread_read_gb_s=rates.thread_read_gb_s * dram,
+            pack_along_k_gb_s=rates.pack_along_k_gb_s * dram,
+            pack_along_mn_gb_s=rates.pack_along_mn_gb_s * dram,
+            sm_l2_gb_s=rates.sm_l2_gb_s * self.clock_mhz / base.clock_mhz,
+            sums_gb_s=rates.sums_gb_s * self.l2_bytes_per_s / base.l2_bytes_per_s,
+            l2_kept_bytes=rates.l2_kept_bytes * self.l2_bytes / base.l2_bytes,
         )
 
     @property
     def _tensor_tflops(self) -> float:
+        """Peak rate of the tensor cores for bf16, in TFLOP/s."""
         return self.tflops.get("wgmma.bf16", self.tflops["mma.bf16"])
 
     def with_sms(self, sms: int) -> Device:
-        """The same chip with so many multiprocessors, as other cards and parts of a card have it.
+        """Return the device with another number of multiprocessors, as a smaller card or a part of a card has it.
 
-        What each multiprocessor does stays as it is, and so do the memory, the L2 cache and the power limit.
+        The rate of each multiprocessor, the memory, the L2 cache and the power limit stay the same.
+
+        sms   number of multiprocessors
 
         >>> part = device_named("h200").with_sms(66)
         >>> part.sms, part.tflops["fma.f32"], part.dram_gb_s
@@ -200,7 +223,7 @@ class Device:
 
 
 def _peaks(**tflops: float) -> Mapping[str, float]:
-    """Peaks by pipe and type; f16 and bf16, e4m3 and e5m2 are alike."""
+    """Return peaks by pipe and type: `mma_half=640` stands for mma.f16 and mma.bf16, `fp8` for e4m3 and e5m2."""
     out = {}
     for key, value in tflops.items():
         pipe, kind = key.split("_")
@@ -209,15 +232,14 @@ def _peaks(**tflops: float) -> Mapping[str, float]:
     return MappingProxyType(out)
 
 
-# mma.sync of float8 converts operands to f16, and is no faster.
+# mma.sync of float8 converts the operands to f16, so it is not faster than f16.
 _H100_SXM = _peaks(
     fma_f32=66.9, fma_f64=33.5, mma_half=640, mma_tf32=320, mma_fp8=640,
     wgmma_tf32=494.7, wgmma_half=989.4, wgmma_fp8=1978.9, wgmma_s8=1978.9,
 )  # fmt: skip
 
-# Of one H200, 2026-11-20. The rates of reading, packing, L2 and sums, l2_kept_bytes and wgmma_tflops are those with
-# which the models of `choose` err least (`docs.evidence`, fit_sm90 and fit_simt); the loop of FFMA was timed by itself;
-# the port follows from the times of tiles: see `analysis.pace`.
+# One H200, 2026-11-20. All rates but two minimise the error of the models of `choose` (`docs.evidence`, fit_sm90 and
+# fit_simt). The FFMA loop was timed alone. cpc_bytes_per_clock follows from the times of tiles: see `analysis.pace`.
 _H200_MEASURED = Measured(
     ffma_tflops=63.8,
     wgmma_tflops=700,
@@ -231,9 +253,9 @@ _H200_MEASURED = Measured(
     cpc_bytes_per_clock=256.0,
 )
 
-# Of one H100 SXM, 2026-11-22 to 24: tma_read_gb_s as plans for few rows read weights; wgmma_tflops, sm_l2_gb_s and
-# l2_kept_bytes those with which the model of Hopper plans errs least. The others are the H200's, those of memory by the
-# ratio.
+# One H100 SXM, 2026-11-22 to 24. GEMV-like plans load weights at tma_read_gb_s. wgmma_tflops, sm_l2_gb_s and
+# l2_kept_bytes minimise the error of the model of Hopper plans. The other rates are those of the H200; the memory rates
+# among them are scaled by the bandwidth.
 _H100_MEASURED = replace(
     _H200_MEASURED,
     wgmma_tflops=650,
@@ -245,8 +267,8 @@ _H100_MEASURED = replace(
     l2_kept_bytes=42e6,
 )
 
-# Of 144 multiprocessors of the chip 132 are on: six of its 24 CPCs have two TPCs. Which ones differs from chip to
-# chip; these are one H200's.
+# 132 of the chip's 144 multiprocessors are enabled: six of its 24 CPCs have two TPCs. They differ between chips; these
+# are those of one H200.
 _ROUNDS = (12, 8, 8, 8, 7, 7, 7, 7, 2)
 _OF_TWO = (1, *range(20, 26), *range(43, 48))
 
@@ -286,7 +308,7 @@ DEVICES = {
         ),
         Device(
             "h100", "sm_90a", 132, 50 * MIB, 2, 3352, 1980, 132 * 64, _H100_SXM,
-            "NVIDIA H100 SXM data sheet; mma as measured on an H200, and its order of TPCs", _ROUNDS, _OF_TWO,
+            "NVIDIA H100 SXM data sheet; mma and order of TPCs measured on an H200", _ROUNDS, _OF_TWO,
             _H100_MEASURED,
         ),
         Device(
@@ -297,42 +319,53 @@ DEVICES = {
     )
 }  # fmt: skip
 
-# That plans are chosen for, and whose multiprocessors a persistent grid fills, where no other is named.
+# Device for the choice of plans and for the size of a persistent grid, if no device is named
 DEFAULT_DEVICE = DEVICES["h200"]
 
 _DEFAULT = {"sm_80": "a100-80gb", "sm_86": "rtx3090", "sm_89": "rtx4090"}
 
 
 def device_named(name: str) -> Device:
-    """The device called `name`.
+    """Return the device with a given name.
 
-    raises   UnsupportedError for one that is not in the table
+    name     such as h200, in any case
+    raises   UnsupportedError for a name that is not in the table
 
     >>> device_named("h200").sms
     132
     """
-    found = DEVICES.get(name.lower()) if isinstance(name, str) else None
-    if found is None:
-        raise UnsupportedError(f"device {name!r} is not known; known are {', '.join(DEVICES)}.")
-    return found
+    device = DEVICES.get(name.lower()) if isinstance(name, str) else None
+    if device is None:
+        raise UnsupportedError(f"device {name!r} is not known. Use one of {', '.join(DEVICES)}.")
+    return device
 
 
 def default_device(arch: str) -> Device:
-    """The device that stands for an architecture where none is named: an H200 for sm_90 and later."""
+    """Return the device that represents an architecture if no device is named: an H200 for sm_90 and later.
+
+    >>> default_device("sm_80").name, default_device("sm_90a").name
+    ('a100-80gb', 'h200')
+    """
     name = _DEFAULT.get(arch)
     return DEFAULT_DEVICE if name is None else DEVICES[name]
 
 
 def device_called(name: str, arch: str, sms: int) -> Device:
-    """The device of a name as CUDA gives it, with so many multiprocessors; for others that which stands for the
-    architecture.
+    """Return the device for a name that CUDA reports, with the given number of multiprocessors.
 
-    >>> [device_called(name, "sm_90a", 132).name for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200")]
+    name      as cudaGetDeviceProperties reports it
+    arch      architecture of the device
+    sms       number of multiprocessors
+    returns   the device of the table whose name appears in `name`, else the one that represents the
+              architecture
+
+    >>> names = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200")
+    >>> [device_called(name, "sm_90a", 132).name for name in names]
     ['h100', 'h200', 'h200']
     >>> device_called("NVIDIA H100 PCIe", "sm_90a", 114).name, device_called("NVIDIA A10", "sm_86", 72).sms
     ('h100-pcie', 72)
     """
     words = set(name.lower().replace("-", " ").split())
-    known = sorted(DEVICES, key=len, reverse=True)  # that which says more first
-    found = next((key for key in known if words >= set(key.split("-"))), None)
-    return (default_device(arch) if found is None else DEVICES[found]).with_sms(sms)
+    known = sorted(DEVICES, key=len, reverse=True)  # the most specific name first
+    matching = next((key for key in known if words >= set(key.split("-"))), None)
+    return (default_device(arch) if matching is None else DEVICES[matching]).with_sms(sms)

@@ -1,4 +1,4 @@
-"""What the elementwise functions of an epilogue cost a multiprocessor: instructions of a thread, by the unit."""
+"""Cost of the elementwise functions of an epilogue: instructions of a thread, by functional unit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """The instructions of a function, for one element of f32.
+    """Number of instructions of a function for one f32 element.
 
-    fp32      for the units that are 128 to a multiprocessor, or 64 for minima, comparisons and selections; each is
-              one that is issued
-    special   for the special-function unit, MUFU, which takes 16 threads a cycle
+    fp32      instructions for the units that take 128 threads a clock, or 64 for minima, comparisons and
+              selections; each of them is an issued instruction
+    special   instructions for the special-function unit, MUFU, which takes 16 threads a clock
 
     >>> gelu = COSTS["gelu"]
-    >>> 128 * 128 * max((gelu.fp32 + gelu.special) / 128, gelu.special / 16)  # cycles of a tile, at least
+    >>> 128 * 128 * max((gelu.fp32 + gelu.special) / 128, gelu.special / 16)  # least clocks for a tile of 128 x 128
     1408.0
     """
 
@@ -22,7 +22,8 @@ class Cost:
     special: int
 
 
-# Counted in what ptxas makes of `kernels.functions` for sm_90a, without loads of constants; tests count again.
+# Counted in the SASS of `kernels.functions` for sm_90a, without loads of constants, and again by
+# tests/kernels/test_functions.py
 COSTS: dict[str, Cost] = {
     "abs": Cost(1, 0),
     "square": Cost(1, 0),
@@ -40,7 +41,7 @@ COSTS: dict[str, Cost] = {
     "minimum": Cost(1, 0),
     "maximum": Cost(1, 0),
     "divide": Cost(7, 1),
-    # If results are stored with 8 bits of significand at most, as in bf16
+    # For results with at most 8 bits of significand, such as bf16
     "gelu:8": Cost(7, 1),
     "gelu_tanh:8": Cost(6, 1),
 }

@@ -654,7 +654,7 @@ def test_register_bytes_of_atoms():
 
 
 def test_unknown_devices_are_refused():
-    with pytest.raises(UnsupportedError, match="known are a100"):
+    with pytest.raises(UnsupportedError, match="Use one of a100"):
         check(simt_plan(), device="gt730")
 
 
