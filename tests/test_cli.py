@@ -340,13 +340,13 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("show", "simt_64x64", "--epilogue", "gelu(acc + bais)"), "'bais' is no operand; acc is there"),
         (
             ("show", "simt_64x64", "--epilogue", "acc + b", "--operand", "b:roww"),
-            "--operand b:roww: NAME:KIND or",
+            "--operand b:roww: this is not NAME:KIND or",
         ),
-        (("show", "simt_64x64", "--epilogue", "acc * s", "--operand", "s:scalar=x"), "'x' is no number"),
-        (("show", "simt_64x64", "--epilogue", "acc", "--operand", "y:result"), "acc has no such result"),
+        (("show", "simt_64x64", "--epilogue", "acc * s", "--operand", "s:scalar=x"), "'x' is not a number"),
+        (("show", "simt_64x64", "--epilogue", "acc", "--operand", "y:result"), "acc has no result of that name"),
         (
             ("check", "simt_64x64", "--operand", "b:row"),
-            "--operand b:row without an --epilogue that takes it",
+            "--operand b:row needs an --epilogue with that operand",
         ),
         (
             ("show", "(4,8):(8,1)", "--epilogue", "acc"),
@@ -359,12 +359,12 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         ),
         (
             ("gemm", "8", "8", "8", "--epilogue", "acc + x", "--operand", "x:row", "--operand", "x:column"),
-            "--operand x: it is given 2 times",
+            "--operand x: the operand appears 2 times",
         ),
         (("gemm", "64", "64", "64", "--alpha", "1e39"), "--alpha 1e+39: the product is held against float64"),
         (
             ("gemm", "64", "64", "64", "--epilogue", "acc * s", "--operand", "s:scalar=nan"),
-            "s:scalar=nan: nan is no number that float32 holds",
+            "s:scalar=nan: nan is not a number of float32",
         ),
         (("explain", "-1", "2", "3"), "explain: 1 rule is broken.\n  - the extent -1 is negative"),
         (

@@ -1,1 +1,1 @@
-"""What a person types, at the command line and in the explorer, made into plans, problems and epilogues."""
+"""Parsers of the texts that users type at the command line and in the explorer: plans, problems and epilogues."""

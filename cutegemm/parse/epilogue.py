@@ -1,4 +1,4 @@
-"""Epilogues as they are typed: `gelu(acc + bias)`, with `bias:row:f32` for each operand."""
+"""Parser of epilogues as users type them: `gelu(acc + bias)`, with options such as `bias:row:f32`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ _KINDS: dict[str, type[Input]] = {
     "element": Element,
     "scalar": Scalar,
 }
-_FORM = "NAME:KIND or NAME:KIND:TYPE is expected, such as bias:row:f32, of the kinds"
-_SCALAR = 1.0  # where no value is given
+_FORM = "this is not NAME:KIND or NAME:KIND:TYPE, such as bias:row:f32. The kinds are"
+_SCALAR = 1.0  # value of a scalar without a value
 MOST_SCALAR = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class ParsedEpilogue:
-    """An epilogue that a command was given.
+    """An epilogue from the options of a command.
 
-    kinds     of its operands
-    dtypes    of operands in memory and of further results, where they are given: else the type of D
-    scalars   values
+    epilogue   the epilogue
+    kinds      class of each operand by name: Row, Column, Tile, Element or Scalar
+    dtypes     element types of tensor operands and auxiliary outputs by name; the others have the type of D
+    scalars    values of the scalar operands by name
     """
 
     epilogue: Epilogue
@@ -55,47 +56,54 @@ class ParsedEpilogue:
 
     @property
     def reads_tiles(self) -> bool:
-        """Whether an operand is a tile, of which the first takes the place of C."""
+        """True if an operand is a tile. The first of these takes the place of C."""
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """The operands that a plan is made for: the first tile is C there."""
+        """Return the operands to build a plan for: the first tile of the epilogue, if it has one, is C."""
         if not self.reads_tiles:
             return operands
         return replace(operands, c=self._matrix(operands, self.epilogue.tiles[0]))
 
     def ends(self, operands: Operands) -> Operands:
-        """The operands of a plan, with those of the epilogue, which are aligned as D and as single numbers are."""
-        further = {}
+        """Return the operands of a plan with this epilogue.
+
+        These are the operands of the GEMM, and the tensors and outputs of the epilogue. Tiles and outputs have
+        the majorness and the alignment of D. The other tensors are aligned to one element.
+        """
+        others = {}
         for name in self.epilogue.tensors:
             kind = self.kinds[name]
             if kind is not Tile:
                 assert issubclass(kind, Tensor)
-                further[name] = Operand.of_kind(kind, self.dtypes.get(name, operands.d.dtype))
+                others[name] = Operand.of_kind(kind, self.dtypes.get(name, operands.d.dtype))
         for name in (*self.epilogue.tiles[1:], *self.epilogue.outputs[1:]):
-            further[name] = self._matrix(operands, name)
+            others[name] = self._matrix(operands, name)
         for name, reduction in self.epilogue.reductions:
             sums = f64 if operands.acc == f64 else f32
-            further[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, sums))
-        whole = self.made_for(operands).with_further(**further)
+            others[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, sums))
+        whole = self.made_for(operands).with_further(**others)
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
     def _matrix(self, operands: Operands, name: str) -> Operand:
+        """Return the operand of the shape of D with the type of `name`, and with D's majorness and alignment."""
         d = operands.d
         dtype = self.dtypes.get(name, d.dtype)
         return Operand(dtype, d.major, min(ACCESS_BITS, d.align_elems * dtype.bits) // 8)
 
     def on(self, plan: GemmPlan, turned: bool = False) -> GemmPlan:
-        """A plan that ends so.
+        """Return a plan with its epilogue replaced by this one.
 
-        turned   whether it is for the transposed problem
+        plan     plan of the GEMM
+        turned   True if the plan computes the transpose of D (swap A/B), so that rows become columns
+        raises   PlanError if the plan cannot have this epilogue
         """
         epilogue = self.epilogue.transposed if turned else self.epilogue
         whole = self.ends(plan.operands.transposed).transposed if turned else self.ends(plan.operands)
         return ending_in(epilogue, plan, dict(whole.further))
 
     def is_end_of(self, plan: GemmPlan) -> bool:
-        """Whether a plan can end so."""
+        """Return True if a plan can have this epilogue."""
         try:
             return bool(self.on(plan))
         except PlanError:
@@ -104,14 +112,22 @@ class ParsedEpilogue:
     def values(
         self, operands: Operands, m: int, n: int, batch: int | None, seed: int
     ) -> dict[str, np.ndarray | float]:
-        """Values of all operands by name: normally distributed, or the scalars that are given."""
+        """Return values for all operands by name: the scalars of the options, and normally distributed tensors.
+
+        operands   operands of the plan, which give the element types
+        m, n       extents of the GEMM; a gated D has n // 2 columns
+        batch      number of batches; None for matrices without batch
+        seed       seed of the random numbers
+        returns    name -> array of shape (1, N), (M, 1), (M, N) or (1, 1), with the batch in front; a float for
+                   a scalar
+        """
         rng = np.random.default_rng(seed + 1)
         lead = () if batch is None else (batch,)
-        of_d = n // 2 if self.epilogue.gated else n
+        columns = n // 2 if self.epilogue.gated else n
         shapes: dict[type[Input], tuple[int, int]] = {
-            Row: (1, of_d),
+            Row: (1, columns),
             Column: (m, 1),
-            Tile: (m, of_d),
+            Tile: (m, columns),
             Element: (1, 1),
         }
         out: dict[str, np.ndarray | float] = dict(self.scalars)
@@ -121,50 +137,55 @@ class ParsedEpilogue:
         return out
 
 
-def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | None) -> ParsedEpilogue | None:
-    """The epilogue that a command was given; None where it was given none.
+def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | None) -> ParsedEpilogue | None:
+    """Return the epilogue from the options of a command; None without the option --epilogue.
 
-    raises   PlanError with all that is wrong with the texts
+    operation   name of the command, for messages
+    text        option --epilogue: expressions of acc and of operands, as `parse_epilogue` reads them; None if
+                it is absent
+    options     options --operand: NAME:KIND or NAME:KIND:TYPE, where KIND is row, column, tile, element,
+                scalar, scalar=VALUE or result; None if they are absent
+    raises      PlanError with every fault of the texts
 
-    >>> given = ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"]
-    >>> found = parsed_epilogue("show", "gelu(acc * s + bias), aux = acc", given)
-    >>> print(found.epilogue, found.dtypes, found.scalars)
+    >>> options = ["bias:row:f32", "s:scalar=0.5", "aux:result:f16"]
+    >>> parsed = parsed_epilogue("show", "gelu(acc * s + bias), aux = acc", options)
+    >>> print(parsed.epilogue, parsed.dtypes, parsed.scalars)
     gelu(acc * s + bias), aux = acc {'bias': f32, 'aux': f16} {'s': 0.5}
     """
     if text is None:
-        if given:
-            raise PlanError(operation, [f"--operand {given[0]} without an --epilogue that takes it."])
+        if options:
+            raise PlanError(operation, [f"--operand {options[0]} needs an --epilogue with that operand."])
         return None
     kinds: dict[str, type[Input]] = {}
     dtypes: dict[str, DType] = {}
     scalars: dict[str, float] = {}
     results, complaints = [], Complaints(operation)
-    for each in given or ():
-        name, _, rest = each.partition(":")
+    for option in options or ():
+        name, _, rest = option.partition(":")
         kind, _, dtype = rest.partition(":")
         if kind.partition("=")[0] == "scalar":
             kinds[name] = Scalar
-            scalars[name] = complaints.attempt(partial(_number, each, kind)) or 0.0
+            scalars[name] = complaints.attempt(partial(_number, option, kind)) or 0.0
         elif kind == "result":
             results.append(name)
         elif kind in _KINDS:
             kinds[name] = _KINDS[kind]
         else:
-            complaints.broken.append(f"--operand {each}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
+            complaints.broken.append(f"--operand {option}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
         if dtype:
             dtypes[name] = complaints.attempt(partial(DType.parse, dtype)) or f32
-    names = [each.partition(":")[0] for each in given or ()]
+    names = [option.partition(":")[0] for option in options or ()]
     complaints.broken += [
-        f"--operand {name}: it is given {names.count(name)} times."
+        f"--operand {name}: the operand appears {names.count(name)} times."
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     ]
     complaints.check()
-    found = complaints.attempt(lambda: parse_epilogue(text, kinds))
+    parsed = complaints.attempt(lambda: parse_epilogue(text, kinds))
     complaints.check()
-    epilogue = made(found)
+    epilogue = made(parsed)
     complaints.broken += [
-        f"--operand {name}:result: {epilogue} has no such result."
+        f"--operand {name}:result: {epilogue} has no result of that name."
         for name in results
         if name not in ("d", *epilogue.beside)
     ]
@@ -172,12 +193,18 @@ def parsed_epilogue(operation: str, text: str | None, given: Sequence[str] | Non
     return ParsedEpilogue(epilogue, kinds, dtypes, scalars)
 
 
-def _number(each: str, kind: str) -> float:
+def _number(option: str, kind: str) -> float:
+    """Return the value of a scalar operand.
+
+    option   the whole option, for messages
+    kind     its part scalar or scalar=VALUE
+    raises   PlanError for a value that is not a number of float32
+    """
     _, _, value = kind.partition("=")
     try:
         number = float(value) if value else _SCALAR
     except ValueError:
-        raise PlanError("scalar", [f"--operand {each}: {value!r} is no number."]) from None
+        raise PlanError("scalar", [f"--operand {option}: {value!r} is not a number."]) from None
     if not abs(number) <= MOST_SCALAR:
-        raise PlanError("scalar", [f"--operand {each}: {value} is no number that float32 holds."])
+        raise PlanError("scalar", [f"--operand {option}: {value} is not a number of float32."])
     return number

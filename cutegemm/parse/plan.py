@@ -1,4 +1,4 @@
-"""What a person types of a GEMM, made into a plan and a problem: a name, a type, letters, extents."""
+"""Parser of plan names, element types, layouts and extents as users type them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,37 @@ from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
 
-# The type of D where none is asked for and it is not that of A.
-_MOST_DIGITS = 1000  # that are read before the size of an extent is checked
+# type of A -> type of D, if D has another type by default
+_MOST_DIGITS = 1000  # longest extent that is converted to an integer
 _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 
 
 def dtype_of(text: str | None, plan: str | None) -> DType:
-    """The element type that is asked for; where none is, f32, or bf16 for a plan of wgmma, which takes f32 as tf32.
+    """Return the element type of a command's option, or the default type for a plan.
+
+    text      option --dtype; None if it is absent
+    plan      name of the plan, or None
+    returns   the type of the option; without it bf16 for a plan of wgmma, which multiplies f32 as tf32, else
+              f32. The caller reports unknown plan names
+    raises    UnsupportedError for a text that is not a type
 
     >>> dtype_of(None, "simt_64x64"), dtype_of(None, "sm90_pingpong"), dtype_of("f16", None)
     (f32, bf16, f16)
     """
     if text is not None:
         return DType.parse(text)
-    with suppress(CutegemmError):  # a name that there is not is told of elsewhere
+    with suppress(CutegemmError):  # the caller reports an unknown name
         if plan is not None and recipe_named(plan).family == "sm90":
             return bf16
     return f32
 
 
 def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
-    """Operands of one type, with D of the type that `cutegemm.gemm` gives it where none is asked for.
+    """Return operands of one type, with D of the type that `cutegemm.gemm` chooses unless `out` is given.
+
+    dtype    element type of A and B
+    layout   two letters n or t, for A and B
+    out      element type of D; None for the default: bf16 for float8, s32 for s8, else `dtype`
 
     >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
     (bf16, s32)
@@ -46,7 +56,7 @@ def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operand
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """The problem with its operands as the plan takes them: f32 in memory may be multiplied as tf32."""
+    """Return a problem with the operand types of a plan: f32 in memory is multiplied as tf32 by some plans."""
     if plan.operands.a.dtype is not tf32:
         return problem
     return replace(problem, operands=problem.operands.as_tf32)
@@ -61,10 +71,18 @@ def described(
     arch: str = DEFAULT_ARCH,
     ending: ParsedEpilogue | None = None,
 ) -> tuple[GemmPlan, Problem | None]:
-    """The plan of a name, and the problem that a text MxNxK or MxNxKxL says, for operands fitted to it.
+    """Return the plan with a given name, and the problem of a text MxNxK or MxNxKxL, or None without a text.
 
-    ending   what becomes of the sums, where it is said
-    raises   PlanError with all that is wrong with the texts
+    The operands have the alignment that the problem gives them.
+
+    operation   name of the command, for messages
+    name        name of the plan, as the catalog lists it
+    dtype       option --dtype; None if it is absent
+    layout      two letters n or t, for A and B
+    problem     text of the extents; None if it is absent
+    arch        architecture, such as sm_90a
+    ending      epilogue; None for the linear one
+    raises      PlanError with every fault of the texts
     """
     complaints = Complaints(operation)
     kind = complaints.attempt(lambda: dtype_of(dtype, name))
@@ -82,12 +100,12 @@ def described(
     plan = _ended(recipe, operands, arch, ending)
     if ending is not None:
         operands = ending.ends(operands)
-    of = Problem(m, n, k, batch[0] if batch else 1, operands)
-    return plan, as_multiplied(of.transposed if recipe.transposed else of, plan)
+    gemm = Problem(m, n, k, batch[0] if batch else 1, operands)
+    return plan, as_multiplied(gemm.transposed if recipe.transposed else gemm, plan)
 
 
 def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
-    """The plan of a recipe, which ends as is said."""
+    """Return the plan of a recipe with an epilogue; None stands for the linear one."""
     if ending is None:
         return recipe.build(operands, arch=arch)
     plan = recipe.build(ending.made_for(operands), ending.reads_tiles, arch)
@@ -95,6 +113,10 @@ def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
+    """Return the extents of a text MxNxK or MxNxKxL.
+
+    raises   PlanError for another form, or for an extent that is too large
+    """
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
         raise PlanError(
             operation, [f"--problem {shown(text)} is not MxNxK or MxNxKxL, such as 4096x4096x4096."]
