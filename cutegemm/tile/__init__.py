@@ -1,4 +1,4 @@
-"""Atoms (instructions), their repetition over threads and values, and the order of the tiles of D."""
+"""Atoms (single instructions), tiled copies and MMAs that repeat them over threads, and rasters (tile orders)."""
 
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, stmatrix, universal_copy

@@ -1,8 +1,8 @@
-"""Atoms: the description of one instruction by layouts.
+"""Atoms: descriptions of single instructions by layouts.
 
-An MMA atom multiplies a small tile; its layouts give the elements that each thread holds. A copy atom moves a vector;
-its layouts give the elements that each thread reads and holds. The tables of atoms are in `mma_atoms` and
-`copy_atoms`, with the source of each table.
+An MMA atom multiplies a small tile. Its layouts map (thread, value) to the element that the thread holds as
+that value. A copy atom moves a vector. Its layouts map (thread, value) to the element that the thread reads or
+writes. The tables of atoms are in `mma_atoms` and `copy_atoms`, with the source of each table.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ _ARCH = re.compile(r"sm_([0-9]+)([af]?)")
 
 
 def runs_on(min_arch: str, arch: str) -> bool:
-    """Whether an instruction that needs `min_arch` exists on `arch`.
+    """Return True if an instruction that needs the architecture `min_arch` exists on `arch`.
 
-    An instruction of a plain architecture exists on its successors too; one of an architecture that ends in `a` exists
-    there alone.
+    An instruction of a plain architecture also exists on its successors. An instruction of an architecture that
+    ends in `a` exists only there.
 
-    raises   UnsupportedError for a text that names no architecture
+    min_arch, arch   names such as sm_80 or sm_90a
+    raises           UnsupportedError for a text that is not the name of an architecture
 
     >>> runs_on("sm_80", "sm_90a"), runs_on("sm_90a", "sm_90"), runs_on("sm_90a", "sm_100a")
     (True, False, False)
     """
     need, have = [_ARCH.fullmatch(a) if isinstance(a, str) else None for a in (min_arch, arch)]
     if need is None or have is None:
-        raise UnsupportedError(f"runs_on: {arch if need else min_arch!r} is no architecture; sm_90a is one.")
+        raise UnsupportedError(
+            f"runs_on: {arch if need else min_arch!r} is not an architecture. Give a name such as sm_90a."
+        )
     if need[2]:
         return min_arch == arch
     return int(have[1]) >= int(need[1])
@@ -43,21 +46,31 @@ def runs_on(min_arch: str, arch: str) -> bool:
 
 @dataclass(frozen=True)
 class MmaAtom(hooks.Shown):
-    """D = A * B + C on one tile by one instruction.
+    """One instruction that computes D = A * B + C on a small tile.
 
     name          instruction, shape, type of C and D, type of A and B
-    shape_mnk     extents of the tile
-    a_dtype ...   of the operands; D has the type of C
-    thr_id        thread of the instruction -> thread, its size the number of threads
+    shape_mnk     extents (M, N, K) of the tile
+    a_dtype       element type of A
+    b_dtype       element type of B
+    c_dtype       element type of C and D
+    thr_id        layout from a thread of the instruction to a thread of the warp or warpgroup; its size is the
+                  number of threads
     layout_a_tv   (thread, value) -> colexicographic index in the (M, K) tile of A
-    layout_b_tv   the same in the (N, K) tile of B
-    layout_c_tv   the same in the (M, N) tile of C and D. Elements that several threads hold have stride 0
-    min_arch      the first architecture with the instruction, or the only one where it ends in `a`
-    source        of the tables
-    a_source      register or shared: the memory that A is read from; in shared memory all threads hold all of it
-    b_source      the same of B
-    a_major       the majorness of a shared operand: k or mn
-    b_major       the same of B
+    layout_b_tv   (thread, value) -> colexicographic index in the (N, K) tile of B
+    layout_c_tv   (thread, value) -> colexicographic index in the (M, N) tile of C and D; a stride of 0 means
+                  that several threads hold the element
+    min_arch      first architecture with the instruction; the only one if it ends in `a`
+    source        source of the layouts: header and line, or chapter of the PTX ISA
+    a_source      memory that the instruction reads A from: register or shared. All threads read a shared
+                  operand whole
+    b_source      memory that the instruction reads B from: register or shared
+    a_major       majorness of A if it is in shared memory: k or mn
+    b_major       majorness of B if it is in shared memory: k or mn
+
+    >>> from cutegemm.tile.mma_atoms import mma_atom
+    >>> atom = mma_atom("mma.m16n8k8.f32.tf32")
+    >>> atom.shape_mnk, atom.threads, str(atom.layout_c_tv)
+    ((16, 8, 8), 32, '((4,8),(2,2)):((32,1),(16,8))')
     """
 
     name: str
@@ -78,48 +91,60 @@ class MmaAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """How many threads carry out the instruction together."""
+        """Number of threads that execute the instruction together."""
         return self.thr_id.size()
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """Whether a warpgroup carries it out, and goes on meanwhile: wgmma."""
+        """True for wgmma, which a warpgroup issues and which runs asynchronously."""
         return self.b_source == "shared"
 
     def layout_tv(self, operand: str) -> Layout:
-        """The thread-value layout of operand a, b or c."""
+        """Return the thread-value layout of an operand.
+
+        operand   a, b or c
+        raises    UnsupportedError for another operand
+        """
         layouts = {"a": self.layout_a_tv, "b": self.layout_b_tv, "c": self.layout_c_tv}
         if not isinstance(operand, str) or operand not in layouts:
-            raise UnsupportedError(f"{self}: the operand {operand!r}; a, b or c is expected.")
+            raise UnsupportedError(f"{self}: operand {operand!r} is not one of a, b and c.")
         return layouts[operand]
 
     def runs_on(self, arch: str) -> bool:
-        """Whether `arch` has the instruction."""
+        """Return True if `arch` has the instruction."""
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
         return self.name
 
 
-_MATRIX_ROWS = 8  # of the matrices that ldmatrix and stmatrix move, each at an address of its own
+_MATRIX_ROWS = 8  # rows of a matrix of ldmatrix and stmatrix; every row has its own address
 
 
 @dataclass(frozen=True)
 class CopyAtom(hooks.Shown):
-    """A vector moved by one instruction.
+    """One instruction that moves a vector.
 
     name            instruction and element type
-    dtype           the element type in which the layouts below are measured
-    bits            moved for each thread, as the destination holds them
-    thr_id          thread of the instruction -> thread, its size the number of threads
+    dtype           element type that the layouts count
+    bits            bits that a thread holds in registers, or moves between other memories
+    thr_id          layout from a thread of the instruction to a thread of the warp; its size is the number of
+                    threads
     layout_src_tv   (thread, value) -> index of the element that the thread reads, among the elements moved
-    layout_dst_tv   the same of the element that the thread writes or holds
-    layout_ref_tv   the one of the two that is in registers; a TiledCopy counts threads and values by it
-    src, dst        memory spaces: global, shared or register; any is a copy between registers and either
-                    global or shared memory
-    min_arch        the first architecture with the instruction
-    source          of the tables
-    aligned_bytes   to which the addresses must be aligned
+    layout_dst_tv   (thread, value) -> index of the element that the thread writes
+    layout_ref_tv   the one of these two layouts that describes registers; a TiledCopy counts threads and values
+                    by it
+    src, dst        memories: global, shared or register; "any" stands for a copy between registers and either
+                    of the others
+    min_arch        first architecture with the instruction
+    source          source of the layouts: header and line
+    aligned_bytes   alignment that the addresses need, in bytes
+
+    >>> from cutegemm.dtypes import bf16
+    >>> from cutegemm.tile.copy_atoms import ldmatrix
+    >>> atom = ldmatrix(bf16, 4)
+    >>> atom.threads, atom.values, atom.aligned_bytes
+    (32, 8, 16)
     """
 
     name: str
@@ -137,22 +162,22 @@ class CopyAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """How many threads carry out the instruction together."""
+        """Number of threads that execute the instruction together."""
         return self.thr_id.size()
 
     @property
     def is_async(self) -> bool:
-        """Whether it copies from global to shared memory asynchronously, as cp.async and TMA do."""
+        """True for asynchronous copies from global to shared memory, such as cp.async."""
         return self.src == "global" and self.dst == "shared"
 
     @property
     def values(self) -> int:
-        """How many elements each of them holds in registers."""
+        """Number of elements that a thread holds in registers."""
         return int(self.layout_ref_tv[1].size())
 
     @property
     def address_lanes(self) -> int:
-        """How many of these threads give an address in shared memory: of ldmatrix and stmatrix 8 for each matrix.
+        """Number of threads that supply a shared-memory address. For ldmatrix and stmatrix it is 8 per matrix.
 
         >>> from cutegemm.dtypes import bf16
         >>> from cutegemm.tile.copy_atoms import stmatrix, universal_copy
@@ -162,7 +187,7 @@ class CopyAtom(hooks.Shown):
         return self.threads if self.threads == 1 else _MATRIX_ROWS * (self.bits // 32)
 
     def runs_on(self, arch: str) -> bool:
-        """Whether `arch` has the instruction."""
+        """Return True if `arch` has the instruction."""
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -174,39 +199,47 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 def table_of_atoms(make: Make) -> Make:
-    """A function that makes atoms, with its results kept and its arguments checked.
+    """Decorate a function that makes atoms: check its arguments, and cache its results.
 
-    A type may be given by its name: "bf16" for `bf16`.
+    An element type may be passed by its name: "bf16" for `bf16`.
 
-    raises   UnsupportedError for a name that is no type, PlanError for an argument of another kind
+    make      function with arguments named `dtype` or `*_dtype` for types, and integers, bools and texts
+              otherwise
+    returns   a function of the same signature; it raises UnsupportedError for a name that is not an element
+              type, and PlanError for an argument of another kind
     """
-    kept, parameters = cache(make), signature(make)
+    cached, parameters = cache(make), signature(make)
 
     @wraps(make)
     def call(*args: Any, **options: Any) -> Any:
-        given = parameters.bind(*args, **options)
+        bound = parameters.bind(*args, **options)
         broken = []
-        for name, value in given.arguments.items():
+        for name, value in bound.arguments.items():
             if name.endswith("dtype"):
-                given.arguments[name] = None if value is None and name != "dtype" else DType.parse(value)
+                bound.arguments[name] = None if value is None and name != "dtype" else DType.parse(value)
                 continue
             kind = int if name in _INTEGERS else bool if name == "transpose" else str
             if type(value) is not kind:
                 expected = {int: "an integer", bool: "True or False", str: "a text"}[kind]
-                broken.append(f"{name} = {value!r}; {expected} is expected")
+                broken.append(f"{name} = {value!r} is not {expected}")
         if broken:
             raise PlanError(make.__name__, broken)
-        return kept(*given.args, **given.kwargs)
+        return cached(*bound.args, **bound.kwargs)
 
     return cast(Make, call)
 
 
 def require(operation: str, value: Any, kind: type, expected: str) -> None:
-    """Raises PlanError where a value is of another kind."""
+    """Check that a value is an instance of a class.
+
+    operation   name of the caller for the message
+    expected    what is expected, for the message: "an MMA atom"
+    raises      PlanError for a value of another kind
+    """
     if not isinstance(value, kind):
-        raise PlanError(operation, [f"{value!r} is given; {expected} is expected"])
+        raise PlanError(operation, [f"{value!r} is not {expected}"])
 
 
 def fields_of(value: Any) -> tuple[Any, ...]:
-    """The fields of a dataclass in order, on which equality, the hash and pickles are based."""
+    """Return the values of a dataclass's fields, in order."""
     return tuple([getattr(value, name) for name in value.__dataclass_fields__])

@@ -1,6 +1,6 @@
-"""Copy atoms: plain vector moves, cp.async, ldmatrix, stmatrix. TMA boxes are in `tma`.
+"""Copy atoms: plain vector moves, cp.async, ldmatrix and stmatrix. TMA boxes are in `tma`.
 
-CuTe's headers give the tables in bits; `recast` turns them into elements of the type that is copied, as the
+CuTe's headers give the layouts in bits. `recast_layout` converts them to elements of the copied type, as the
 CuTe DSL does.
 """
 
@@ -20,19 +20,20 @@ MATRICES = (1, 2, 4)
 
 _LANES = Layout(32)
 
-# (source, destination) in bits of ldmatrix with 1, 2 and 4 matrices of 8 rows of 128 bits. A row is read by
-# one lane; with 1 or 2 matrices the addresses of the other lanes are not used (stride 0).
+# Layouts (lane, value) of ldmatrix in bits, for 1, 2 and 4 matrices of 8 rows of 128 bits: the rows in shared memory,
+# and the fragments in registers. One lane supplies the address of a row. With 1 or 2 matrices, the addresses of the
+# other lanes are not used (stride 0).
 _ROWS = {
     1: Layout(((8, 4), 128), ((128, 0), 1)),
     2: Layout(((16, 2), 128), ((128, 0), 1)),
     4: Layout((32, 128), (128, 1)),
 }
-_HELD = {
+_FRAGMENTS = {
     1: Layout((32, 32), (32, 1)),
     2: Layout((32, (32, 2)), (32, (1, 1024))),
     4: Layout((32, (32, 4)), (32, (1, 1024))),
 }
-_HELD_TRANSPOSED = {
+_FRAGMENTS_TRANSPOSED = {
     1: Layout(((4, 8), (16, 2)), ((256, 16), (1, 128))),
     2: Layout(((4, 8), (16, 2, 2)), ((256, 16), (1, 128, 1024))),
     4: Layout(((4, 8), (16, 2, 4)), ((256, 16), (1, 128, 1024))),
@@ -41,8 +42,9 @@ _HELD_TRANSPOSED = {
 
 @table_of_atoms
 def universal_copy(dtype: DType, bits: int) -> CopyAtom:
-    """A plain load and store of one thread: `ld` and `st` of a vector.
+    """Return the atom of a plain load or store of one thread: `ld` or `st` of a vector.
 
+    dtype    element type
     bits     8, 16, 32, 64 or 128, and a multiple of the width of the type
     raises   PlanError for another width
     source   CuTe, copy_traits.hpp, Copy_Traits<UniversalCopy>
@@ -53,7 +55,7 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     """
     rules = []
     if bits not in UNIVERSAL_BITS:
-        rules.append(f"a vector of {bits} bits; one of {_or(UNIVERSAL_BITS)} bits is expected")
+        rules.append(f"bits = {bits} is not {_or(UNIVERSAL_BITS)}")
     return _one_thread(
         f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66"
     )
@@ -61,11 +63,14 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
 
 @table_of_atoms
 def global_load(dtype: DType, bits: int, cache: str = "kept") -> CopyAtom:
-    """A load of one thread from global memory to registers, of what another kernel may have written just before.
+    """Return the atom of a load of one thread from global memory to registers.
 
+    The data may have been written by another kernel just before.
+
+    dtype    element type
     bits     32, 64 or 128, and a multiple of the width of the type
-    cache    "kept"; or "streaming", of what is read once: L1 gives its lines up first, and L2 fetches the whole line of
-             128 bytes, whose other parts are read soon
+    cache    "kept"; or "streaming" for data that is read once: L1 evicts its lines first, and L2 fetches the
+             whole line of 128 bytes, whose other parts are read soon
     raises   PlanError for another width or cache
     source   PTX ISA, `ld`, .level::eviction_priority and .level::prefetch_size
 
@@ -75,19 +80,20 @@ def global_load(dtype: DType, bits: int, cache: str = "kept") -> CopyAtom:
     """
     rules = []
     if bits not in GLOBAL_LOAD_BITS:
-        rules.append(f"a vector of {bits} bits; one of {_or(GLOBAL_LOAD_BITS)} bits is expected")
+        rules.append(f"bits = {bits} is not {_or(GLOBAL_LOAD_BITS)}")
     if cache not in GLOBAL_LOAD_CACHES:
-        rules.append(f"cache = {cache!r}; {' or '.join(GLOBAL_LOAD_CACHES)} is expected")
+        rules.append(f"cache = {cache!r} is not {' or '.join(GLOBAL_LOAD_CACHES)}")
     name = f"load.{bits}b.{cache}.{dtype}"
     return _one_thread(name, dtype, bits, "global", "register", "sm_80", rules, "copy_traits.hpp:66")
 
 
 @table_of_atoms
 def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
-    """cp.async: global to shared memory without passing through registers.
+    """Return the atom of cp.async, which copies from global to shared memory without registers.
 
+    dtype        element type
     size_bytes   4, 8 or 16, and a multiple of the width of the type
-    cache        ca caches the lines in L1 too; cg caches them in L2 alone, and moves 16 bytes
+    cache        ca also caches the lines in L1; cg caches them only in L2, and copies 16 bytes
     raises       PlanError for another size or cache
     source       PTX ISA, `cp.async`; CuTe, copy_traits_sm80.hpp:42,57
 
@@ -97,9 +103,11 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     """
     rules = []
     if cache not in CP_ASYNC_BYTES:
-        rules.append(f"the cache operator {cache!r}; ca or cg is expected")
+        rules.append(f"cache = {cache!r} is not ca or cg")
     elif size_bytes not in CP_ASYNC_BYTES[cache]:
-        rules.append(f"{size_bytes} bytes; cp.async.{cache} moves {_or(CP_ASYNC_BYTES[cache])}")
+        rules.append(
+            f"size_bytes = {size_bytes}, but cp.async.{cache} copies {_or(CP_ASYNC_BYTES[cache])} bytes"
+        )
     name = f"cp.async.{cache}.{size_bytes}B.{dtype}"
     source = f"copy_traits_sm80.hpp:{42 if cache == 'ca' else 57}"
     return _one_thread(name, dtype, size_bytes * 8, "global", "shared", "sm_80", rules, source)
@@ -108,9 +116,14 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
 def _one_thread(
     name: str, dtype: DType, bits: int, src: str, dst: str, arch: str, rules: list[str], source: str
 ) -> CopyAtom:
+    """Return the atom of a vector that one thread moves.
+
+    rules    rules that are already broken, as phrases
+    raises   PlanError with these rules, and if the vector does not contain whole elements
+    """
     if bits % dtype.bits or bits <= 0:
         rules.append(
-            f"a vector of {bits} bits does not hold whole elements of {dtype}, which has {dtype.bits}"
+            f"a vector of {bits} bits does not contain whole elements of {dtype}, which has {dtype.bits} bits"
         )
     if rules:
         raise PlanError(name, rules)
@@ -122,11 +135,14 @@ def _one_thread(
 
 @table_of_atoms
 def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
-    """ldmatrix: 8x8 matrices of 16-bit elements from shared memory into the fragments of mma.
+    """Return the atom of ldmatrix, which loads 8x8 matrices from shared memory into MMA fragments.
 
-    matrices    1, 2 or 4
-    transpose   each matrix is transposed on the way
-    raises      PlanError for another number, or an element type that the instruction would split
+    The matrices have 16-bit elements.
+
+    dtype       element type of at most 32 bits; of at most 16 bits for `transpose`
+    matrices    number of matrices: 1, 2 or 4
+    transpose   True to transpose each matrix
+    raises      PlanError for another number, or for an element type that the instruction would split
     source      PTX ISA, `ldmatrix`; CuTe, copy_traits_sm75.hpp:42-136
 
     >>> from cutegemm.dtypes import bf16
@@ -134,57 +150,67 @@ def ldmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
     '(32,(2,4)):(2,(1,64))'
     """
     lines = {1: (42, 93), 2: (59, 110), 4: (76, 127)}
-    rows, held = _matrix_layouts("ldmatrix", dtype, matrices, transpose)
+    rows, fragments = _matrix_layouts("ldmatrix", dtype, matrices, transpose)
     return CopyAtom(
-        _matrix_name("ldmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, rows, held, held,
+        _matrix_name("ldmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, rows, fragments, fragments,
         "shared", "register", "sm_75", f"CuTe, copy_traits_sm75.hpp:{lines[matrices][transpose]}", 16,
     )  # fmt: skip
 
 
 @table_of_atoms
 def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
-    """stmatrix: the fragments of mma into 8x8 matrices of 16-bit elements in shared memory.
+    """Return the atom of stmatrix, which stores MMA fragments to 8x8 matrices in shared memory.
 
-    matrices    1, 2 or 4
-    transpose   each matrix is transposed on the way
-    raises      PlanError for another number, or an element type that the instruction would split
+    The matrices have 16-bit elements.
+
+    dtype       element type of at most 32 bits; of at most 16 bits for `transpose`
+    matrices    number of matrices: 1, 2 or 4
+    transpose   True to transpose each matrix
+    raises      PlanError for another number, or for an element type that the instruction would split
     source      PTX ISA, `stmatrix`; CuTe, copy_traits_sm90.hpp:41-110
 
     >>> from cutegemm.dtypes import bf16
     >>> stmatrix(bf16, 2, transpose=True).name
     'stmatrix.x2.trans.bf16'
     """
-    rows, held = _matrix_layouts("stmatrix", dtype, matrices, transpose)
+    rows, fragments = _matrix_layouts("stmatrix", dtype, matrices, transpose)
     return CopyAtom(
-        _matrix_name("stmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, held, rows, held,
+        _matrix_name("stmatrix", dtype, matrices, transpose), dtype, 32 * matrices, _LANES, fragments, rows, fragments,
         "register", "shared", "sm_90", "CuTe, copy_traits_sm90.hpp:41", 16,
     )  # fmt: skip
 
 
 def _matrix_name(instruction: str, dtype: DType, matrices: int, transpose: bool) -> str:
+    """Return the name of an ldmatrix or stmatrix atom."""
     return f"{instruction}.x{matrices}{'.trans' if transpose else ''}.{dtype}"
 
 
 def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bool) -> tuple[Layout, Layout]:
-    """(rows in shared memory, fragments in registers), both (lane, value) -> element."""
+    """Return the layouts of the rows in shared memory and of the fragments in registers.
+
+    Both map (lane, value) to an element.
+
+    raises   PlanError for arguments that the instruction does not have
+    """
     rules = []
     if matrices not in MATRICES:
-        rules.append(f"{matrices} matrices; {_or(MATRICES)} are expected")
+        rules.append(f"matrices = {matrices} is not {_or(MATRICES)}")
     if dtype.bits > (16 if transpose else 32):
         rules.append(
-            f"elements of {dtype.bits} bits; the instruction moves "
-            + ("16-bit elements to other lanes" if transpose else "32 bits to a lane for each matrix")
+            f"{dtype} has {dtype.bits} bits, but the instruction "
+            + ("transposes elements of at most 16 bits" if transpose else "moves 32 bits per lane and matrix")
         )
     if rules:
         raise PlanError(_matrix_name(instruction, dtype, matrices, transpose), rules)
-    held = _HELD_TRANSPOSED if transpose else _HELD
+    table = _FRAGMENTS_TRANSPOSED if transpose else _FRAGMENTS
     try:
-        rows, fragments = (recast_layout(dtype.bits, 1, table[matrices]) for table in (_ROWS, held))
+        rows, fragments = (recast_layout(dtype.bits, 1, layouts[matrices]) for layouts in (_ROWS, table))
     except LayoutError as error:
         raise PlanError(_matrix_name(instruction, dtype, matrices, transpose), [str(error)]) from error
     return rows, fragments
 
 
 def _or(numbers: tuple[int, ...]) -> str:
+    """Return numbers as text: '1, 2 or 4'."""
     *first, last = [str(n) for n in numbers]
     return f"{', '.join(first)} or {last}" if first else last

@@ -1,8 +1,8 @@
-"""MMA atoms: the SIMT FMA, mma.sync, wgmma.
+"""MMA atoms: the SIMT FMA, mma.sync and wgmma.
 
-A thread-value layout is written as in CuTe's headers: for `((4,8),(2,2)):((32,1),(16,8))` on a (16, 8) tile,
-lane 4 * g + t holds the elements (g + 8 * j, 2 * t + i) as value i + 2 * j: t counts in steps of
-32 = 2 columns of 16 rows, g in rows.
+A thread-value layout is written as in CuTe's headers. With `((4,8),(2,2)):((32,1),(16,8))` on a (16, 8) tile,
+lane 4 * g + t holds the elements (g + 8 * j, 2 * t + i) as its values i + 2 * j. An offset is a colexicographic
+index of the tile: t has stride 32, two columns of 16 rows, and g has stride 1, one row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FMA_TYPES = ((f16, f16), (f16, f32), (bf16, f32), (f32, f32), (f64, f64))
 
 _WARP = Layout(32)
 _C_16X8 = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
-# (M, N, K) of mma.sync by the type of A and B: the layouts of A and B, and CuTe's line. C is _C_16X8.
+# (shape (M, N, K) of mma.sync, bits of an element of A and B) -> layouts of A and B. The layout of C is _C_16X8.
 _MMA_SYNC: dict[tuple[tuple[int, int, int], int], tuple[Layout, Layout]] = {
     ((16, 8, 8), 16): (_C_16X8, Layout(((4, 8), 2), ((16, 1), 8))),
     ((16, 8, 16), 16): (
@@ -41,7 +41,7 @@ _MMA_SYNC: dict[tuple[tuple[int, int, int], int], tuple[Layout, Layout]] = {
         Layout(((4, 8), (4, 2)), ((32, 1), (8, 128))),
     ),
 }
-# type of A and B: types of C, K, architecture, source of each K
+# type of A and B -> (types of C, K -> (first architecture, source))
 _MMA_SYNC_TYPES: dict[DType, tuple[tuple[DType, ...], dict[int, tuple[str, str]]]] = {
     f16: (
         (f16, f32),
@@ -65,7 +65,7 @@ _MMA_SYNC_TYPES: dict[DType, tuple[tuple[DType, ...], dict[int, tuple[str, str]]
 
 WGMMA_M = 64
 MAX_WGMMA_COLUMNS = 256
-WGMMA_K_BITS = 256  # K elements take 32 bytes, whatever their type
+WGMMA_K_BITS = 256  # bits of K elements, for every type
 WGMMA_C_TYPES = {
     f16: (f32, f16), bf16: (f32,), tf32: (f32,), e4m3: (f32, f16), e5m2: (f32, f16), s8: (s32,),
 }  # fmt: skip
@@ -73,10 +73,10 @@ WGMMA_C_TYPES = {
 
 @table_of_atoms
 def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
-    """One fused multiply-add of one thread: d = a * b + c.
+    """Return the atom of one fused multiply-add of one thread: d = a * b + c.
 
-    dtype     of a and b; narrower ones are converted to the type of c first
-    c_dtype   of c and d; f32 for f16 and bf16 operands, else that of a and b
+    dtype     element type of a and b; narrower operands are first converted to the type of c
+    c_dtype   element type of c and d; None for f32 with f16 and bf16 operands, else the type of a and b
     raises    UnsupportedError for types that have no such instruction
     source    CuTe, mma_traits.hpp:70, MMA_Traits<UniversalFMA>
 
@@ -85,8 +85,10 @@ def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
     """
     wide = c_dtype if c_dtype is not None else (f32 if dtype in (f16, bf16) else dtype)
     if (dtype, wide) not in _FMA_TYPES:
-        known = ", ".join(f"{a} into {c}" for a, c in _FMA_TYPES)
-        raise UnsupportedError(f"fma: no FMA of {dtype} operands into {wide}; the choices are {known}.")
+        known = ", ".join(f"{a} with {c}" for a, c in _FMA_TYPES)
+        raise UnsupportedError(
+            f"fma: {dtype} operands with {wide} accumulators have no FMA instruction. Choose {known}."
+        )
     return MmaAtom(
         f"fma.{wide}.{dtype}", (1, 1, 1), dtype, dtype, wide, Layout(1, 0), _ONE, _ONE, _ONE, "sm_50",
         "CuTe, mma_traits.hpp:70",
@@ -95,12 +97,14 @@ def fma(dtype: DType = f32, c_dtype: DType | None = None) -> MmaAtom:
 
 @table_of_atoms
 def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType | None = None) -> MmaAtom:
-    """mma.sync.aligned.m16n8k{k}.row.col: a warp multiplies (16, k) by (k, 8) from registers.
+    """Return the atom of mma.sync.aligned.m16n8k{k}.row.col: a warp multiplies (16, k) by (k, 8).
 
-    dtype     of A and B: f16, bf16, tf32, e4m3, e5m2, s8
-    k         8, 16 for f16 and bf16; 4, 8 for tf32; 32 for e4m3 and e5m2; 16, 32 for s8
-    c_dtype   of C and D: f32 (s32 for s8) where it is left out; f16 is there for f16, e4m3 and e5m2
-    b_dtype   e4m3 and e5m2 may be mixed
+    All operands are in registers.
+
+    dtype     element type of A and B: f16, bf16, tf32, e4m3, e5m2 or s8
+    k         8 or 16 for f16 and bf16; 4 or 8 for tf32; 32 for e4m3 and e5m2; 16 or 32 for s8
+    c_dtype   element type of C and D: f32, s32 for s8, or f16 for f16, e4m3 and e5m2; None for f32 or s32
+    b_dtype   element type of B if A is e4m3 and B e5m2, or the reverse; None for the type of A
     raises    UnsupportedError for another choice; the message lists the choices
     source    PTX ISA, "Matrix Fragments for mma.m16n8k8" and its neighbours; CuTe, mma_traits_sm80.hpp
 
@@ -111,16 +115,16 @@ def mma_sync(dtype: DType, k: int, c_dtype: DType | None = None, b_dtype: DType 
     other = dtype if b_dtype is None else b_dtype
     if dtype not in _MMA_SYNC_TYPES:
         known = ", ".join(t.name for t in _MMA_SYNC_TYPES)
-        raise UnsupportedError(f"mma_sync: no mma.sync of {dtype} operands; the choices are {known}.")
+        raise UnsupportedError(f"mma_sync: {dtype} operands have no mma.sync instruction. Choose {known}.")
     wide, shapes = _MMA_SYNC_TYPES[dtype]
     into = wide[-1] if c_dtype is None else c_dtype
     rules = []
     if k not in shapes:
-        rules.append(f"k = {k}; {_or(shapes)} is expected for {dtype}")
+        rules.append(f"k = {k} is not {_or(shapes)}, the extents for {dtype}")
     if into not in wide:
-        rules.append(f"C of {into}; C of {_or(wide)} is expected for {dtype}")
+        rules.append(f"C is {into}, but {dtype} operands need C of {_or(wide)}")
     if not _mixes(dtype, other):
-        rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
+        rules.append(f"A is {dtype} and B is {other}, but only e4m3 and e5m2 can be mixed")
     if rules:
         raise UnsupportedError(f"mma_sync: {'; '.join(rules)}.")
     layout_a, layout_b = _MMA_SYNC[(16, 8, k), dtype.bits]
@@ -139,16 +143,18 @@ def wgmma(
     c_dtype: DType | None = None,
     b_dtype: DType | None = None,
 ) -> MmaAtom:
-    """wgmma.mma_async.m64n{n}: a warpgroup multiplies (64, k) by (k, n); k elements take 32 bytes.
+    """Return the atom of wgmma.mma_async.m64n{n}: a warpgroup multiplies (64, k) by (k, n).
 
-    dtype      of A and B: f16, bf16, tf32, e4m3, e5m2, s8
+    k elements have 32 bytes. B is in shared memory, C and D are in registers.
+
+    dtype      element type of A and B: f16, bf16, tf32, e4m3, e5m2 or s8
     n          8 to 256 in steps of 8; for s8 up to 32, then in steps of 16
-    a_major    k or mn, in shared memory; mn only for f16 and bf16, and only from shared memory
-    b_major    k or mn; mn only for f16 and bf16
-    a_source   shared or register; B is in shared memory
-    c_dtype    of C and D: f32 (s32 for s8) where it is left out; f16 is there for f16, e4m3 and e5m2
-    b_dtype    e4m3 and e5m2 may be mixed
-    raises     PlanError with every rule that is broken
+    a_major    contiguous mode of A in shared memory: k, or mn for f16 and bf16. k if A is in registers
+    b_major    contiguous mode of B in shared memory: k, or mn for f16 and bf16
+    a_source   memory that A is read from: shared or register
+    c_dtype    element type of C and D: f32, s32 for s8, or f16 for f16, e4m3 and e5m2; None for f32 or s32
+    b_dtype    element type of B if A is e4m3 and B e5m2, or the reverse; None for the type of A
+    raises     PlanError with every broken rule
     source     PTX ISA, "wgmma.mma_async"; CuTe, mma_traits_sm90_gmma.hpp:434-465
 
     >>> atom = wgmma(bf16, 128, b_major="mn")
@@ -177,61 +183,67 @@ def wgmma(
     )  # fmt: skip
 
 
-# Row of the wgmma -> row of the tile, where threads read A from an m-major tile in shared memory. With the swizzle of
-# 128 bytes, rows 0-3 and 16-19 at k = 0 .. 3 lie in 32 different banks; rows 0-7, side by side, share 16 of them.
-# Modes: lanes along M (4, 2), the second row of a thread, warps (2, 2).
+# Row of the wgmma -> row of the tile, for threads that read A from an m-major tile in shared memory. With the 128-byte
+# swizzle, rows 0-3 and 16-19 at k = 0 .. 3 are in 32 different banks; the neighbouring rows 0-7 share 16 banks.
+# Modes: lanes along M (4, 2), the second row of a thread (2), warps (2, 2).
 ROWS_IN_BANKS = Layout((4, 2, 2, 2, 2), (1, 16, 4, 8, 32))
 
 
 def _in_shared(extent: int, k: int) -> Layout:
-    """An operand that all 128 threads read whole from shared memory."""
+    """Return the thread-value layout of an operand that all 128 threads read whole from shared memory."""
     return Layout((128, (extent, k)), (0, (1, extent)))
 
 
 def _wgmma_rules(
     dtype: DType, other: DType, into: DType, n: int, a_major: str, b_major: str, a_source: str
 ) -> list[str]:
+    """Return the broken rules of the arguments of `wgmma`, as phrases."""
     if dtype not in WGMMA_C_TYPES:
         known = ", ".join(t.name for t in WGMMA_C_TYPES)
-        return [f"no wgmma of {dtype} operands; the choices are {known}"]
+        return [f"{dtype} operands have no wgmma instruction; {known} have"]
     rules = []
     if not _mixes(dtype, other):
-        rules.append(f"A of {dtype} with B of {other}; e4m3 and e5m2 alone may be mixed")
+        rules.append(f"A is {dtype} and B is {other}, but only e4m3 and e5m2 can be mixed")
     if into not in WGMMA_C_TYPES[dtype]:
-        rules.append(f"C of {into}; C of {_or(WGMMA_C_TYPES[dtype])} is expected for {dtype}")
+        rules.append(f"C is {into}, but {dtype} operands need C of {_or(WGMMA_C_TYPES[dtype])}")
     if not (8 <= n <= MAX_WGMMA_COLUMNS and n % 8 == 0):
-        rules.append(f"n = {n} columns; multiples of 8 from 8 to {MAX_WGMMA_COLUMNS} are expected")
+        rules.append(f"n = {n} is not a multiple of 8 from 8 to {MAX_WGMMA_COLUMNS}")
     elif dtype is s8 and n > 32 and n % 16:
-        rules.append(f"n = {n} columns; past 32 multiples of 16 are expected for s8")
+        rules.append(f"n = {n} is above 32 and not a multiple of 16, as s8 needs it")
     if a_source not in ("shared", "register"):
-        rules.append(f"A from {a_source!r}; shared or register is expected")
+        rules.append(f"a_source = {a_source!r} is not shared or register")
     for operand, major in (("A", a_major), ("B", b_major)):
         if major not in ("k", "mn"):
-            rules.append(f"{operand} of majorness {major!r}; k or mn is expected")
+            rules.append(f"{operand.lower()}_major = {major!r} is not k or mn")
         elif major == "mn" and dtype.bits != 16:
             rules.append(
-                f"{operand} is {major}-major; {dtype} operands are k-major, only f16 and bf16 may be mn-major"
+                f"{operand} is mn-major, but {dtype} operands must be k-major; only f16 and bf16 can be mn-major"
             )
         elif major == "mn" and operand == "A" and a_source == "register":
-            rules.append("A is mn-major in registers; only an A in shared memory may be")
+            rules.append("A is mn-major in registers, but only an A in shared memory can be")
     return rules
 
 
 def _mixes(dtype: DType, other: DType) -> bool:
+    """Return True if A of one type and B of the other can be multiplied."""
     return dtype is other or {dtype, other} == {e4m3, e5m2}
 
 
 def _pair(dtype: DType, other: DType) -> str:
+    """Return the types of A and B as text: one name if they are equal."""
     return dtype.name if dtype is other else f"{dtype}_{other}"
 
 
 def _or(values: object) -> str:
+    """Return values as text: '8 or 16'."""
     *first, last = [str(v) for v in values]  # type: ignore[attr-defined]
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
-    """Every MMA atom, or every one of an architecture.
+    """Yield every MMA atom of an architecture.
+
+    arch   name such as sm_90a; None for the atoms of all architectures
 
     >>> [atom.name for atom in mma_atoms("sm_75")][-2:]
     ['mma.m16n8k8.f16.f16', 'mma.m16n8k8.f32.f16']
@@ -242,9 +254,10 @@ def mma_atoms(arch: str | None = None) -> Iterator[MmaAtom]:
 
 
 def mma_atom(name: str) -> MmaAtom:
-    """The MMA atom of a name.
+    """Return the MMA atom with a given name.
 
-    raises   UnsupportedError for another name; the message lists similar ones
+    name     as `MmaAtom.name`
+    raises   UnsupportedError for an unknown name; the message lists similar ones
 
     >>> mma_atom("mma.m16n8k8.f32.tf32").shape_mnk
     (16, 8, 8)
@@ -254,17 +267,19 @@ def mma_atom(name: str) -> MmaAtom:
         near = [known for known in atoms if known.split(".")[:2] == str(name).split(".")[:2]]
         near = near or [f"{family}..." for family in sorted({known.split(".")[0] for known in atoms})]
         raise UnsupportedError(
-            f"mma_atom: no atom is named {name!r}; similar names are {', '.join(near[:8])}."
+            f"mma_atom: {name!r} is not the name of an atom. Similar names are {', '.join(near[:8])}."
         )
     return atoms[name]
 
 
 @cache
 def _by_name() -> dict[str, MmaAtom]:
+    """Return all MMA atoms by name."""
     return {atom.name: atom for atom in _every_atom()}
 
 
 def _every_atom() -> Iterator[MmaAtom]:
+    """Yield every MMA atom."""
     for narrow, wide in _FMA_TYPES:
         yield fma(narrow, wide)
     for dtype, (into, shapes) in _MMA_SYNC_TYPES.items():

@@ -1,11 +1,11 @@
-"""Rasters: the order in which CTAs take the tiles of D.
+"""Rasters: orders of the tiles of D for the CTAs of a grid.
 
-A raster is a bijection from the order in which CTAs run, 0 .. grid_m * grid_n * batch - 1, to tile
-coordinates (m_tile, n_tile, l). CTAs that run at the same time read the same tiles of A and B, so the order decides
-how often those are read from the L2 cache. `tile` has arithmetic and no branch on its arguments: the same lines serve
-integers, numpy arrays and the DSL's Int32 while a kernel is traced.
+A raster is a bijection from the position in that order, 0 .. grid_m * grid_n * batch - 1, to a tile coordinate
+(m_tile, n_tile, l). CTAs that run at the same time read the same tiles of A and B, so the order decides how
+often these are read from the L2 cache. `tile` uses arithmetic and never branches on its arguments: the same
+lines work with integers, with numpy arrays and with the DSL's Int32 while a kernel is traced.
 
-A new order is one more entry of `_TILE_OF`.
+The functions of the kinds are in the dictionary `_TILE_OF`, their divisors in `_DIVISORS_OF`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
-from cutegemm.layout.inttuple import integer_of
+from cutegemm.layout.inttuple import integer_of, shown
 from cutegemm.layout.layout import Layout
 from cutegemm.layout.stride import E
 
@@ -35,33 +35,39 @@ KINDS = (
     "even",
     "hilbert",
 )
-_OF_A_GROUP = ("grouped_m", "grouped_n", "even_m", "even_n", "even", "hilbert")  # those that take one
+_WITH_GROUP = ("grouped_m", "grouped_n", "even_m", "even_n", "even", "hilbert")  # kinds that need a group
 
-_MAX_DIGITS = 18  # of a number in a text
+_MAX_DIGITS = 18  # longest number in a text
 _TEXT = re.compile(rf"\s*({'|'.join(KINDS)}|log_tile)\s*(?::\s*([0-9]+)\s*)?")
 
 
 @dataclass(frozen=True)
 class Raster(hooks.Shown):
-    """An order of the tiles of D; the batch varies slowest in all of them.
+    """An order of the tiles of D. The batch varies slowest.
 
-    kind     along_m     m_tile varies fastest, then n_tile
-             along_n     n_tile varies fastest, then m_tile
-             grouped_m   bands of `group` tiles along M; in a band m_tile varies fastest, then n_tile
-             grouped_n   bands of `group` tiles along N; in a band n_tile varies fastest, then m_tile
-             fitted_m    grouped_m of 8, but of 4 where M has 5 or 6 tiles. A Hopper chip has 7 or 8 GPCs, and hands
-                         them clusters in turns. So the clusters of a GPC tend to have the same row of tiles: reads of
-                         A that meet in a GPC are joined on their way to L2
-             fitted_n    the same along N, as grouped_n
-             even_m      grouped_m in bands that are as wide as each other, or nearly so, and of `group` tiles at most
-             even_n      the same along N, as grouped_n
-             even        even_m where M has no more tiles than N, else even_n
-             hilbert     bands of `group` tiles along M, squares side by side in a band, and in a square the
-                         Hilbert curve: the next tile is a neighbour. Ragged squares go by columns
-    group    tiles across a band, 1 or more, for hilbert a power of two; None for the kinds along_* and
-             fitted_*. The last band of a ragged grid is narrower: no CTA is idle, none takes a tile twice
+    A *band* is a strip of `group` tiles along one mode that spans the whole other mode. The last band of a grid
+    may be narrower. Every tile is taken once. The kinds are:
+
+    along_m     m_tile varies fastest, then n_tile
+    along_n     n_tile varies fastest, then m_tile
+    grouped_m   bands of `group` tiles along M; within a band m_tile varies fastest, then n_tile
+    grouped_n   bands of `group` tiles along N; within a band n_tile varies fastest, then m_tile
+    fitted_m    grouped_m with bands of 8 tiles, or of 4 if M has 5 or 6 tiles. A Hopper chip has 7 or 8 GPCs
+                and assigns clusters to them in turn, so the clusters of a GPC tend to have the same row of
+                tiles. Reads of A that coincide within a GPC are joined on their way to L2
+    fitted_n    as fitted_m, with bands along N
+    even_m      grouped_m with bands of at most `group` tiles that have nearly the same width
+    even_n      as even_m, with bands along N
+    even        even_m if M has at most as many tiles as N, else even_n
+    hilbert     bands of `group` tiles along M, divided into squares; within a square the Hilbert curve, on
+                which the next tile is a neighbour. Incomplete squares are taken column by column
+
+    The arguments are:
+
+    kind     one of these kinds
+    group    number of tiles across a band, 1 or more, a power of two for hilbert; None for along_* and fitted_*
     raises   LayoutError for another kind or group
-    source   grouped_n of 2**log_tile is CUTLASS's threadblock swizzle
+    source   grouped_n of 2**log_tile is the threadblock swizzle of CUTLASS
              (cutlass/gemm/threadblock/threadblock_swizzle.h, GemmIdentityThreadblockSwizzle)
 
     >>> Raster("grouped_m", 2).order(3, 2).tolist()
@@ -73,26 +79,26 @@ class Raster(hooks.Shown):
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
-            raise LayoutError(f"Raster: the kind {self.kind!r} is none of {', '.join(KINDS)}.")
-        if self.kind not in _OF_A_GROUP:
+            raise LayoutError(f"Raster: kind {self.kind!r} is not one of {', '.join(KINDS)}.")
+        if self.kind not in _WITH_GROUP:
             if self.group is not None:
                 raise LayoutError(
-                    f"Raster: {self.kind} takes no group, but {self.group!r} is given; "
-                    f"grouped_{self.kind[-1]} takes one."
+                    f"Raster: {self.kind} has no group, but group is {self.group!r}. Leave it out, or use "
+                    f"grouped_{self.kind[-1]}."
                 )
         elif type(self.group) is not int or self.group < 1:
             raise LayoutError(
-                f"Raster: {self.kind} with the group {self.group!r}; 1 tile or more is expected."
+                f"Raster: group {self.group!r} of {self.kind} is not a positive integer. Give 1 tile or more."
             )
         elif self.kind == "hilbert" and self.group & (self.group - 1):
-            raise LayoutError(f"Raster: hilbert with the group {self.group}; a power of two is expected.")
+            raise LayoutError(f"Raster: group {self.group} of hilbert is not a power of two.")
 
     @staticmethod
     def parse(text: str) -> Raster:
-        """The raster that a text describes; `str` of a raster reads back as that raster.
+        """Return the raster that a text describes. `parse` reads what `str` of a raster returns.
 
-        text     along_m, along_n, grouped_m:G, grouped_n:G, fitted_m, fitted_n, even_m:G, even_n:G, even:G, hilbert:G,
-                 or log_tile:T for grouped_n:2**T
+        text     along_m, along_n, grouped_m:G, grouped_n:G, fitted_m, fitted_n, even_m:G, even_n:G, even:G or
+                 hilbert:G with the group G; or log_tile:T for grouped_n:2**T
         raises   LayoutError for any other text
 
         >>> Raster.parse("grouped_m:8")
@@ -101,12 +107,12 @@ class Raster(hooks.Shown):
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise LayoutError(
-                f"Raster.parse: {text!r} is no raster; along_m, along_n, grouped_m:8, grouped_n:8, fitted_m, fitted_n, "
-                "even_m:16, even_n:16, even:8, hilbert:8 or log_tile:3 is expected."
+                f"Raster.parse: {shown(text)} is not a raster. Write along_m, along_n, grouped_m:8, grouped_n:8, "
+                "fitted_m, fitted_n, even_m:16, even_n:16, even:8, hilbert:8 or log_tile:3."
             )
         if match[2] is not None and len(match[2]) > _MAX_DIGITS:
             raise LayoutError(
-                f"Raster.parse: a number of {len(match[2])} digits; {_MAX_DIGITS} are the most."
+                f"Raster.parse: the number has {len(match[2])} digits; at most {_MAX_DIGITS} are allowed."
             )
         kind, number = match[1], None if match[2] is None else int(match[2])
         if kind == "log_tile":
@@ -115,14 +121,19 @@ class Raster(hooks.Shown):
 
     @staticmethod
     def from_log_tile(log_tile: int) -> Raster:
-        """The order of a grid (bx, by), bx fastest, whose CTAs take the tile m = bx >> log_tile,
-        n = (by << log_tile) + (bx & (2**log_tile - 1)); CTAs that this leaves idle are not counted.
+        """Return the raster of CUTLASS's threadblock swizzle with a given log_tile.
+
+        In a grid (bx, by), bx fastest, a CTA takes the tile m = bx >> log_tile, n = (by << log_tile) + (bx &
+        (2**log_tile - 1)). CTAs without a tile are not counted.
+
+        log_tile   0 to 30
+        raises     LayoutError for another value
 
         >>> Raster.from_log_tile(2)
         Raster(kind='grouped_n', group=4)
         """
         if type(log_tile) is not int or not 0 <= log_tile < 31:
-            raise LayoutError(f"Raster: log_tile = {log_tile!r}; an integer from 0 to 30 is expected.")
+            raise LayoutError(f"Raster: log_tile = {shown(log_tile)} is not an integer from 0 to 30.")
         return Raster("grouped_n", 1 << log_tile)
 
     def __str__(self) -> str:
@@ -137,33 +148,38 @@ class Raster(hooks.Shown):
         batched: bool = True,
         divisors: tuple[Any, ...] | None = None,
     ) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of the CTA at position `linear` of the order.
+        """Return the tile coordinate (m_tile, n_tile, l) at a position of the order.
 
-        linear, grid_m, grid_n   in tiles: integers, integer arrays, or the DSL's integers
-        minimum                  the function of two of these: min, np.minimum, cutlass.min
-        batched                  False where there is one batch: fewer divisions, and l is 0
-        divisors                 the result of `divisors`, in a form that is faster to divide by
+        linear           position: an integer, an integer array, or an integer of the DSL
+        grid_m, grid_n   tiles along M and N, of the same type
+        minimum          function that returns the lesser of two of them: min, np.minimum or cutlass.min
+        batched          False for a grid with one batch: l is 0, and fewer divisions are computed
+        divisors         result of `divisors`, possibly in a form that divides faster; None to compute it
 
         >>> Raster("grouped_n", 2).tile(3, grid_m=4, grid_n=4)
         (1, 1, 0)
         """
         by, *others = divisors or self.divisors(grid_m, grid_n)
         if divisors is None and self.kind.startswith("grouped"):
-            del others[1:]  # without that of the last band: arrays divide by the width of each band
+            del others[
+                1:
+            ]  # without the divisor of the last band, `_banded` divides by the width of each band
         batch = linear // by if batched else linear * 0
         within = linear % by if batched else linear
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """The divisors in `tile` that depend on the grid: the tiles of a batch, then those of the kind.
+        """Return the divisors of `tile` that depend only on the grid.
 
-        >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last one is 2 across
+        returns   tuple: the number of tiles of a batch, then the divisors of the kind
+
+        >>> Raster("grouped_m", 4).divisors(grid_m=6, grid_n=5)  # bands of 4 x 5 tiles; the last is 2 tiles wide
         (30, 20, 2)
         """
         return (grid_m * grid_n, *_DIVISORS_OF[self.kind](grid_m, grid_n, self.group))
 
     def across(self, grid_m: int, grid_n: int) -> int | None:
-        """Tiles across a band; None for the kinds that have none.
+        """Return the number of tiles across a band; None for the kinds without bands.
 
         >>> Raster("grouped_n", 4).across(13, 13), Raster("fitted_n").across(13, 6), Raster("along_m").across(13, 13)
         (4, 4, None)
@@ -175,11 +191,14 @@ class Raster(hooks.Shown):
         return self.group
 
     def _fast(self, grid_m: int, grid_n: int) -> int:
-        """The mode across a band, which varies fastest: 0 for M, 1 for N."""
+        """Return the mode across a band, which varies fastest: 0 for M, 1 for N."""
         return int(grid_m > grid_n if self.kind == "even" else self.kind.endswith("n"))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
-        """The tile of every position, as an int64 array (grid_m * grid_n * batch, 3).
+        """Return the tile at every position.
+
+        returns   int64 array (grid_m * grid_n * batch, 3) with rows (m_tile, n_tile, l)
+        raises    LayoutError for extents that are not integers of 0 or more
 
         >>> Raster("along_n").order(2, 2).tolist()
         [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
@@ -191,12 +210,12 @@ class Raster(hooks.Shown):
         return np.stack(self.tile(linear, grid_m, grid_n, np.minimum), axis=-1)
 
     def as_layout(self, grid_m: int, grid_n: int, batch: int = 1) -> Layout:
-        """The layout from position to the coordinate (m_tile, n_tile, l).
+        """Return the layout from a position to the tile coordinate (m_tile, n_tile, l).
 
         Law: as_layout(...)(i) == tile(i, ...) for every position i.
 
-        raises   LayoutError where the group does not divide its extent of the grid, and for hilbert: the order is no
-                 layout; call `tile`
+        raises   LayoutError if the group does not divide its extent of the grid, and for hilbert: no layout
+                 gives the order, but `tile` does
 
         >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
         '(2,3,2,5):(1@0,1@1,2@0,1@2)'
@@ -207,47 +226,52 @@ class Raster(hooks.Shown):
         if self.kind == "along_n":
             return Layout((grid_n, grid_m, batch), (E(1), E(0), E(2)))
         if self.kind == "hilbert":
-            raise LayoutError(f"Raster.as_layout: {self} is no layout: a curve turns. Evaluate `tile`.")
+            raise LayoutError(f"Raster.as_layout: no layout gives the order {self}. Call `tile`.")
         fast = self._fast(grid_m, grid_n)
         slow, extents = 1 - fast, (grid_m, grid_n)
         group = self.across(grid_m, grid_n) or 1
         if extents[fast] % group:
-            or_a_group = (
-                f"Choose a group that divides {extents[fast]}, or e"
-                if self.kind.startswith("grouped")
-                else "E"
-            )
+            advice = "Call `tile`, which accepts every grid"
+            if self.kind.startswith("grouped"):
+                advice += f", or choose a group that divides {extents[fast]}"
             raise LayoutError(
-                f"Raster.as_layout: {self} on a grid of {grid_m}x{grid_n} tiles is no layout: its last band "
-                f"is {extents[fast] % group} tiles across, not {group}.\n"
-                f"  {or_a_group}valuate `tile`, which serves every grid."
+                f"Raster.as_layout: no layout gives the order {self} on a grid of {grid_m}x{grid_n} tiles: its last "
+                f"band is {extents[fast] % group} tiles wide, not {group}.\n  {advice}."
             )
         shape = (group, extents[slow], extents[fast] // group, batch)
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
+        """Check that the extents of a grid are integers of 0 or more; raise LayoutError otherwise."""
         extents = [integer_of(extent) for extent in (grid_m, grid_n, batch)]
         if any(extent is None or extent < 0 for extent in extents):
             raise LayoutError(
-                f"Raster.{operation}: a grid of {grid_m!r}x{grid_n!r} tiles with batch {batch!r}; integers of 0 or "
-                "more are expected."
+                f"Raster.{operation}: a grid of {grid_m!r} x {grid_n!r} tiles with batch {batch!r} does not exist. "
+                "Give integers of 0 or more."
             )
 
 
 def _along_m(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kind along_m."""
     return linear % by_column, linear // by_column
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kind along_n."""
     return linear // by_row, linear % by_row
 
 
 def _banded(
     linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last: Any = None
 ) -> tuple[Any, Any]:
-    """(fast, slow): bands of `group` tiles of the fast extent, the last one as wide as is left."""
+    """Return (fast, slow) tile coordinates for bands of `group` tiles; the last band has the remaining width.
+
+    grid_fast, grid_slow   tiles across and along the bands
+    by_band                tiles of a full band, as a divisor
+    by_last                width of the last band, as a divisor; None to divide by the width of each band
+    """
     band = linear // by_band
     first = band * group
     if by_last is None:
@@ -260,7 +284,15 @@ def _banded(
 def _in_band(
     within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last: Any
 ) -> tuple[Any, Any]:
-    """(fast, slow) of a place in the band that begins at `first`: the last band is divided by its own width."""
+    """Return (fast, slow) tile coordinates of a position within a band.
+
+    The last band may be narrower and is divided by its own width.
+
+    within     position within the band
+    first      first fast coordinate of the band
+    by_group   width of a full band, as a divisor
+    by_last    width of the last band, as a divisor
+    """
     is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0
     fast, slow = within % by_last, within // by_last
     fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
@@ -270,18 +302,22 @@ def _in_band(
 def _grouped_m(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kind grouped_m."""
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
 
 def _grouped_n(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kind grouped_n."""
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _fitted(extent: Any) -> Any:
-    """Tiles across the bands of fitted_*. Without a branch: the host of a kernel traces it.
+    """Return the number of tiles across the bands of fitted_*.
+
+    The host code of a kernel traces this function, so it has no branch.
 
     >>> [_fitted(extent) for extent in range(1, 20)]
     [8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
@@ -294,7 +330,15 @@ def _fitted(extent: Any) -> Any:
 def _in_fitted_bands(
     linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last: Any, by_group: Any, by_slow: Any
 ) -> tuple[Any, Any]:
-    """(fast, slow): bands whose width follows from the grid, and is known to the kernel as a divisor alone."""
+    """Return (fast, slow) tile coordinates for bands whose width depends on the grid.
+
+    The kernel knows the width only as a divisor.
+
+    by_band    tiles of a full band, as a divisor
+    by_last    width of the last band, as a divisor
+    by_group   width of a full band, as a divisor
+    by_slow    tiles along a band, as a divisor
+    """
     within = linear % by_band
     return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last)
 
@@ -302,12 +346,14 @@ def _in_fitted_bands(
 def _bands_m(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kinds fitted_m and even_m."""
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
 def _bands_n(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kinds fitted_n and even_n."""
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
@@ -315,6 +361,7 @@ def _bands_n(
 def _bands_of_fewer(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
 ) -> tuple[Any, Any]:
+    """Return (m_tile, n_tile) at position `linear` of the kind even, whose bands lie along the shorter mode."""
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
     is_n = minimum(grid_m - fewer, 1)  # 1 or 0
@@ -322,22 +369,29 @@ def _bands_of_fewer(
 
 
 def _even(extent: Any, most: int) -> Any:
-    """Tiles across the widest of the fewest bands that have `most` tiles across at most.
+    """Return the width of the widest band if tiles are divided evenly into bands.
+
+    The number of bands is as small as possible.
+
+    extent   number of tiles
+    most     largest allowed width of a band
 
     >>> [_even(extent, 8) for extent in (0, 1, 7, 8, 9, 12, 17, 24, 25)]
     [1, 1, 7, 8, 5, 6, 6, 8, 7]
     """
     bands = (extent + (most - 1)) // most
-    bands = bands + (bands * 0 + 1) // (bands + 1)  # one at least
+    bands = bands + (bands * 0 + 1) // (bands + 1)  # at least one
     width = (extent + (bands - 1)) // bands
     return width + (width * 0 + 1) // (width + 1)
 
 
 def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
+    """Return the divisors of `_in_fitted_bands` for bands of `group` tiles."""
     return group * slow, (fast - 1) % group + 1, group, slow
 
 
 def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
+    """Return the divisors of the kind even."""
     is_m = (m * 0 + 1) // (m // (n + 1) + 1)  # 1 or 0
     fewer, others = n + is_m * (m - n), m + is_m * (n - m)
     return _band_divisors(_even(fewer, most), fewer, others)
@@ -346,7 +400,10 @@ def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
 def _hilbert(
     linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any
 ) -> tuple[Any, Any]:
-    """Squares of a band of `group` tiles along M; a full one by the curve, from (0, 0) to (0, group - 1)."""
+    """Return (m_tile, n_tile) at position `linear` of the kind hilbert.
+
+    A complete square is taken along the curve, from (0, 0) to (0, group - 1).
+    """
     band = linear // by_band
     height = minimum(grid_m - band * group, group)
     within = linear - band * group * grid_n
@@ -361,10 +418,14 @@ def _hilbert(
 
 
 def _on_curve(place: Any, side: int) -> tuple[Any, Any]:
-    """(m, n) of a place on the Hilbert curve of a square, without a branch on the place.
+    """Return the coordinate (m, n) of a position on the Hilbert curve of a square.
 
+    The code has no branch on the position.
+
+    place    position, from 0 to side**2 - 1
+    side     extent of the square, a power of two
     source   J. K. Lawder, "Calculation of Mappings Between One and n-dimensional Values Using the Hilbert
-             Space-filling Curve", 2000: from the last two bits on, each pair turns the curve so far
+             Space-filling Curve", 2000: from the last two bits on, each pair of bits rotates the curve so far
 
     >>> [_on_curve(i, 2) for i in range(4)]
     [(0, 0), (1, 0), (1, 1), (0, 1)]

@@ -1,4 +1,4 @@
-"""The TiledMma of a SIMT kernel from block, warp and thread tiles."""
+"""The TiledMma of a SIMT kernel, from block, warp and thread tiles."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ def simt_tiled_mma(
     lanes_along: str = "m",
     warps_along: str = "m",
 ) -> TiledMma:
-    """The TiledMma of the hierarchy block > warp > thread > value.
+    """Return the TiledMma of the hierarchy block > warp > thread > value.
 
-    A block tile is divided into warp tiles, one for each warp. A thread's tile is divided into quads. The first quads
-    of all lanes of a warp lie side by side, so that a warp reads a contiguous run of shared memory, and the next
-    quads follow after that run. With 8x8 elements a thread in quads of 4x4, and 8 x 4 lanes, the rows of a lane in
-    its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these plus 32.
+    A block tile is divided into warp tiles, one for each warp. The tile of a thread is divided into quads,
+    blocks of `quad_mn` elements. The first quads of all lanes of a warp are neighbours, so that a warp reads a
+    contiguous run of shared memory. The next quads follow after that run. With 8x8 elements per thread in quads
+    of 4x4, and 8 x 4 lanes, the rows of a lane in its warp tile of 64 rows are 4*lane .. 4*lane + 3, and these
+    plus 32.
 
-    Law: thread t = lane + 32 * warp holds row
+    Law: for each quad < thread_m / quad_m and row < quad_m, thread t = lane + 32 * warp holds the row
+
         warp_m * warp_tile_m + quad * (lanes_m * quad_m) + lane_m * quad_m + row
-    of C for quad < thread_m / quad_m and row < quad_m, and its columns likewise; and value i, j of
-    `partition_C` is the i-th of its rows and the j-th of its columns.
 
-    block_mn      elements of the CTA tile
-    warp_mn       elements of a warp tile; divides the block tile
-    thread_mn     elements of a thread; 32 of them make a warp tile
-    atom          an atom of one thread; f32 into f32 where it is left out
-    quad_mn       elements that lie side by side; divides the thread tile. 4 of 32 bits are one 128-bit load
-    lanes_along   m or n: along which the lanes of a warp count first
-    warps_along   m or n: along which the warps of a block count first
-    raises        PlanError with every rule that is broken
+    Its columns follow the same rule. Value (i, j) of `partition_C` is in the i-th of its rows and the j-th of
+    its columns.
+
+    block_mn      extents of the CTA tile, in elements
+    warp_mn       extents of a warp tile; they divide the block tile
+    thread_mn     extents of the tile of a thread; 32 of them make a warp tile
+    atom          an atom of one thread; None for the FMA of f32
+    quad_mn       extents of a quad; they divide the thread tile. 4 elements of 32 bits are one 128-bit load
+    lanes_along   m or n: the mode along which the lanes of a warp are counted first
+    warps_along   m or n: the mode along which the warps of a block are counted first
+    raises        PlanError with every broken rule
 
     >>> mma = simt_tiled_mma((128, 128), (64, 32), (8, 8))
     >>> mma.threads, str(mma.atom_layout_mnk)
@@ -69,6 +72,7 @@ def _made(
     lanes_along: str,
     warps_along: str,
 ) -> TiledMma:
+    """Return the TiledMma for arguments that obey all rules."""
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
@@ -95,11 +99,16 @@ def _violations(
     lanes_along: str,
     warps_along: str,
 ) -> list[str]:
+    """Return the broken rules of the arguments of `simt_tiled_mma`, as phrases."""
     sizes = {"block": block, "warp": warp, "thread": thread, "quad": quad}
     rules = [
-        f"the {name} tile {given!r} is no pair of positive extents"
-        for name, given in sizes.items()
-        if not (isinstance(given, tuple) and len(given) == 2 and all(type(s) is int and s > 0 for s in given))
+        f"the {name} tile {extents!r} is not a pair of positive extents"
+        for name, extents in sizes.items()
+        if not (
+            isinstance(extents, tuple)
+            and len(extents) == 2
+            and all(type(s) is int and s > 0 for s in extents)
+        )
     ]
     if not rules:
         for i, mode in enumerate("MN"):
@@ -107,22 +116,23 @@ def _violations(
                 large, small = sizes[outer][i], sizes[inner][i]
                 if large % small:
                     rules.append(
-                        f"{large} elements of the {outer} tile along {mode} do not divide by {small}, of the "
+                        f"{large} elements of the {outer} tile along {mode} are not a multiple of the {small} of the "
                         f"{inner} tile"
                     )
         lanes = (warp[0] // thread[0], warp[1] // thread[1])
         if lanes[0] * lanes[1] != LANES:
             rules.append(
-                f"a warp tile of {_x(warp)} holds {lanes[0]} x {lanes[1]} = {lanes[0] * lanes[1]} thread "
-                f"tiles of {_x(thread)}; a warp has {LANES} lanes"
+                f"a warp tile of {_x(warp)} has {lanes[0]} x {lanes[1]} = {lanes[0] * lanes[1]} thread tiles of "
+                f"{_x(thread)}, but a warp has {LANES} lanes"
             )
     if atom.threads != 1 or atom.shape_mnk != (1, 1, 1):
-        rules.append(f"the atom {atom} is not one multiply-add of one thread")
+        rules.append(f"the atom {atom} is not a single multiply-add of one thread")
     for name, along in (("lanes_along", lanes_along), ("warps_along", warps_along)):
         if along not in ("m", "n"):
-            rules.append(f"{name} = {along!r} is neither m nor n")
+            rules.append(f"{name} = {along!r} is not m or n")
     return rules
 
 
 def _x(extents: object) -> str:
+    """Return extents as text: '64x32'."""
     return "x".join(str(s) for s in extents) if isinstance(extents, tuple) else repr(extents)

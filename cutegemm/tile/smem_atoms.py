@@ -1,4 +1,4 @@
-"""Shared-memory layouts that wgmma reads and TMA writes: the canonical layout atoms."""
+"""Shared-memory layout atoms: the smallest layouts that wgmma reads and TMA writes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from cutegemm.layout.layout import Layout
 from cutegemm.layout.swizzle import ComposedLayout, Swizzle
 from cutegemm.tile.atoms import table_of_atoms
 
-# kind: (bits of the swizzle, bytes of a row)
+# kind -> (bits of the swizzle, bytes of a row)
 KINDS = {"interleave": (0, 16), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
 SMEM_ATOM_ROWS = 8
 
 
 @table_of_atoms
 def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
-    """The smallest tile of shared memory that wgmma reads: 8 rows, contiguous along `major`.
+    """Return the smallest layout in shared memory that wgmma reads: 8 rows, contiguous along `major`.
 
-    Measured in elements: the 128-byte swizzle, S<3,4,3> on bytes, is S<3,3,3> on 16-bit elements. Tile it
-    with `tile_to_shape` to a (M, K) or (N, K) tile, or to (M, K, stages).
+    Offsets count elements: the 128-byte swizzle, S<3,4,3> on bytes, is S<3,3,3> on 16-bit elements.
+    `tile_to_shape` repeats the atom over a (M, K) or (N, K) tile, or over (M, K, stages).
 
-    dtype    of the elements, 8 bits to 64
-    major    k: (8, row):(row, 1), or mn: (row, 8):(1, row)
-    kind     interleave, 32B, 64B or 128B: the bytes of a row, and the swizzle of 8 rows
-    raises   PlanError with every rule that is broken
+    dtype    element type of 8 to 64 bits
+    major    contiguous mode: k for (8, row):(row, 1), or mn for (row, 8):(1, row)
+    kind     length of a row, and swizzle of the 8 rows: interleave (16 bytes, no swizzle), 32B, 64B or 128B
+    raises   PlanError with every broken rule
     source   CuTe, mma_traits_sm90_gmma.hpp:74-83; PTX ISA, "Shared Memory Matrix Layout" of wgmma
 
     >>> from cutegemm.dtypes import bf16, f32
@@ -32,9 +32,9 @@ def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
     """
     rules = []
     if major not in ("k", "mn"):
-        rules.append(f"the majorness {major!r}; k or mn is expected")
+        rules.append(f"major = {major!r} is not k or mn")
     if kind not in KINDS:
-        rules.append(f"the kind {kind!r}; {', '.join(KINDS)} are expected")
+        rules.append(f"kind = {kind!r} is not one of {', '.join(KINDS)}")
     if rules:
         raise PlanError(f"smem_atom of {dtype}", rules)
     bits, row_bytes = KINDS[kind]
@@ -45,9 +45,11 @@ def smem_atom(dtype: DType, major: str, kind: str) -> ComposedLayout:
 
 
 def widest_smem_kind(dtype: DType, extent: int) -> str:
-    """The kind with the longest row that divides a tile's extent along its major mode.
+    """Return the kind of `smem_atom` with the longest row that divides an extent of a tile.
 
-    raises   PlanError where not even 16 bytes divide it
+    dtype    element type
+    extent   extent of the tile along its contiguous mode, in elements
+    raises   PlanError if 16 bytes, the shortest row, do not divide the extent
 
     >>> from cutegemm.dtypes import bf16
     >>> widest_smem_kind(bf16, 64), widest_smem_kind(bf16, 96)
@@ -55,10 +57,10 @@ def widest_smem_kind(dtype: DType, extent: int) -> str:
     """
     dtype = DType.parse(dtype)
     if type(extent) is not int:
-        raise PlanError(f"widest_smem_kind of {dtype}", [f"extent = {extent!r}; an integer is expected"])
+        raise PlanError(f"widest_smem_kind of {dtype}", [f"extent = {extent!r} is not an integer"])
     for kind, (_, row_bytes) in reversed(KINDS.items()):
         if extent > 0 and extent * dtype.bits % (row_bytes * 8) == 0:
             return kind
-    given = extent * dtype.bits / 8
-    rule = f"{extent} elements are {given:g} bytes, no multiple of the 16 of the shortest row"
+    size = extent * dtype.bits / 8
+    rule = f"{extent} elements are {size:g} bytes, which is not a multiple of 16 bytes, the shortest row"
     raise PlanError(f"widest_smem_kind of {dtype}", [rule])

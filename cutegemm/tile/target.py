@@ -1,4 +1,4 @@
-"""Targets of a partition: layouts, composed layouts and tensors."""
+"""`Target`: what a tiled copy or MMA partitions, which is a layout, a composed layout or a tensor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Target = Union[Layout, ComposedLayout, Tensor]
 
 
 def layout_of(target: Target) -> Layout | ComposedLayout:
-    """The layout of a tensor; a layout itself."""
+    """Return the layout of a tensor; return a layout as it is."""
     return target.layout if isinstance(target, Tensor) else target
 
 
 def as_tensor(target: Target) -> Tensor:
-    """A tensor as it is; a layout as the tensor of its offsets or coordinates."""
+    """Return a tensor as it is, and a layout as the tensor of its offsets or coordinates."""
     return target if isinstance(target, Tensor) else Tensor(None, target)

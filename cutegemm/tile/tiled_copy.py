@@ -1,4 +1,4 @@
-"""TiledCopy: a copy atom repeated over threads, and over the values of each thread."""
+"""The class `TiledCopy`: a copy atom repeated over threads and over the values of each thread."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from cutegemm.tile.tv import make_layout_tv
 
 @dataclass(frozen=True)
 class TiledCopy(hooks.Shown):
-    """A copy atom repeated over threads and values: which thread copies which elements of a tile.
+    """A copy atom repeated over threads and values, to copy a tile.
 
     atom             the instruction
-    layout_tv        (thread, value) -> colexicographic index in the tile, of the side that is in registers
+    layout_tv        (thread, value) -> colexicographic index in the tile, for the side of the copy that is in
+                     registers
     tiler_mn         the tile: for each mode an extent, or a layout of its elements
-    fragment_shape   (value, rest_m, rest_n): a thread's fragment of one tile of the TiledMma that the copy was made
-                     for; its values in this order are those of `layout_tv`. None for a copy of its own
-    raises           PlanError with every rule that they break
-    source      CuTe, copy_atom.hpp:182, TiledCopy
+    fragment_shape   (value, rest_m, rest_n), the shape of a thread's fragment of one tile of the TiledMma for
+                     which the copy was made. The values of the fragment have the order of `layout_tv`. None for
+                     a copy without TiledMma
+    raises           PlanError with every broken rule
+    source           CuTe, copy_atom.hpp:182, TiledCopy
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.tile.copy_atoms import universal_copy
@@ -52,21 +54,19 @@ class TiledCopy(hooks.Shown):
         require("TiledCopy", self.atom, CopyAtom, "a copy atom")
         object.__setattr__(self, "tiler_mn", as_tuples(self.tiler_mn))
         if not isinstance(self.fragment_shape, (tuple, type(None))):
-            raise PlanError(
-                "TiledCopy", [f"fragment_shape = {self.fragment_shape!r}; a shape or None is expected"]
-            )
+            raise PlanError("TiledCopy", [f"fragment_shape = {self.fragment_shape!r} is not a shape or None"])
         rules = _violations(self.atom, self.layout_tv, self.tiler_mn) or self._torn()
         if rules:
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """The rule that `layout_tv` divides into atoms, where it is broken."""
+        """Return the broken rule, if `layout_tv` does not divide into atoms, else an empty list."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
             return [
                 f"the layout {self.layout_tv} does not divide into blocks of {self.atom.threads} threads by "
-                f"{self.atom.values} values, as the atom moves them:\n      "
+                f"{self.atom.values} values, the size of the atom:\n      "
                 + str(error).replace("\n", "\n    ")
             ]
         return []
@@ -79,72 +79,92 @@ class TiledCopy(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """How many threads take part."""
+        """Number of threads that take part in the copy."""
         return int(self.layout_tv[0].size())
 
     @cached_property
     def _tile_shape(self) -> Any:
+        """Shape of the tile; a mode that is a layout has the shape of that layout."""
         return tuple([t.shape if isinstance(t, Layout) else t for t in self.tiler_mn])
 
     @cached_property
     def layout_src_tv_tiled(self) -> Layout:
-        """(thread, value) -> colexicographic index in the tile that the thread reads."""
+        """Layout of the elements that threads read: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self._src_to_tile)
 
     @cached_property
     def layout_dst_tv_tiled(self) -> Layout:
-        """(thread, value) -> colexicographic index in the tile that the thread writes."""
+        """Layout of the elements that threads write: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self._dst_to_tile)
 
     @cached_property
     def tv_in_tile(self) -> Layout:
-        """(thread, value) -> colexicographic index in the tile, for tilers of layouts too."""
+        """`layout_tv` as a function to colexicographic indices of the tile, also if its modes are layouts."""
         return composition(Layout(self._tile_shape), self.layout_tv)
 
     @cached_property
     def _src_to_tile(self) -> Layout:
+        """(thread, (value of an atom, atom)) -> index in the tile that the thread reads."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_src_tv)
 
     @cached_property
     def _dst_to_tile(self) -> Layout:
+        """(thread, (value of an atom, atom)) -> index in the tile that the thread writes."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
-        """The part of one thread.
+        """Return the copy as one thread sees it.
 
-        raises   LayoutError for a thread that does not take part
+        thr_idx   index of the thread, from 0
+        raises    LayoutError for a thread that does not take part
         """
         index = integer_of(thr_idx)
         if index is None or not 0 <= index < self.threads:
-            raise LayoutError(f"TiledCopy.get_slice: thread {thr_idx} of {self}; threads run from 0.")
+            raise LayoutError(
+                f"TiledCopy.get_slice: thread {thr_idx} does not take part in {self}. Use 0 to {self.threads - 1}."
+            )
         return ThrCopy(self, index)
 
     def tidfrg_s(self, target: Target) -> Any:
-        """A source seen as (thread, (value, atom), (rest_m, rest_n, ...)).
+        """Return the source with its elements grouped by thread.
 
-        target   (M, N, ...) with as many modes as the tiler, or more, which stay in the rest
-        raises   LayoutError where the target has fewer modes, or no layout holds its parts
+        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
+
+        target    source (M, N, ...), with as many modes as the tile or more; further modes go to the rest
+        returns   a value of the kind of `target`
+        raises    LayoutError if the target has fewer modes than the tile, or if no layout has this form
+        source    CuTe, copy_atom.hpp, tidfrg_S
         """
         return on_layout("TiledCopy.tidfrg_s(target): target", self._tidfrg, target, self._src_to_tile)
 
     def tidfrg_d(self, target: Target) -> Any:
-        """A destination seen as (thread, (value, atom), (rest_m, rest_n, ...))."""
+        """Return the destination with its elements grouped by thread.
+
+        The result has the form (thread, (value, atom), (rest_m, rest_n, ...)).
+
+        target    destination (M, N, ...), with as many modes as the tile or more; further modes go to the rest
+        returns   a value of the kind of `target`
+        raises    LayoutError if the target has fewer modes than the tile, or if no layout has this form
+        source    CuTe, copy_atom.hpp, tidfrg_D
+        """
         return on_layout("TiledCopy.tidfrg_d(target): target", self._tidfrg, target, self._dst_to_tile)
 
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
+        """Return `layout` grouped by thread, for the layout `to_tile` of the source or the destination."""
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(
-                f"TiledCopy: {layout} has fewer modes than the tile {cute_text(self.tiler_mn)}."
+                f"TiledCopy: {layout} has fewer modes than the tile {cute_text(self.tiler_mn)}. Append modes 1:0."
             )
         tiles = zipped_divide(layout, self.tiler_mn)
-        held = composition(tiles[0], to_tile)
-        return concatenate([held[0], held[1], tiles[1]])
+        grouped = composition(tiles[0], to_tile)
+        return concatenate([grouped[0], grouped[1], tiles[1]])
 
     def offsets_s(self, target: Target) -> np.ndarray:
-        """The offset of each element that each thread reads.
+        """Return the offset of each element that each thread reads.
 
-        target    (M, N, ...)
-        returns   int64 array (threads, values, rest_m, rest_n, ...); for coordinates one axis more
+        target    source (M, N, ...)
+        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
+                  their leaves
 
         >>> from cutegemm.dtypes import f32
         >>> from cutegemm.tile.copy_atoms import universal_copy
@@ -155,25 +175,32 @@ class TiledCopy(hooks.Shown):
         return _all_offsets(self.tidfrg_s(as_tensor(target)))
 
     def offsets_d(self, target: Target) -> np.ndarray:
-        """The offset of each element that each thread writes; shaped as `offsets_s`."""
+        """Return the offset of each element that each thread writes.
+
+        target    destination (M, N, ...)
+        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
+                  their leaves
+        """
         return _all_offsets(self.tidfrg_d(as_tensor(target)))
 
     def retile(self, target: Target) -> Any:
-        """A thread's fragment of an MMA in the order of this copy: ((value, atom), rest_m, rest_n, ...).
+        """Return a thread's MMA fragment in the order of this copy: ((value, atom), rest_m, rest_n, ...).
 
-        Law: where the copy was made for a TiledMma and the target is a fragment of that, the element at
-        ((value, atom), rest_m, rest_n) is the one that the copy moves there. Of another copy, the rest modes of the
-        target are taken to count the elements of the tile in increasing order.
+        Law: if the copy was made for a TiledMma and the target is a fragment of that TiledMma, the element at
+        ((value, atom), rest_m, rest_n) is the one that the copy moves there. For another copy, the rest modes
+        of the target are assumed to count the elements of the tile in ascending order.
 
-        target   (value, rest_m, rest_n, ...) in registers
-        raises   LayoutError where its values are not whole atoms of this copy, and where the order of the fragment's
-                 values is not known: of a copy that was made from another one, which reads or writes in another order
-        source   CuTe, copy_atom.hpp:283, retile. It takes the order of elements always, which is wrong for a TiledMma
-                 whose permutation runs values against that order
+        target    fragment (value, rest_m, rest_n, ...) in registers
+        returns   a value of the kind of `target`
+        raises    LayoutError if the values of the target are not whole atoms of this copy, or if the order of
+                  its values is not known: for a copy that was made from another copy with another order
+        source    CuTe, copy_atom.hpp:283, retile. CuTe always assumes the order of elements, which is wrong for
+                  a TiledMma with a permutation that orders values differently
         """
         return on_layout("TiledCopy.retile(target): target", self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
+        """Return `retile` of a layout."""
         values = layout[0].size()
         own = self.fragment_shape
         if own and size(own[0]) == values:
@@ -182,25 +209,28 @@ class TiledCopy(hooks.Shown):
             extents, order = self._by_element(values)
             if own is not None and not _counts_up(order):
                 raise LayoutError(
-                    f"TiledCopy.retile: {self} was made for a TiledMma whose permutation runs values against the order "
-                    f"of elements; the order of {values} values in {layout} is not known. Retile by a copy that "
-                    "make_tiled_copy_A, _B or _C makes, and a fragment of its TiledMma."
+                    f"TiledCopy.retile: {self} was made for a TiledMma with a permutation, and the order of {values} "
+                    f"values in {layout} is not known. Retile a fragment of that TiledMma by a copy from "
+                    "make_tiled_copy_A, _B or _C."
                 )
         fragment = logical_product(Layout(values), order)
         atoms = zipped_divide(fragment, Layout(self.atom.values))  # (value of an atom, atom) -> (v, m, n)
         tiles = zipped_divide(layout, (values, *extents))
-        held = composition(tiles[0], atoms)
-        return concatenate([held, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
+        in_order = composition(tiles[0], atoms)
+        return concatenate([in_order, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
 
     def _by_element(self, values: int) -> tuple[Any, Layout]:
-        """How many groups of `values` values a thread has along each mode of the tile, and group -> (m, n)."""
+        """Return the groups of `values` values that a thread has along each mode of the tile.
+
+        returns   (number of groups along each mode, layout from a group to its coordinate (m, n))
+        """
         index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
         groups = recast_layout(self.threads * values, 1, index_of)  # (m, n) -> group
         return product_each(groups.shape), right_inverse(groups)
 
     @property
     def retiles_in_element_order(self) -> bool:
-        """Whether the values of the fragment are in the order of elements, the one order that CuTe's retile knows."""
+        """True if the values of the fragment have the order of elements, which CuTe's retile assumes."""
         if not self.fragment_shape:
             return self.fragment_shape is None
         try:
@@ -212,16 +242,20 @@ class TiledCopy(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """One thread of a TiledCopy."""
+    """A TiledCopy as one of its threads sees it.
+
+    tiled_copy   the copy
+    thr_idx      index of the thread
+    """
 
     tiled_copy: TiledCopy
     thr_idx: int
 
     def partition_S(self, target: Target) -> Tensor:
-        """The elements that the thread reads: ((value, atom), rest_m, rest_n, ...).
+        """Return the elements that the thread reads: ((value, atom), rest_m, rest_n, ...).
 
-        target    a tensor (M, N, ...); a layout stands for the tensor of its offsets
-        returns   a view of it; the elements of the view of a layout are offsets
+        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        returns   Tensor, a view of the target; the view of a layout has offsets as elements
 
         >>> from cutegemm.dtypes import f32
         >>> from cutegemm.layout.tensor import make_identity_tensor
@@ -233,55 +267,93 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_s, target)
 
     def partition_D(self, target: Target) -> Tensor:
-        """The elements that the thread writes: ((value, atom), rest_m, rest_n, ...)."""
+        """Return the elements that the thread writes: ((value, atom), rest_m, rest_n, ...).
+
+        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        returns   Tensor, a view of the target
+        """
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
+        """Return the view of a thread, from the function that groups the target by thread."""
         split = tidfrg(as_tensor(target))
         part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
         return part
 
     def retile(self, target: Target) -> Any:
-        """A fragment as ((value, atom), rest_m, rest_n, ...); see `TiledCopy.retile`."""
+        """Return a thread's MMA fragment in the order of this copy; see `TiledCopy.retile`."""
         return self.tiled_copy.retile(target)
 
 
 def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]) -> TiledCopy:
-    """The copy of an atom with a given thread-value layout and tile; see `TiledCopy`.
+    """Return the copy of an atom with a given thread-value layout and tile.
 
-    source   CuTe DSL, `make_tiled_copy`
+    atom, layout_tv, tiler_mn   as for `TiledCopy`
+    raises                      PlanError as `TiledCopy` does
+    source                      CuTe DSL, `make_tiled_copy`
+
+    >>> from cutegemm.dtypes import f32
+    >>> from cutegemm.tile.copy_atoms import universal_copy
+    >>> make_tiled_copy(universal_copy(f32, 64), Layout((4, 2), (2, 1)), (8, 1)).threads
+    4
     """
     return TiledCopy(atom, layout_tv, tiler_mn)
 
 
 def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -> TiledCopy:
-    """The copy with the threads and values of two layouts; the values of a thread lie side by side.
+    """Return the copy of an atom with the threads and the values of two layouts.
 
-    thr_layout   (m, n) -> thread; each of the threads 0, 1, ... at one coordinate
-    val_layout   (m, n) -> value of a thread, likewise
-    raises       LayoutError where a thread or a value is missing or repeated, PlanError as `TiledCopy` does
+    atom         the instruction
+    thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
+    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread
+                 are neighbours
+    raises       LayoutError if a thread or a value has no coordinate or several; PlanError as `TiledCopy` does
     source       CuTe DSL, `make_tiled_copy_tv`
+
+    >>> from cutegemm.dtypes import f32
+    >>> from cutegemm.tile.copy_atoms import universal_copy
+    >>> make_tiled_copy_tv(universal_copy(f32, 128), Layout((32, 8)), Layout((4, 1))).tiler_mn
+    (128, 8)
     """
     tiler_mn, layout_tv = make_layout_tv(thr_layout, val_layout)
     return TiledCopy(atom, layout_tv, tiler_mn)
 
 
 def make_tiled_copy_A(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of A that they hold in a TiledMma."""
+    """Return the copy whose threads hold the elements of A that they hold in a TiledMma.
+
+    atom        the instruction of the copy
+    tiled_mma   TiledMma
+    raises      PlanError as `TiledCopy` does
+    source      CuTe DSL, `make_tiled_copy_A`
+    """
     return _of_mma(atom, tiled_mma, "A", 0, 2)
 
 
 def make_tiled_copy_B(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of B that they hold in a TiledMma."""
+    """Return the copy whose threads hold the elements of B that they hold in a TiledMma.
+
+    atom        the instruction of the copy
+    tiled_mma   TiledMma
+    raises      PlanError as `TiledCopy` does
+    source      CuTe DSL, `make_tiled_copy_B`
+    """
     return _of_mma(atom, tiled_mma, "B", 1, 2)
 
 
 def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy whose threads hold the elements of C that they hold in a TiledMma."""
+    """Return the copy whose threads hold the elements of C that they hold in a TiledMma.
+
+    atom        the instruction of the copy
+    tiled_mma   TiledMma
+    raises      PlanError as `TiledCopy` does
+    source      CuTe DSL, `make_tiled_copy_C`
+    """
     return _of_mma(atom, tiled_mma, "C", 0, 1)
 
 
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
+    """Return the copy for an operand of a TiledMma; i and j are the modes of its tile in (M, N, K)."""
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
     fragment_shape = getattr(tiled_mma, f"partition_shape_{operand}")(tile)
@@ -289,21 +361,22 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """The copy of the first values of C in a TiledMma: one atom for each thread.
+    """Return the copy of the first values of C in a TiledMma: one atom for each thread.
 
-    Its tiler consists of layouts, of the rows and of the columns of those values. An epilogue that stores in
-    sub-tiles builds its copies on it.
+    The tile consists of layouts: the rows and the columns of these values. An epilogue that stores epilogue
+    tiles derives its copies from it.
 
-    source   CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
+    atom        the instruction of the copy
+    tiled_mma   TiledMma
+    raises      PlanError if the atom takes more values than a thread holds
+    source      CuTe, copy_atom.hpp:545, make_tiled_copy_C_atom
     """
     require("make_tiled_copy_C_atom", tiled_mma, TiledMma, "a TiledMma")
     require("make_tiled_copy_C_atom", atom, CopyAtom, "a copy atom")
     tile = tiled_mma.tile_mnk[:2]
     whole = tiled_mma.tv_layout_C_tiled
     if atom.values > whole[1].size():
-        rule = (
-            f"the atom takes {atom.values} values of a thread, which holds {whole[1].size()} of {tiled_mma}"
-        )
+        rule = f"the atom takes {atom.values} values of a thread, but a thread of {tiled_mma} holds {whole[1].size()}"
         raise PlanError(f"make_tiled_copy_C_atom of {atom}", [rule])
     layout_tv = composition(whole, Layout((tiled_mma.threads, atom.values)))
     tiler = tuple(
@@ -314,18 +387,31 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_S(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """The copy by another atom whose threads hold the elements that those of `tiled_copy` read."""
+    """Return the copy by another atom whose threads hold the elements that the threads of `tiled_copy` read.
+
+    atom         the instruction of the new copy
+    tiled_copy   TiledCopy
+    raises       PlanError as `TiledCopy` does
+    source       CuTe DSL, `make_tiled_copy_S`
+    """
     require("make_tiled_copy_S", tiled_copy, TiledCopy, "a TiledCopy")
     return _of_copy(atom, tiled_copy, tiled_copy.layout_src_tv_tiled)
 
 
 def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
-    """The copy by another atom whose threads hold the elements that those of `tiled_copy` write."""
+    """Return the copy by another atom whose threads hold the elements that the threads of `tiled_copy` write.
+
+    atom         the instruction of the new copy
+    tiled_copy   TiledCopy
+    raises       PlanError as `TiledCopy` does
+    source       CuTe DSL, `make_tiled_copy_D`
+    """
     require("make_tiled_copy_D", tiled_copy, TiledCopy, "a TiledCopy")
     return _of_copy(atom, tiled_copy, tiled_copy.layout_dst_tv_tiled)
 
 
 def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
+    """Return the copy by another atom with the tile of `tiled_copy` and the given thread-value layout."""
     fragment = tiled_copy.fragment_shape
     if fragment:
         same = np.array_equal(layout_tv.offsets(), tiled_copy.tv_in_tile.offsets())
@@ -337,22 +423,25 @@ def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledC
 
 
 def _counts_up(order: Layout) -> bool:
+    """Return True if a layout maps every index to itself."""
     return coalesce(order) == coalesce(Layout(order.size()))
 
 
 def _all_offsets(split: Tensor) -> np.ndarray:
+    """Return the offsets of a tensor grouped by thread, as an array (threads, values, rest_m, rest_n, ...)."""
     threads, values, rest = split.layout.shape
     flat = split.offsets()
     return flat.reshape((product(threads), product(values), *product_each(rest), *flat.shape[1:]), order="F")
 
 
 def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
+    """Return the broken rules of the fields of a TiledCopy, as phrases."""
     if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
         return [f"the layout {layout_tv} does not have the two modes (thread, value)"]
     if not isinstance(tiler_mn, tuple) or not all(
         isinstance(t, Layout) or (type(t) is int and t > 0) for t in tiler_mn
     ):
-        return [f"the tile {tiler_mn!r} is no tuple of positive extents and layouts"]
+        return [f"the tile {tiler_mn!r} is not a tuple of positive extents and layouts"]
     rules = []
     for t in tiler_mn:
         if isinstance(t, Layout):
@@ -360,29 +449,35 @@ def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
                 rest_of(t, 1)
             except LayoutError as error:
                 rules.append(
-                    f"the tile {cute_text(tiler_mn)} picks elements by {t}, of which no tiles are made: {error}"
+                    f"the mode {t} of the tile {cute_text(tiler_mn)} has no complement, so it cannot be repeated: "
+                    f"{error}"
                 )
     lowest = sum([min((s - 1) * d, 0) for s, d in zip(*layout_tv.flat(), strict=True)])
     if lowest < 0:
-        rules.append(f"the layout {layout_tv} reaches the element {lowest}; elements from 0 on are expected")
+        rules.append(f"the layout {layout_tv} reaches the negative index {lowest}")
     tile = product(as_int_tuple(tuple([t.size() if isinstance(t, Layout) else t for t in tiler_mn])))
     if layout_tv.cosize() > tile:
-        rules.append(f"the layout {layout_tv} spans {layout_tv.cosize()} elements, the tile has {tile}")
-    for what, given, needed in (
+        rules.append(f"the layout {layout_tv} spans {layout_tv.cosize()} elements, but the tile has {tile}")
+    for what, count, divisor in (
         ("threads", layout_tv[0].size(), atom.threads),
         ("values of a thread", layout_tv[1].size(), atom.values),
     ):
-        if given % needed:
-            rules.append(f"{given} {what} are no multiple of the {needed} that {atom} takes")
+        if count % divisor:
+            rules.append(f"{count} {what} are not a multiple of the {divisor} that {atom} takes")
     return rules
 
 
-@lru_cache(maxsize=1024)  # most plans copy as others do
+@lru_cache(maxsize=1024)  # many plans share their copies
 def _to_tile(layout_tv: Layout, reference: Layout, side: Layout) -> Layout:
-    """(thread, (value of an atom, atom)) -> index in the tile, for the source or the destination."""
+    """Return the layout (thread, (value of an atom, atom)) -> index in the tile for one side of a copy.
+
+    layout_tv   (thread, value) -> index in the tile, for the side in registers
+    reference   layout of an atom for the side in registers
+    side        layout of an atom for the source or the destination
+    """
     to_reference = composition(right_inverse(reference), side)
     atoms = zipped_divide(layout_tv, (reference[0].size(), reference[1].size()))
-    held, repeats = composition(atoms[0], to_reference), atoms[1]
-    threads = concatenate([held[0], repeats[0]])
-    values = concatenate([held[1], repeats[1]])
+    in_atom, repeats = composition(atoms[0], to_reference), atoms[1]
+    threads = concatenate([in_atom[0], repeats[0]])
+    values = concatenate([in_atom[1], repeats[1]])
     return concatenate([coalesce(threads), coalesce(values, (1, 1))])

@@ -1,4 +1,4 @@
-"""TiledMma: an MMA atom repeated over threads, and over the values of each thread."""
+"""The class `TiledMma`: an MMA atom repeated over threads and over the values of each thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import numpy as np
 from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import hooks
 from cutegemm.layout.algebra import composition
-from cutegemm.layout.inttuple import IntTuple, as_int_tuple, as_tuples, ceil_div, integer_of, product_each
+from cutegemm.layout.inttuple import (
+    IntTuple,
+    as_int_tuple,
+    as_tuples,
+    ceil_div,
+    integer_of,
+    product_each,
+    wrong_kind,
+)
 from cutegemm.layout.inverses import complement, right_inverse
 from cutegemm.layout.layout import Layout, concatenate, cute_text
 from cutegemm.layout.modes import on_layout
@@ -22,7 +30,8 @@ from cutegemm.tile.atoms import MmaAtom, fields_of, require
 from cutegemm.tile.target import Target, as_tensor, layout_of
 from cutegemm.tile.tv import numbers_once
 
-# Which of the extents (M, N, K) an operand has.
+# operand -> positions of its two modes in (M, N, K)
+_THRFRG = "TiledMma.thrfrg(operand, target): target"
 _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 
 
@@ -30,14 +39,14 @@ _MODES = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}
 class TiledMma(hooks.Shown):
     """An MMA atom repeated over threads and values, to cover a tile of M x N x K.
 
-    atom               the instruction
-    atom_layout_mnk    (m, n, k) of a repetition -> its number among the repetitions over threads; a shape
-                       stands for its compact layout. Hierarchical modes are kept: ((lane_m, warp_m), ...)
-    permutation_mnk    for each of M, N and K a layout from place to element of the tile; an extent n for n:1; None
-                       for the extent that the threads cover. Places count through the atom first, then through the
-                       threads, then through the values
-    raises             PlanError with every rule that the three break
-    source             CuTe, mma_atom.hpp:208, TiledMMA
+    atom              the instruction
+    atom_layout_mnk   layout from the coordinate (m, n, k) of a repetition over threads to its number; a shape
+                      stands for its compact layout. Modes may be hierarchical: ((lane_m, warp_m), ...)
+    permutation_mnk   for each of M, N and K: a layout from a position to an element of the tile, an extent n
+                      for n:1, or None for the extent that the threads cover. Positions count first through the
+                      atom, then through the threads, then through the values
+    raises            PlanError with every broken rule
+    source            CuTe, mma_atom.hpp:208, TiledMMA
 
     >>> from cutegemm.tile.mma_atoms import fma
     >>> mma = TiledMma(fma(), Layout((16, 16, 1), (16, 1, 0)), (Layout((16, 4), (4, 1)), 32, None))
@@ -61,15 +70,15 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """A rule for each operand whose fragments under this permutation are no layouts."""
+        """Return a broken rule for each operand whose fragments are not layouts under the permutation."""
         rules = []
         for operand in _MODES:
             try:
                 getattr(self, f"tv_layout_{operand.upper()}_tiled")
             except LayoutError as error:
                 rules.append(
-                    f"the permutation {cute_text(self.permutation_mnk)} takes the values of {operand.upper()} in "
-                    "the atom apart:\n      " + str(error).replace("\n", "\n    ")
+                    f"the permutation {cute_text(self.permutation_mnk)} splits the values of {operand.upper()} in the "
+                    "atom:\n      " + str(error).replace("\n", "\n    ")
                 )
         return rules
 
@@ -78,42 +87,50 @@ class TiledMma(hooks.Shown):
 
     def __str__(self) -> str:
         layout, permutation = self.atom_layout_mnk, self.permutation_mnk
-        covered = f"{cute_text(self.tile_mnk)} by {self.threads} threads"
-        return f"{self.atom} x {layout}, permuted {cute_text(permutation)}: {covered}"
+        tile = f"{cute_text(self.tile_mnk)} by {self.threads} threads"
+        return f"{self.atom} x {layout}, permuted {cute_text(permutation)}: {tile}"
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
-        """Extents of the atom, as in CuTe; `tile_mnk` has the extents of the tile."""
+        """Extents (M, N, K) of the atom, as in CuTe; `tile_mnk` has the extents of the tile."""
         return self.atom.shape_mnk
 
     @property
     def threads(self) -> int:
-        """How many threads take part."""
+        """Number of threads that take part."""
         return int(self.atom.threads * self.atom_layout_mnk.size())
 
     @cached_property
     def tile_mnk(self) -> tuple[int, int, int]:
-        """Extents of the tile that all threads together cover once."""
+        """Extents (M, N, K) of the tile that all threads together cover once."""
         m, n, k = (p.size() if isinstance(p, Layout) else p for p in self._permutation)
         return (m, n, k)
 
     @cached_property
     def _permutation(self) -> tuple[Any, ...]:
-        """`permutation_mnk` with the extent that the threads cover in place of None."""
+        """`permutation_mnk` with None replaced by the extent that the threads cover."""
         return tuple(
             [
-                self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if given is None else given
-                for mode, given in enumerate(self.permutation_mnk)
+                self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if entry is None else entry
+                for mode, entry in enumerate(self.permutation_mnk)
             ]
         )
 
     @cached_property
     def thr_layout_vmnk(self) -> Layout:
-        """(thread of the atom, m, n, k) -> thread, where m, n and k count repetitions of the atom."""
+        """Layout from (thread of the atom, m, n, k) to the thread.
+
+        m, n and k count the repetitions of the atom over threads.
+
+        source   CuTe, TiledMMA::get_thr_layout_vmnk
+        """
         return tiled_product(self.atom.thr_id, self.atom_layout_mnk)
 
     def thr_coord(self, thr_idx: Any) -> tuple[Any, Any, Any, Any]:
-        """The coordinate (v, m, n, k) under `thr_layout_vmnk` of a thread, or of an array of threads.
+        """Return the coordinate (v, m, n, k) of a thread under `thr_layout_vmnk`.
+
+        thr_idx   index of the thread, or an integer array of indices
+        returns   four integers, or four arrays
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> TiledMma(fma(), Layout(((4, 2), (8, 4), 1), ((8, 32), (1, 64), 0))).thr_coord(37 + 64)
@@ -125,51 +142,58 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def tv_layout_A_tiled(self) -> Layout:
-        """(thread, value) -> colexicographic index in the (M, K) tile of A."""
+        """Layout of the elements of A: (thread, value) -> colexicographic index in the (M, K) tile."""
         return _tv_layout_tiled(self, "a")
 
     @cached_property
     def tv_layout_B_tiled(self) -> Layout:
-        """(thread, value) -> colexicographic index in the (N, K) tile of B."""
+        """Layout of the elements of B: (thread, value) -> colexicographic index in the (N, K) tile."""
         return _tv_layout_tiled(self, "b")
 
     @cached_property
     def tv_layout_C_tiled(self) -> Layout:
-        """(thread, value) -> colexicographic index in the (M, N) tile of C and D."""
+        """Layout of the elements of C and D: (thread, value) -> colexicographic index in the (M, N) tile."""
         return _tv_layout_tiled(self, "c")
 
     def thrfrg(self, operand: str, target: Target) -> Any:
-        """A tile as ((v, (m, k)), (value, (rest_m, rest_k, ...))): threads first, then values.
+        """Return an operand with its elements grouped by thread: ((v, (m, k)), (value, (rest_m, rest_k, ...))).
+
+        The first mode is the coordinate of the thread: the thread v of the atom, and the repetitions along both
+        modes of the operand. The second mode is over the values of the thread.
 
         operand   a, b or c
-        target    (M, K, ...), (N, K, ...) or (M, N, ...); modes beyond the second stay in the rest
-        raises    LayoutError where the target has fewer modes, or no layout holds its parts
+        target    the operand: (M, K, ...), (N, K, ...) or (M, N, ...); modes after the second go to the rest
+        returns   a value of the kind of `target`
+        raises    LayoutError if the target has fewer than two modes, or if no layout has this form
         source    CuTe, mma_atom.hpp:246, thrfrg_C
         """
         if not isinstance(operand, str) or operand not in _MODES:
-            raise LayoutError(f"TiledMma: the operand {operand!r}; a, b or c is expected.")
+            raise LayoutError(f"TiledMma.thrfrg: operand {operand!r} is not a, b or c.")
         if not isinstance(target, (Layout, ComposedLayout, Tensor)):
-            raise LayoutError(f"TiledMma: a layout or a tensor is expected, not {target!r}.")
+            raise wrong_kind(_THRFRG, target, "a Layout, ComposedLayout or Tensor")
         if len(layout_of(target)) < 2:
             raise LayoutError(
-                f"TiledMma: {layout_of(target)} has one mode; the operand {operand} has two or more."
+                f"TiledMma.thrfrg: {layout_of(target)} has one mode, but operand {operand} has two or more."
             )
-        return on_layout(
-            "TiledMma.thrfrg(operand, target): target", lambda layout: _thrfrg(self, layout, operand), target
-        )
+        return on_layout(_THRFRG, lambda layout: _thrfrg(self, layout, operand), target)
 
     def get_slice(self, thr_idx: int) -> ThrMma:
-        """The part of one thread.
+        """Return the MMA as one thread sees it.
 
-        raises   LayoutError for a thread that does not take part
+        thr_idx   index of the thread, from 0
+        raises    LayoutError for a thread that does not take part
         """
         index = integer_of(thr_idx)
         if index is None or not 0 <= index < self.threads:
-            raise LayoutError(f"TiledMma.get_slice: thread {thr_idx} of {self}; threads run from 0.")
+            raise LayoutError(
+                f"TiledMma.get_slice: thread {thr_idx} does not take part in {self}. Use 0 to {self.threads - 1}."
+            )
         return ThrMma(self, index)
 
     def partition_shape_A(self, shape_mk: IntTuple) -> IntTuple:
-        """The shape (value, rest_m, rest_k, ...) of a thread's part of an A of this shape.
+        """Return the shape (value, rest_m, rest_k, ...) of a thread's fragment of A.
+
+        shape_mk   shape (M, K, ...) of A
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> TiledMma(fma(), Layout((16, 16, 1))).partition_shape_A((128, 8))
@@ -178,14 +202,21 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("a", shape_mk)
 
     def partition_shape_B(self, shape_nk: IntTuple) -> IntTuple:
-        """The shape (value, rest_n, rest_k, ...) of a thread's part of a B of this shape."""
+        """Return the shape (value, rest_n, rest_k, ...) of a thread's fragment of B.
+
+        shape_nk   shape (N, K, ...) of B
+        """
         return self._partition_shape("b", shape_nk)
 
     def partition_shape_C(self, shape_mn: IntTuple) -> IntTuple:
-        """The shape (value, rest_m, rest_n, ...) of a thread's part of a C of this shape."""
+        """Return the shape (value, rest_m, rest_n, ...) of a thread's fragment of C.
+
+        shape_mn   shape (M, N, ...) of C
+        """
         return self._partition_shape("c", shape_mn)
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
+        """Return the shape of a thread's fragment of an operand of the given shape."""
         tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
         repeats = [
             self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size()
@@ -195,19 +226,29 @@ class TiledMma(hooks.Shown):
         return (self.atom.layout_tv(operand)[1].shape, *rest)
 
     def offsets_a(self, target: Target) -> np.ndarray:
-        """The offset of each element of A that each thread holds.
+        """Return the offset of each element of A that each thread holds.
 
-        target    (M, K, ...)
-        returns   int64 array (threads, values, rest_m, rest_k, ...); for coordinates one axis more
+        target    A: (M, K, ...)
+        returns   int64 array (threads, values, rest_m, rest_k, ...); a target of coordinates adds an axis for
+                  their leaves
         """
         return self._offsets("a", target)
 
     def offsets_b(self, target: Target) -> np.ndarray:
-        """The same of B, (N, K, ...): an array (threads, values, rest_n, rest_k, ...)."""
+        """Return the offset of each element of B that each thread holds.
+
+        target    B: (N, K, ...)
+        returns   int64 array (threads, values, rest_n, rest_k, ...); a target of coordinates adds an axis for
+                  their leaves
+        """
         return self._offsets("b", target)
 
     def offsets_c(self, target: Target) -> np.ndarray:
-        """The same of C, (M, N, ...): an array (threads, values, rest_m, rest_n, ...).
+        """Return the offset of each element of C that each thread holds.
+
+        target    C: (M, N, ...)
+        returns   int64 array (threads, values, rest_m, rest_n, ...); a target of coordinates adds an axis for
+                  their leaves
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> TiledMma(fma(), Layout((2, 2, 1))).offsets_c(Layout((4, 4)))[3, 0].tolist()
@@ -216,6 +257,7 @@ class TiledMma(hooks.Shown):
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
+        """Return the offset of each element of an operand that each thread holds."""
         split = self.thrfrg(operand, as_tensor(target))
         shape = split.layout.shape
         (v, (p, q)), (values, rest) = shape
@@ -224,22 +266,26 @@ class TiledMma(hooks.Shown):
         table: np.ndarray = flat.reshape((*sizes, *flat.shape[1:]), order="F")
         coord = self.thr_coord(np.arange(self.threads))
         i, j = _MODES[operand]
-        held: np.ndarray = table[coord[0], coord[i + 1], coord[j + 1]]
-        return held
+        by_thread: np.ndarray = table[coord[0], coord[i + 1], coord[j + 1]]
+        return by_thread
 
 
 @dataclass(frozen=True)
 class ThrMma:
-    """One thread of a TiledMma."""
+    """A TiledMma as one of its threads sees it.
+
+    tiled_mma   the MMA
+    thr_idx     index of the thread
+    """
 
     tiled_mma: TiledMma
     thr_idx: int
 
     def partition_A(self, target: Target) -> Tensor:
-        """The elements of A that the thread holds: (value, rest_m, rest_k, ...).
+        """Return the elements of A that the thread holds: (value, rest_m, rest_k, ...).
 
-        target    a tensor (M, K, ...); a layout stands for the tensor of its offsets
-        returns   a view of it; the elements of the view of a layout are offsets
+        target    tensor (M, K, ...); a layout stands for the tensor of its offsets
+        returns   Tensor, a view of the target; the view of a layout has offsets as elements
 
         >>> from cutegemm.layout.tensor import make_identity_tensor
         >>> from cutegemm.tile.mma_atoms import fma
@@ -249,14 +295,23 @@ class ThrMma:
         return self._partition("a", target)
 
     def partition_B(self, target: Target) -> Tensor:
-        """The elements of B that the thread holds: (value, rest_n, rest_k, ...)."""
+        """Return the elements of B that the thread holds: (value, rest_n, rest_k, ...).
+
+        target    tensor (N, K, ...); a layout stands for the tensor of its offsets
+        returns   Tensor, a view of the target
+        """
         return self._partition("b", target)
 
     def partition_C(self, target: Target) -> Tensor:
-        """The elements of C that the thread holds: (value, rest_m, rest_n, ...)."""
+        """Return the elements of C that the thread holds: (value, rest_m, rest_n, ...).
+
+        target    tensor (M, N, ...); a layout stands for the tensor of its offsets
+        returns   Tensor, a view of the target
+        """
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
+        """Return the view of the thread's elements of an operand."""
         split = self.tiled_mma.thrfrg(operand, as_tensor(target))
         coord = self.tiled_mma.thr_coord(self.thr_idx)
         i, j = _MODES[operand]
@@ -270,9 +325,12 @@ def make_tiled_mma(
     atom_layout_mnk: Any = (1, 1, 1),
     permutation_mnk: tuple[Any, Any, Any] | None = None,
 ) -> TiledMma:
-    """The TiledMma of an atom; see `TiledMma`.
+    """Return the TiledMma of an atom.
 
-    source   CuTe DSL, `make_tiled_mma`
+    atom, atom_layout_mnk, permutation_mnk   as for `TiledMma`; None as the permutation stands for (None, None,
+                                             None)
+    raises                                   PlanError as `TiledMma` does
+    source                                   CuTe DSL, `make_tiled_mma`
 
     >>> from cutegemm.tile.mma_atoms import fma
     >>> make_tiled_mma(fma(), (16, 16, 1)).tile_mnk
@@ -283,7 +341,7 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """The index of a thread, or of an array of threads, in one mode of a thread layout."""
+    """Return the index of a thread, or of an array of threads, in one mode of a thread layout."""
     index: Any = thr_idx * 0
     running = 1
     for extent, stride in zip(*layout.flat(), strict=True):
@@ -294,65 +352,77 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
+    """Return the broken rules of the fields of a TiledMma, as phrases."""
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
         return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
     if not isinstance(permutation, tuple) or len(permutation) != 3:
-        return [f"the permutation {permutation!r} does not have one entry for each of M, N and K"]
+        return [f"the permutation {permutation!r} does not have an entry for each of M, N and K"]
     rules = []
     if not numbers_once(atom_layout):
         rules.append(
-            f"the atom layout {atom_layout} does not number its {atom_layout.size()} repetitions "
-            f"0 .. {atom_layout.size() - 1}, each once"
+            f"the atom layout {atom_layout} does not number its {atom_layout.size()} repetitions from 0 to "
+            f"{atom_layout.size() - 1}, each once"
         )
-    for mode, (name, given) in enumerate(zip("MNK", permutation, strict=True)):
-        if given is not None:
-            rules += _permutation_rules(name, given, atom.shape_mnk[mode], atom_layout[mode])
+    for mode, (name, entry) in enumerate(zip("MNK", permutation, strict=True)):
+        if entry is not None:
+            rules += _permutation_rules(name, entry, atom.shape_mnk[mode], atom_layout[mode])
     return rules
 
 
-def _permutation_rules(name: str, given: Any, atom_extent: int, repeats: Layout) -> list[str]:
+def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: Layout) -> list[str]:
+    """Return the broken rules of the permutation of one mode, as phrases.
+
+    name          M, N or K
+    permutation   layout or extent
+    atom_extent   extent of the atom along the mode
+    repeats       repetitions over threads along the mode
+    """
     covered = atom_extent * repeats.size()
-    if isinstance(given, Layout):
-        if not given.is_integral or not numbers_once(given):
-            return [f"the permutation {given} of {name} does not take each of 0 .. {given.size() - 1} once"]
-        extent = given.size()
-    elif type(given) is int and given > 0:
-        extent = given
+    if isinstance(permutation, Layout):
+        if not permutation.is_integral or not numbers_once(permutation):
+            return [
+                f"the permutation {permutation} of {name} does not contain each of 0 to {permutation.size() - 1} once"
+            ]
+        extent = permutation.size()
+    elif type(permutation) is int and permutation > 0:
+        extent = permutation
     else:
-        return [f"the permutation {given!r} of {name} is no layout, no positive extent and not None"]
+        return [f"the permutation {permutation!r} of {name} is not a layout, a positive extent or None"]
     if extent % covered:
         return [
-            f"the permutation {given} of {name} has {extent} elements, no multiple of the {covered} that the "
-            "atoms of all threads cover"
+            f"the permutation {permutation} of {name} has {extent} elements, which is not a multiple of the {covered} "
+            "that the atoms of all threads cover"
         ]
     try:
         places = Layout((atom_extent, repeats.shape, extent // covered))
-        composition(given if isinstance(given, Layout) else Layout(given, 1), places)
+        composition(permutation if isinstance(permutation, Layout) else Layout(permutation, 1), places)
     except LayoutError:
         return [
-            f"the permutation {given} of {name} is no layout from (place in the atom, repetition over "
-            f"threads, value), whose extents are {cute_text(places.shape)}: its modes do not end where these do"
+            f"the modes of the permutation {permutation} of {name} do not fit the extents {cute_text(places.shape)} of "
+            "(position in the atom, repetition over threads, value)"
         ]
     return []
 
 
-@lru_cache(maxsize=1024)  # most plans multiply as others do
+@lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
+    """Return `thrfrg` of a layout."""
     i, j = _MODES[operand]
     permuted = logical_divide(layout, (mma._permutation[i], mma._permutation[j]))
     extents = mma.atom.shape_mnk
     atoms = zipped_divide(permuted, (Layout(extents[i]), Layout(extents[j])))
-    held = composition(atoms[0], mma.atom.layout_tv(operand))  # (thread of the atom, value)
+    in_atom = composition(atoms[0], mma.atom.layout_tv(operand))  # (thread of the atom, value)
     repeats = mma.thr_layout_vmnk
     spread = zipped_divide(atoms[1], (Layout(repeats[i + 1].shape), Layout(repeats[j + 1].shape)))
-    return concatenate([concatenate([held[0], spread[0]]), concatenate([held[1], spread[1]])])
+    return concatenate([concatenate([in_atom[0], spread[0]]), concatenate([in_atom[1], spread[1]])])
 
 
 @lru_cache(maxsize=1024)
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
+    """Return the layout (thread, value) -> colexicographic index in the tile of an operand."""
     i, j = _MODES[operand]
     split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))
-    # The threads of one repetition along the mode that an operand lacks hold the same of it.
+    # Threads that differ only along the mode that the operand lacks hold the same elements.
     repeats = [Layout(mma.thr_layout_vmnk[mode + 1].size(), 0) for mode in range(3)]
     repeats[i], repeats[j] = split[0][1][0], split[0][1][1]
     threads = concatenate([split[0][0], *repeats])

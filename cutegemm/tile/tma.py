@@ -14,10 +14,10 @@ from cutegemm.tile.atoms import fields_of, require, runs_on
 # CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "cp.async.bulk.tensor".
 TMA_MAX_RANK = 5
 TMA_MAX_BOX_EXTENT = 256
-TMA_INNER_ALIGNED_BYTES = 16  # of the inner extent of a box, the global address and the global strides
+TMA_INNER_ALIGNED_BYTES = 16  # alignment of the inner extent, the global address and the global strides
 TMA_SMEM_ALIGNED_BYTES = 128
-TMA_MAX_MULTICAST = 16  # CTAs of a cluster: the mask has 16 bits
-# kind: bits of the swizzle on bytes, and its span, the most that the inner extent of a box may take
+TMA_MAX_MULTICAST = 16  # CTAs of a cluster; the mask has 16 bits
+# swizzle -> (bits of the swizzle, its span in bytes: the longest inner extent of a box)
 TMA_SWIZZLES = {"none": (0, None), "32B": (1, 32), "64B": (2, 64), "128B": (3, 128)}
 
 DIRECTIONS = ("load", "store", "reduce_add")
@@ -26,15 +26,15 @@ L2_POLICIES = ("evict_normal", "evict_first", "evict_last")  # PTX ISA, "createp
 
 @dataclass(frozen=True)
 class TmaBox:
-    """A box of a tensor, moved by one thread with one instruction.
+    """A box of a tensor that one instruction of one thread copies.
 
-    direction   load: global to shared; store and reduce_add: shared to global
-    dtype       of the elements
-    box         extents, the contiguous mode first
-    swizzle     none, 32B, 64B or 128B: how the rows are permuted in shared memory
-    multicast   CTAs of a cluster into which a load writes the same box; 1 for no multicast
-    l2_policy   evict_normal, evict_first or evict_last: the priority of its lines in the L2 cache
-    raises      PlanError with every rule that is broken
+    direction   load copies from global to shared memory; store and reduce_add from shared to global memory
+    dtype       element type
+    box         extents in elements, contiguous mode first; at most 5 modes of at most 256 elements
+    swizzle     permutation of the rows in shared memory: none, 32B, 64B or 128B
+    multicast   number of CTAs of a cluster that receive the box of a load; 1 for no multicast
+    l2_policy   eviction priority of its lines in the L2 cache: evict_normal, evict_first or evict_last
+    raises      PlanError with every broken rule
     source      CUDA driver API, `cuTensorMapEncodeTiled`; PTX ISA, `cp.async.bulk.tensor`
 
     >>> from cutegemm.dtypes import bf16
@@ -57,41 +57,41 @@ class TmaBox:
         require(subject, self.dtype, DType, "an element type")
         object.__setattr__(self, "box", as_int_tuple(self.box, "TmaBox: box"))
         if not isinstance(self.box, tuple) or any(isinstance(extent, tuple) for extent in self.box):
-            raise PlanError(subject, [f"the box {self.box!r} is no tuple of extents"])
+            raise PlanError(subject, [f"box = {self.box!r} is not a tuple of extents"])
         if type(self.multicast) is not int:
-            raise PlanError(subject, [f"multicast = {self.multicast!r}; an integer is expected"])
+            raise PlanError(subject, [f"multicast = {self.multicast!r} is not an integer"])
         rules = _violations(*fields_of(self))
         if rules:
             raise PlanError(f"TmaBox {self.direction} of {self.dtype} {'x'.join(map(str, self.box))}", rules)
 
     @property
     def name(self) -> str:
-        """Instruction, box and element type."""
+        """Direction, extents, element type, swizzle and multicast as text."""
         multicast = f".multicast{self.multicast}" if self.multicast > 1 else ""
         return f"tma.{self.direction}.{'x'.join(map(str, self.box))}.{self.dtype}.{self.swizzle}{multicast}"
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a box: the transaction count of the barrier, in each CTA that receives it."""
+        """Size of the box in bytes: the transaction count of the barrier in each CTA that receives it."""
         return product(self.box) * self.dtype.bits // 8
 
     @property
     def smem_layout(self) -> ComposedLayout:
-        """Where the elements of the box lie in shared memory, in elements.
+        """Layout of the box in shared memory, in elements.
 
-        raises   UnsupportedError where the inner extent does not fill the span of the swizzle
+        raises   UnsupportedError if the inner extent is shorter than the span of the swizzle
         """
         bits, span = TMA_SWIZZLES[self.swizzle]
         inner_bytes = self.box[0] * self.dtype.bits // 8
         if span is not None and inner_bytes != span:
             raise UnsupportedError(
-                f"{self.name}: its {inner_bytes} inner bytes do not fill the {span} of the swizzle; this "
-                "package describes full rows."
+                f"{self.name}: the inner extent has {inner_bytes} bytes, but the swizzle spans {span}. Choose an inner "
+                "extent of the span of the swizzle."
             )
         return ComposedLayout(Swizzle(bits, 4, 3).recast(8, self.dtype.bits), 0, Layout(self.box))
 
     def runs_on(self, arch: str) -> bool:
-        """Whether `arch` has TMA."""
+        """Return True if `arch` has TMA."""
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -101,33 +101,36 @@ class TmaBox:
 def _violations(
     direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
+    """Return the broken rules of the fields of a TmaBox, as phrases."""
     rules = []
     if l2_policy not in L2_POLICIES:
-        rules.append(f"the L2 policy {l2_policy!r}; {', '.join(L2_POLICIES)} are expected")
+        rules.append(f"l2_policy = {l2_policy!r} is not one of {', '.join(L2_POLICIES)}")
     if direction not in DIRECTIONS:
-        rules.append(f"the direction {direction!r}; {', '.join(DIRECTIONS)} are expected")
+        rules.append(f"direction = {direction!r} is not one of {', '.join(DIRECTIONS)}")
     if not 1 <= len(box) <= TMA_MAX_RANK:
-        rules.append(f"a box of rank {len(box)}; 1 to {TMA_MAX_RANK} are expected")
+        rules.append(f"the box has {len(box)} modes; 1 to {TMA_MAX_RANK} are allowed")
     for mode, extent in enumerate(box):
         if not 1 <= extent <= TMA_MAX_BOX_EXTENT:
-            rules.append(f"extent {extent} of mode {mode}; 1 to {TMA_MAX_BOX_EXTENT} are expected")
+            rules.append(
+                f"mode {mode} of the box has {extent} elements; 1 to {TMA_MAX_BOX_EXTENT} are allowed"
+            )
     inner_bits = box[0] * dtype.bits if box else 0
     if inner_bits % (TMA_INNER_ALIGNED_BYTES * 8):
         rules.append(
-            f"the inner extent, {box[0]} elements of {dtype}, takes {inner_bits / 8:g} bytes, no multiple of "
+            f"the inner extent, {box[0]} elements of {dtype}, is {inner_bits / 8:g} bytes, which is not a multiple of "
             f"{TMA_INNER_ALIGNED_BYTES}"
         )
     if not isinstance(swizzle, str) or swizzle not in TMA_SWIZZLES:
-        rules.append(f"the swizzle {swizzle!r}; {', '.join(TMA_SWIZZLES)} are expected")
+        rules.append(f"swizzle = {swizzle!r} is not one of {', '.join(TMA_SWIZZLES)}")
     else:
         span = TMA_SWIZZLES[swizzle][1]
         if span is not None and inner_bits > span * 8:
             rules.append(
-                f"the inner extent, {box[0]} elements of {dtype}, takes {inner_bits / 8:g} bytes, more than "
-                f"the {span} that the {swizzle} swizzle spans"
+                f"the inner extent, {box[0]} elements of {dtype}, is {inner_bits / 8:g} bytes, more than "
+                f"the {span} bytes that the {swizzle} swizzle spans"
             )
     if not 1 <= multicast <= TMA_MAX_MULTICAST:
-        rules.append(f"multicast to {multicast} CTAs; 1 to {TMA_MAX_MULTICAST} are expected")
+        rules.append(f"multicast = {multicast} CTAs; 1 to {TMA_MAX_MULTICAST} are allowed")
     elif multicast > 1 and direction != "load":
-        rules.append(f"a {direction} is never multicast, only a load is")
+        rules.append(f"a {direction} cannot be multicast; only a load can")
     return rules

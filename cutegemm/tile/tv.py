@@ -1,4 +1,4 @@
-"""Thread-value layouts: (thread, value) -> colexicographic index into a tile."""
+"""Thread-value layouts, which map (thread, value) to a colexicographic index in a tile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from cutegemm.layout.tiling import raked_product
 
 
 def numbers_once(layout: Layout) -> bool:
-    """Whether the offsets of a layout are the numbers below its size, each once."""
+    """Return True if the offsets of a layout are 0, 1, ..., size - 1, each once.
+
+    >>> numbers_once(Layout((4, 8), (8, 1))), numbers_once(Layout(4, 2))
+    (True, False)
+    """
     extents, strides = layout.flat()
     if not layout.is_integral:
         return False
@@ -27,12 +31,14 @@ def numbers_once(layout: Layout) -> bool:
 
 
 def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """The tile that threads and their values cover, and which thread holds which element of it.
+    """Return the tile that threads and their values cover, and the layout of the elements of each thread.
 
-    thr_layout   (m, n) -> thread; each of the threads 0, 1, ... at one coordinate
-    val_layout   (m, n) -> value of a thread, likewise; the values of a thread lie side by side
-    returns      (tiler_mn, layout_tv): the extents of the tile, and (thread, value) -> index into it
-    raises       LayoutError where a thread or a value is missing, or stands at several coordinates
+    thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
+    val_layout   (m, n) -> value of a thread: every value 0, 1, ... has one coordinate. The values of a thread
+                 are neighbours
+    returns      (tiler_mn, layout_tv): the extents of the tile, and (thread, value) -> colexicographic index in
+                 the tile
+    raises       LayoutError if a thread or a value has no coordinate or several
     source       CuTe DSL, `make_layout_tv`
 
     >>> make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
@@ -43,17 +49,17 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
     return _layout_tv(thr_layout, val_layout)
 
 
-@lru_cache(maxsize=4096)  # many plans copy alike
+@lru_cache(maxsize=4096)  # many plans share a layout
 def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
+    """Return `make_layout_tv` for arguments that are layouts."""
     for name, what, layout in (
         ("thr_layout", "threads", thr_layout),
         ("val_layout", "values", val_layout),
     ):
         if not numbers_once(layout):
             raise LayoutError(
-                f"make_layout_tv: {name} = {layout} does not give each of the {layout.size()} {what} "
-                f"0 to {layout.size() - 1} one coordinate.\n  Choose strides without gaps and without repeats, such "
-                f"as those of {Layout(layout.shape)}."
+                f"make_layout_tv: {name} = {layout} does not map one coordinate to each of the {layout.size()} {what} "
+                f"0 to {layout.size() - 1}.\n  Choose strides without gaps and repeats, such as {Layout(layout.shape)}."
             )
     layout_mn = raked_product(thr_layout, val_layout)
     numbered = Layout((thr_layout.size(), val_layout.size()))

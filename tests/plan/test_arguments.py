@@ -48,7 +48,7 @@ from cutegemm.simulate import simulate
         (
             lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), pack="c"),
             ["schedule = 'what' is neither 'pingpong' nor", "store = 'now' is neither", "shared_d = 'no' is neither",
-             "Raster.parse: 'q' is no raster", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
+             "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
@@ -59,7 +59,7 @@ from cutegemm.simulate import simulate
             lambda: plan_named("sm90:tile=128x128x64,l2=last,subtile_n=24", Operands.of("bf16", layout="nt")),
             ["l2 = ('evict_last',); three of", "subtile_n = 24: subtiles of 24 columns do not fill a tile of 128; 16,"],
         ),
-        (lambda: simt_plan(raster="zigzag", pack="c"), ["Raster.parse: 'zigzag' is no raster", "pack = 'c' is none"]),
+        (lambda: simt_plan(raster="zigzag", pack="c"), ["Raster.parse: 'zigzag' is not a ras", "pack = 'c' is none"]),
         (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
         (lambda: mma_sync_plan(raster="zigzag", read="no"), ["Raster.parse: 'zigzag'", "read = 'no' is neither"]),
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
@@ -95,11 +95,11 @@ def test_a_part_that_a_plan_has_not() -> None:
         sm90_plan().program("all")
     with pytest.raises(UnsupportedError, match="the program 'all'; there are none, as all threads follow"):
         simt_plan().program("all")
-    with pytest.raises(UnsupportedError, match=r"architecture \[\] is not known; known are sm_"):
+    with pytest.raises(UnsupportedError, match=r"architecture \[\] is not known. Use one of sm_"):
         mma_tma_plan(arch=[])
-    with pytest.raises(UnsupportedError, match=r"device 3 is not known; known are "):
+    with pytest.raises(UnsupportedError, match=r"device 3 is not known. Use one of "):
         check(simt_plan(), device=3)
-    with pytest.raises(UnsupportedError, match=r"architecture 3 is not known; known are sm_"):
+    with pytest.raises(UnsupportedError, match=r"architecture 3 is not known. Use one of sm_"):
         check(simt_plan(), arch=3)
     with pytest.raises(LayoutError, match="keeps no X in shared memory"):
         search_plan(simt_plan(), "x")

@@ -66,7 +66,7 @@ def test_every_broken_rule_at_once() -> None:
 
 
 def test_warp_larger_than_block() -> None:
-    assert "32 elements of the block tile along M do not divide by 64" in rules(
+    assert "32 elements of the block tile along M are not a multiple of the 64" in rules(
         block=(32, 32, 8), warp=(64, 64), thread=(8, 8)
     )
 

@@ -136,7 +136,7 @@ def test_every_broken_rule_at_once():
     ("options", "rule"),
     [
         ({"tile": (100, 128, 64)}, "100"),
-        ({"tile": (128, 130, 64)}, "n = 130 columns; multiples of 8"),
+        ({"tile": (128, 130, 64)}, "n = 130 is not a multiple of 8"),
         ({"stages": 1}, "the ring has 1 stages; at least 2"),
         ({"stages": 7}, "bytes is over the 232448"),
         ({"schedule": "pong"}, "schedule = 'pong' is neither 'pingpong' nor 'cooperative' nor 'single'"),
@@ -155,7 +155,7 @@ def test_every_broken_rule_at_once():
         ),
         ({"consumers": 3, "tile": (128, 192, 64)}, "its role has 160"),
         ({"schedule": "cooperative", "consumers": 3, "tile": (192, 256, 64)}, "needs 128 + 26 registers"),
-        ({"cluster": (32, 1)}, "multicast to 32 CTAs; 1 to 16 are expected"),
+        ({"cluster": (32, 1)}, "multicast = 32 CTAs; 1 to 16 are allowed"),
         (
             {"tile": (64, 24, 32), "cluster": (8, 1), "store": "direct"},
             "24 rows of 64 bytes of a k-major tile do not divide into 8 shares that begin at multiples of 128 bytes",
@@ -167,7 +167,7 @@ def test_every_broken_rule_at_once():
         ({"subtile_n": 48}, "subtiles of 48 columns do not fill a tile of 128; 16, 32, 64 or 128 are expected"),
         ({"tile": (64, 24, 64)}, "in subtiles of 16, 32 or 64 columns, none of which fill a tile of 24. Take a mult"),
         ({"store": "tma_warp", "with_c": True, "slots": 4}, "warps store rows of their own only"),
-        ({"raster": "spiral"}, "'spiral' is no raster"),
+        ({"raster": "spiral"}, "'spiral' is not a raster"),
         ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
         ({"stream": 1, "schedule": "cooperative", "ctas": None}, "those of a persistent grid"),
         ({"split_k": 2, "stream": 1}, "2 parts of each tile and 1 waves of shared tiles; one of both"),
@@ -220,8 +220,8 @@ def test_where_ctas_do_not_share_k_of_such_operands():
     )
     whole = Operands.of("s8", layout="nt", out="s32")
     text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", k_ctas=2)
-    told = "each of 2 CTAs that share K stores 40 of 80 columns: n = 40 columns; past 32 multiples of 16 are expected"
-    assert f"{told} for s8." in text
+    told = "each of 2 CTAs that share K stores 40 of 80 columns: n = 40 is above 32 and not a multiple of 16"
+    assert f"{told}, as s8 needs it." in text
     with pytest.raises(PlanError, match="where the epilogue is gated, CTAs do not share K"):
         ending_in(Epilogue(swiglu(Accumulator())), sm90_plan(BF16, **ONE, k_ctas=3))
 
@@ -243,7 +243,7 @@ def test_a_plan_whose_k_nobody_shares_is_not_told_of_it():
         (Operands.of("s8", layout="tn", out="s32"), "A is m-major and B is n-major, but"),
         (Operands.of("tf32", layout="tn"), "B is n-major, but"),  # A is read into registers
         (Operands.of("e4m3", align_bytes=8), "pack='ab' for the builder, copies them"),
-        (Operands.of("f32"), "no wgmma of f32"),
+        (Operands.of("f32"), "f32 operands have no wgmma instruction"),
     ],
 )
 def test_operands_that_tma_or_wgmma_do_not_take(operands, rule):

@@ -93,8 +93,12 @@ def test_layout_is_the_function_where_there_is_one(raster):
             group = even(extent, raster.group)
         if group and extent % group:
             is_given = raster.kind.startswith("grouped")
-            what_to_do = "Choose a group that divides" if is_given else "  Evaluate `tile`"
-            with pytest.raises(LayoutError, match=f"(?s)is no layout: its last band.*{what_to_do}"):
+            advice = (
+                ", or choose a group that divides" if is_given else "  Call `tile`, which accepts every grid"
+            )
+            with pytest.raises(
+                LayoutError, match=f"(?s)no layout gives the order .*: its last band.*{advice}"
+            ):
                 raster.as_layout(grid_m, grid_n, batch)
         else:
             layout = raster.as_layout(grid_m, grid_n, batch)
@@ -169,19 +173,25 @@ def test_empty_grids_have_an_empty_order():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Raster("diagonal"), "'diagonal' is none of along_m"),
-        (lambda: Raster("along_m", 3), "along_m takes no group, but 3 is given; grouped_m takes one"),
-        (lambda: Raster("grouped_n", 0), "grouped_n with the group 0"),
-        (lambda: Raster("grouped_m"), "grouped_m with the group None"),
-        (lambda: Raster.parse("grouped_m:x"), "'grouped_m:x' is no raster"),
-        (lambda: Raster.parse("along_m:2"), "along_m takes no group"),
+        (lambda: Raster("diagonal"), "kind 'diagonal' is not one of along_m"),
+        (
+            lambda: Raster("along_m", 3),
+            "along_m has no group, but group is 3. Leave it out, or use grouped_m",
+        ),
+        (lambda: Raster("grouped_n", 0), "group 0 of grouped_n is not a positive integer"),
+        (lambda: Raster("grouped_m"), "group None of grouped_m is not a positive integer"),
+        (lambda: Raster.parse("grouped_m:x"), "'grouped_m:x' is not a raster"),
+        (lambda: Raster.parse("along_m:2"), "along_m has no group"),
         (lambda: Raster.from_log_tile(-1), "log_tile = -1"),
-        (lambda: Raster().order(-1, 2), "a grid of -1x2 tiles"),
-        (lambda: Raster().order(2.5, 2), "a grid of 2.5x2 tiles"),
-        (lambda: Raster().as_layout(2, "3"), "a grid of 2x'3' tiles"),
-        (lambda: Raster.parse("grouped_m:" + "9" * 5000), "a number of 5000 digits; 18 are the most"),
-        (lambda: Raster.parse(5), "5 is no raster"),
-        (lambda: Raster(["along_m"]), "['along_m'] is none of along_m"),
+        (lambda: Raster().order(-1, 2), "a grid of -1 x 2 tiles"),
+        (lambda: Raster().order(2.5, 2), "a grid of 2.5 x 2 tiles"),
+        (lambda: Raster().as_layout(2, "3"), "a grid of 2 x '3' tiles"),
+        (
+            lambda: Raster.parse("grouped_m:" + "9" * 5000),
+            "the number has 5000 digits; at most 18 are allowed",
+        ),
+        (lambda: Raster.parse(5), "5 is not a raster"),
+        (lambda: Raster(["along_m"]), "kind ['along_m'] is not one of along_m"),
     ],
 )
 def test_refusals(make, message):
@@ -220,7 +230,7 @@ def test_the_next_tile_of_the_hilbert_curve_is_a_neighbour(grid_m, grid_n):
 
 
 def test_a_curve_is_no_layout():
-    with pytest.raises(LayoutError, match="a curve turns"):
+    with pytest.raises(LayoutError, match="no layout gives the order hilbert:4"):
         Raster("hilbert", 4).as_layout(8, 8)
-    with pytest.raises(LayoutError, match="a power of two is expected"):
+    with pytest.raises(LayoutError, match="group 6 of hilbert is not a power of two"):
         Raster("hilbert", 6)

@@ -90,14 +90,14 @@ def test_every_broken_rule_is_reported():
             warps_along="k",
             atom=mma_sync(f16, 8),
         )
-    assert [text.split(",")[0].split(" is ")[0].split(" holds ")[0] for text in raised.value.violations] == [
-        "8 elements of the thread tile along M do not divide by 3",
-        "120 elements of the block tile along N do not divide by 32",
+    assert [text.split(",")[0].split(" is ")[0].split(" has ")[0] for text in raised.value.violations] == [
+        "8 elements of the thread tile along M are not a multiple of the 3 of the quad tile",
+        "120 elements of the block tile along N are not a multiple of the 32 of the warp tile",
         "a warp tile of 64x32",
         "the atom mma.m16n8k8.f32.f16",
         "lanes_along = 'x'",
         "warps_along = 'k'",
     ]
     assert "block 128x120, warp 64x32, thread 8x16" in str(raised.value)
-    with pytest.raises(PlanError, match="no pair of positive extents"):
+    with pytest.raises(PlanError, match="is not a pair of positive extents"):
         simt_tiled_mma((128,), (64, 32), (8, 0))  # type: ignore[arg-type]

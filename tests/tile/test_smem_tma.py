@@ -83,7 +83,7 @@ def test_boxes():
 
 
 def test_box_that_leaves_part_of_the_swizzle_is_not_described():
-    with pytest.raises(UnsupportedError, match="64 inner bytes do not fill the 128"):
+    with pytest.raises(UnsupportedError, match="the inner extent has 64 bytes, but the swizzle spans 128"):
         TmaBox("load", f16, (32, 8), "128B").smem_layout  # noqa: B018
 
 
@@ -91,13 +91,16 @@ def test_box_that_leaves_part_of_the_swizzle_is_not_described():
     ("make", "messages"),
     [
         (lambda: TmaBox("load", bf16, (128, 64), "128B"), ["256 bytes, more than the 128"]),
-        (lambda: TmaBox("load", s8, (16, 512)), ["extent 512 of mode 1; 1 to 256"]),
+        (lambda: TmaBox("load", s8, (16, 512)), ["mode 1 of the box has 512 elements; 1 to 256"]),
         (
             lambda: TmaBox("store", f16, (12, 8), "32B", 2),
-            ["24 bytes, no multiple of 16", "a store is never multicast"],
+            ["24 bytes, which is not a multiple of 16", "a store cannot be multicast"],
         ),
-        (lambda: TmaBox("move", f16, (8,) * 6, "16B", 17), ["'move'", "rank 6", "'16B'", "17 CTAs"]),
-        (lambda: TmaBox("load", f16, (8, 0)), ["extent 0 of mode 1"]),
+        (
+            lambda: TmaBox("move", f16, (8,) * 6, "16B", 17),
+            ["'move'", "the box has 6 modes", "'16B'", "17 CTAs"],
+        ),
+        (lambda: TmaBox("load", f16, (8, 0)), ["mode 1 of the box has 0 elements"]),
     ],
 )
 def test_refused_boxes(make, messages):

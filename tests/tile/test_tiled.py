@@ -293,41 +293,44 @@ def test_the_order_of_elements_is_said():
     by_values = make_tiled_copy_D(universal_copy(bf16, 32), load)
     assert retiled_wrongly(warp, by_values, "b", 5, (32, 32)) == 0
     by_rows = make_tiled_copy_S(universal_copy(bf16, 128), load)
-    with pytest.raises(LayoutError, match="runs values against the order"):
+    with pytest.raises(LayoutError, match="was made for a TiledMma with a permutation"):
         by_rows.retile(Layout(warp.partition_shape_B((32, 32))))
 
 
 REFUSED = [
     (
         lambda: TiledCopy(universal_copy(f32, 32), Layout((4, 2), (-1, 4)), (4, 2)),
-        ["reaches the element -3"],
+        ["reaches the negative index -3"],
     ),
     (
         lambda: TiledCopy(universal_copy(f32, 32), Layout((4, 2)), (Layout((2, 2), (1, 3)), 2)),
-        ["picks elements by (2,2):(1,3)"],
+        ["the mode (2,2):(1,3) of the tile"],
     ),
     (lambda: TiledMma(fma(), Layout((4, 2))), ["does not have the three modes"]),
-    (lambda: TiledMma(fma(), Layout((4, 2, 1), (1, 2, 0))), ["does not number its 8 repetitions 0 .. 7"]),
+    (
+        lambda: TiledMma(fma(), Layout((4, 2, 1), (1, 2, 0))),
+        ["does not number its 8 repetitions from 0 to 7"],
+    ),
     (
         lambda: TiledMma(fma(), Layout((4, 2, 1)), (3, None, None)),
-        ["the permutation 3 of M has 3 elements, no multiple of the 4"],
+        ["the permutation 3 of M has 3 elements, which is not a multiple of the 4"],
     ),
     (
         lambda: TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1), (1, 1, 0)), (Layout((8, 8), (1, 16)), 0, 8)),
         [
             "(2,2,1):(1,1,0)",
-            "(8,8):(1,16) of M does not take each of 0 .. 63 once",
+            "(8,8):(1,16) of M does not contain each of 0 to 63 once",
             "0 of N",
             "8 of K has 8 elements",
         ],
     ),
     (
         lambda: TiledMma(mma_sync(bf16, 16), permutation_mnk=(None, Layout((12, 2), (2, 1)), None)),
-        ["its modes do not end where these do"],
+        ["do not fit the extents (8,1,3)"],
     ),
     (
         lambda: TiledMma(wgmma(f16, 88), permutation_mnk=(None, Layout((44, 4), (4, 1)), None)),
-        ["takes the values of C in the atom apart"],
+        ["splits the values of C in the atom"],
     ),
     (
         lambda: TiledCopy(ldmatrix(f16, 4), Layout((16, 12)), (16, 8)),
@@ -337,14 +340,17 @@ REFUSED = [
         lambda: TiledCopy(universal_copy(f32, 64), Layout(32), (32,)),
         ["does not have the two modes (thread, value)"],
     ),
-    (lambda: TiledCopy(universal_copy(f32, 64), Layout((16, 2)), (32, 0)), ["no tuple of positive extents"]),
+    (
+        lambda: TiledCopy(universal_copy(f32, 64), Layout((16, 2)), (32, 0)),
+        ["is not a tuple of positive extents"],
+    ),
     (
         lambda: make_tiled_copy_tv(universal_copy(f32, 64), Layout((2, 4)), Layout((3, 2))),
         ["does not divide into blocks of 1 threads by 2 values"],
     ),
     (
         lambda: make_tiled_copy_C_atom(stmatrix(f16, 4), TiledMma(mma_sync(f16, 16))),
-        ["takes 8 values of a thread, which holds 4"],
+        ["takes 8 values of a thread, but a thread of"],
     ),
 ]
 
@@ -361,15 +367,15 @@ def test_every_broken_rule_is_reported(make, messages):
 @pytest.mark.parametrize(
     ("threads", "values", "said"),
     [
-        (Layout(4, 2), Layout(2), "thr_layout = 4:2 does not give each of the 4 threads"),
+        (Layout(4, 2), Layout(2), "thr_layout = 4:2 does not map one coordinate to each of the 4 threads"),
         (Layout((4, 8), (8, 1)), Layout((2, 2), (4, 1)), r"val_layout = \(2,2\):\(4,1\) does not"),
         (
             Layout((4, 8), (0, 1)),
             Layout((2, 2)),
-            r"thr_layout = \(4,8\):\(0,1\) does not give each of the 32",
+            r"thr_layout = \(4,8\):\(0,1\) does not map one coordinate to each of the 32",
         ),
-        (Layout((4, 8)), Layout((2, 2), (1, -2)), "does not give each of the 4 values"),
-        (make_identity_tensor((4,)).layout, Layout(2), "does not give each"),
+        (Layout((4, 8)), Layout((2, 2), (1, -2)), "does not map one coordinate to each of the 4 values"),
+        (make_identity_tensor((4,)).layout, Layout(2), "does not map one coordinate to each"),
         (Layout(4), 2, "val_layout is 2, an int; a Layout is expected"),
     ],
 )
