@@ -343,7 +343,10 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             "--operand b:roww: this is not NAME:KIND or",
         ),
         (("show", "simt_64x64", "--epilogue", "acc * s", "--operand", "s:scalar=x"), "'x' is not a number"),
-        (("show", "simt_64x64", "--epilogue", "acc", "--operand", "y:result"), "acc has no result of that name"),
+        (
+            ("show", "simt_64x64", "--epilogue", "acc", "--operand", "y:result"),
+            "acc has no result of that name",
+        ),
         (
             ("check", "simt_64x64", "--operand", "b:row"),
             "--operand b:row needs an --epilogue with that operand",

@@ -2,6 +2,9 @@
 
 The docstring of an operation states its law, a property of every result. If no layout has that property, the
 operation raises LayoutError. If CuTe's result has it, the result here has the same shape and strides.
+
+The *rules of divisibility* compute A o B from shapes and strides alone. They apply if each stride of B divides,
+or is divided by, the extents of A. Otherwise a table of the offsets decides whether a layout is A o B.
 """
 
 from __future__ import annotations
@@ -112,7 +115,10 @@ def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[i
 
 
 def from_flat(extents: list[int], strides: list[Any]) -> Layout:
-    """Return the layout of flat extents and strides: an integer shape for one of them, 1:0 for none."""
+    """Return the layout of flat lists of extents and strides.
+
+    A single mode gives an integer shape, no mode gives 1:0.
+    """
     if len(extents) == 1:
         return Layout._unchecked(extents[0], strides[0])
     if not extents:
@@ -253,7 +259,7 @@ def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
 
 
 def _compose(a: Layout, b: Layout) -> Layout:
-    """Return A o B by the rules of divisibility if they decide it, else from a table of offsets.
+    """Return A o B by the rules of divisibility if they apply, else from a table of offsets.
 
     raises   LayoutError if no layout is A o B, ZeroDivisionError if A is empty, XorArithmetic for strides over
              F2
@@ -281,7 +287,7 @@ def _compose(a: Layout, b: Layout) -> Layout:
 
 
 def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach: list[int]) -> Any:
-    """Return the shape and strides of A o s:d, or None if the rules of divisibility do not decide them.
+    """Return the shape and strides of A o s:d, or None if the rules of divisibility do not apply.
 
     extents   extents of A, coalesced
     strides   strides of A, coalesced
@@ -330,7 +336,7 @@ def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach:
 
 
 def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
-    """Return A o B from a table of its offsets, for arguments that the rules of divisibility do not decide.
+    """Return A o B from a table of its offsets, because the rules of divisibility do not apply.
 
     flat_a   A, coalesced
     raises   LayoutError if no layout gives these offsets, or if the table is too long
@@ -412,7 +418,7 @@ def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
 
 
 def _advice(flat_a: Layout) -> str:
-    """Return the advice of a composition that no layout gives."""
+    """Return the advice for the error of a composition without a result."""
     extents = ", ".join(str(s) for s in flat_a.shape)
     return f"Choose the strides of B so that each divides, or is divided by, the extents of A: {extents}."
 

@@ -42,9 +42,9 @@ def scaled(layout: Layout, path: Path) -> Layout:
 
 
 def assembled(parts: dict[Path, Layout], target: Any = None, path: Path = ()) -> Layout:
-    """Return the layout of coordinates with the given parts at its modes.
+    """Return the layout of coordinates that combines one layout for each mode.
 
-    parts    layout for each path
+    parts    path of a mode -> layout that moves along that mode
     target   shape of the coordinates: a mode without a part returns its own coordinate. None: such a mode is
              1:0
     path     path of the mode to assemble, () for the whole layout

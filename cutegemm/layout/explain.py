@@ -176,7 +176,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """Return the step for modes that the rules of divisibility do not decide: a table of offsets."""
+    """Return the step that lists offsets, if the rules of divisibility do not apply to s:d of B."""
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))
@@ -264,10 +264,10 @@ def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
 def _regrouped(
     name: str, base: Callable[[Layout, Any], tuple[str, list[str]]], how: str
 ) -> Callable[[Layout, Any], tuple[str, list[str]]]:
-    """Return the function for the steps of an operation that groups the modes of another one differently.
+    """Return a function that lists the steps of an operation whose result regroups the modes of another result.
 
     name   name of the operation
-    base   title and steps of the other operation
+    base   function that returns title and steps of the other operation
     how    the last step: how the modes are grouped
     """
 
@@ -331,7 +331,10 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
 def _mode_by_mode(
     operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]
 ) -> list[str]:
-    """Return the steps for a layout of offsets, or for each mode of the coordinate of a layout of coordinates."""
+    """Return the steps of an inverse, mode by mode of the coordinate if the layout returns coordinates.
+
+    steps_of   function from modes that are sorted by stride to the steps for them
+    """
     by_path = inverses.modes_by_path(operation, layout)
     if () in by_path:
         return steps_of(by_path[()])

@@ -364,7 +364,7 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
 
 
 def coalesce(layout: Layout) -> Layout:
-    """Return the layout with the fewest modes that gives the same offset for each index."""
+    """Return the layout with the fewest modes and strides over F2 that gives the same offset for each index."""
     return from_f2(to_f2(layout), plain=False)
 
 
@@ -393,7 +393,7 @@ def composition(a: Layout, b: Layout) -> Layout:
 
 
 def _through(a: Layout, b: Layout) -> Layout:
-    """Return A o B for an A with integer strides that may not be linear: the offsets decide.
+    """Return A o B for an A with integer strides that may not be linear, from its offsets.
 
     raises   LayoutError if A o B is not linear, with an index that shows it
     """
@@ -448,7 +448,7 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """Return the first part that two right inverses have in common, as far as it is linear."""
+    """Return the layout of the leading columns that two right inverses share, as far as they are linear."""
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
         if a != b:

@@ -26,7 +26,7 @@ class Hook:
         self._function: Callable[..., Any] | None = None
 
     def register(self, function: Callable[..., Any]) -> None:
-        """Set the function that calls of this hook run."""
+        """Set the function that this hook calls."""
         self._function = function
 
     def __call__(self, *arguments: Any) -> Any:
@@ -40,7 +40,7 @@ class Hook:
 
 
 class Shown:
-    """Base class of objects that a notebook displays as a drawing or as a text with more than `str` has."""
+    """Base class of objects that a notebook displays as a drawing or as formatted text."""
 
     __slots__ = ()
 

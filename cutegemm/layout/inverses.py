@@ -55,7 +55,7 @@ def rest_of(tile: Layout, target: IntTuple) -> Layout:
 
 
 def copies_of(block: Layout, count: int) -> Layout:
-    """Return the complement of a block with at least `count` starting offsets, for the copies of the block."""
+    """Return the complement of a block, extended to at least `count` starting offsets for copies of the block."""
     total = block.size() * count
     if not block.is_integral or total == 0:
         return _complement(block, total, padded=True)
@@ -70,7 +70,8 @@ def copies_of(block: Layout, count: int) -> Layout:
 def _complement(layout: Layout, target: IntTuple, padded: bool) -> Layout:
     """Return the complement of a layout in a space of the given shape.
 
-    padded   whether a padded layout is accepted
+    target   shape of the space
+    padded   False to refuse a padded layout; see `complement`
     """
     total = product(target)
     if total < 0:
@@ -263,7 +264,7 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
 
 
 def nullspace(layout: Layout) -> Layout:
-    """Return the layout N of the indices that only modes of stride 0 reach, so that L is 0 there.
+    """Return the layout N of the indices along the modes of stride 0. L has the offset 0 at these indices.
 
     Law: L(N(i)) == 0 for every i < size(N), and the N(i) are distinct.
 

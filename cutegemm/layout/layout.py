@@ -158,10 +158,10 @@ class Layout(hooks.Shown):
         raise LayoutError(f"{self} of rank {len(self)} has no mode {shown(mode)}. Use 0 to {len(self) - 1}.")
 
     def __call__(self, *coord: Any) -> Any:
-        """Return the offset of a coordinate, or a layout if the coordinate contains None.
+        """Return the offset of a coordinate, or the layout of the modes that have the entry None.
 
-        coord     one coordinate, or its modes as separate arguments
-        returns   the offset; with None, the layout of the modes at None, without the offset of the others
+        coord     one coordinate, or its modes as separate arguments; None stands for all coordinates of a mode
+        returns   offset; or Layout, which does not include the offset of the other modes
         """
         c = coord[0] if len(coord) == 1 else coord
         offset = _plain_offset(c, self)
@@ -525,8 +525,9 @@ def _check_coordinates(
 ) -> None:
     """Check that a layout with basis vectors returns only coordinates, and that no mode lies within another.
 
-    raises   LayoutError for an integer stride other than 0, or if one basis vector lies within the mode of
-             another
+    E(0) and E((0, 1)) are an example of a mode within another.
+
+    raises   LayoutError for an integer stride other than 0, or for a mode within another
     """
     paths = set()
     for s, d in zip(extents, strides, strict=True):

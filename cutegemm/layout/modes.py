@@ -314,7 +314,11 @@ def prepend(value: T, elem: Any, up_to_rank: int | None = None) -> T:
 
 
 def _extend(operation: str, value: Any, elem: Any, up_to_rank: int | None, at_end: bool) -> Any:
-    """Return `value` with copies of the mode `elem` at one end; see `append`. `operation` is for messages."""
+    """Return `value` with copies of the mode `elem` at one end; see `append`.
+
+    operation   append or prepend, for messages
+    at_end      True for append, False for prepend
+    """
     call = f"{operation}(value, elem, up_to_rank)"
     if isinstance(value, _AROUND_A_LAYOUT):
         return on_layout(call, lambda layout: _extend(operation, layout, elem, up_to_rank, at_end), value)

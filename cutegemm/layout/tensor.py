@@ -155,7 +155,7 @@ class Tensor(hooks.Shown):
             ) from error
 
     def _assign(self, coord: Any, value: Any) -> None:
-        """Assign a value as `__setitem__` does, with the errors of numpy."""
+        """Assign a value as `__setitem__` does; errors of numpy pass through."""
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value

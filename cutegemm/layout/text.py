@@ -72,7 +72,7 @@ class _Reader:
         return self.position
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError: something else was expected at the position."""
+        """Raise LayoutError: `expected` is missing at the position."""
         at = self.here()
         character = "the end of the text" if at == len(self.text) else repr(self.text[at])
         self.refuse(f"{expected} is expected at {character}.", at)
@@ -140,7 +140,7 @@ class _Reader:
         return self.layout("a swizzle or a layout")
 
     def layout(self, expected: str) -> Layout:
-        """Read a shape with optional strides; `expected` describes what a missing one should have been."""
+        """Read a shape with optional strides. `expected` describes the text for the error if it is missing."""
         is_repr = self.accept("Layout(")
         self.in_repr = self.in_repr or is_repr
         start = self.here()

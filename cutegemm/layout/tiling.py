@@ -63,13 +63,13 @@ def _explained(operation: F) -> F:
 
 @_explained
 def logical_divide(target: Target, tiler: Tiler) -> Target:
-    """Return a layout divided into (tile, rest), or each of its modes divided by the entry of a tuple.
+    """Divide a layout into (tile, rest), or each of its modes by the corresponding entry of a tuple.
 
     Law: for a layout T as the tiler, R(t, r) == L(T(t) + C(r)), where C is the complement of T in the size of
     L. Modes after the tuple, and modes with the entry None, stay as they are.
 
     target    L: layout, composed layout or tensor
-    tiler     T, or a tuple of tilers; see the module
+    tiler     T: a layout, an integer n (for n:1), None, or a tuple of tilers, one for each mode
     returns   a value of the kind of `target`
     raises    LayoutError if T has no complement or is padded (its copies would skip elements), or if the tile
               does not fit the modes of L
@@ -104,7 +104,7 @@ def _divided(layout: Layout, tile: Layout) -> Layout:
 
 
 def _as_layout(tiler: Tiler) -> Layout:
-    """Return a tiler that is not a tuple as a layout.
+    """Convert a tiler that is not a tuple to a layout.
 
     raises   LayoutError for a tiler of another kind, or a size that is not positive
     """
@@ -435,7 +435,7 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
 
 
 def _require_tensor(call: str, target: Any) -> None:
-    """Check that `target` is a Tensor; raise LayoutError, which begins with `call`, otherwise."""
+    """Raise LayoutError if `target` is not a Tensor; the message begins with `call`."""
     if not isinstance(target, Tensor):
         raise wrong_kind(
             f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout."

@@ -35,7 +35,7 @@ _GPC_SMS = 18  # multiprocessors of a complete GPC of Hopper
 
 @dataclass(frozen=True)
 class Measured:
-    """Rates that kernels reach on a device, for quantities that a data sheet does not give or that no kernel reaches.
+    """Measured rates of a device, for quantities without a data-sheet value or with one that no kernel reaches.
 
     ffma_tflops           f32 rate of a loop of FFMA on registers, in TFLOP/s
     wgmma_tflops          rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s

@@ -60,7 +60,7 @@ class ParsedEpilogue:
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """Return the operands to build a plan for: the first tile of the epilogue, if it has one, is C."""
+        """Return the operands of the GEMM with the first tile of the epilogue as C, if the epilogue reads a tile."""
         if not self.reads_tiles:
             return operands
         return replace(operands, c=self._matrix(operands, self.epilogue.tiles[0]))
@@ -197,7 +197,7 @@ def _number(option: str, kind: str) -> float:
     """Return the value of a scalar operand.
 
     option   the whole option, for messages
-    kind     its part scalar or scalar=VALUE
+    kind     the part of the option after the name: "scalar" or "scalar=VALUE"
     raises   PlanError for a value that is not a number of float32
     """
     _, _, value = kind.partition("=")

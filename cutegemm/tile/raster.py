@@ -169,7 +169,7 @@ class Raster(hooks.Shown):
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
 
     def divisors(self, grid_m: Any, grid_n: Any) -> tuple[Any, ...]:
-        """Return the divisors of `tile` that depend only on the grid.
+        """Return the divisors that `tile` uses. They depend only on the grid, so they can be computed once.
 
         returns   tuple: the number of tiles of a batch, then the divisors of the kind
 

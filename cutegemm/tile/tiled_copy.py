@@ -99,17 +99,17 @@ class TiledCopy(hooks.Shown):
 
     @cached_property
     def tv_in_tile(self) -> Layout:
-        """`layout_tv` as a function to colexicographic indices of the tile, also if its modes are layouts."""
+        """Layout of the side in registers: (thread, value) -> colexicographic index in the tile."""
         return composition(Layout(self._tile_shape), self.layout_tv)
 
     @cached_property
     def _src_to_tile(self) -> Layout:
-        """(thread, (value of an atom, atom)) -> index in the tile that the thread reads."""
+        """Layout of the elements that threads read: (thread, (value of an atom, atom)) -> index in the tile."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_src_tv)
 
     @cached_property
     def _dst_to_tile(self) -> Layout:
-        """(thread, (value of an atom, atom)) -> index in the tile that the thread writes."""
+        """Layout of the elements that threads write: (thread, (value of an atom, atom)) -> index in the tile."""
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
@@ -220,9 +220,9 @@ class TiledCopy(hooks.Shown):
         return concatenate([in_order, *[tiles[1][m] for m in range(1, len(tiles[1]))]])
 
     def _by_element(self, values: int) -> tuple[Any, Layout]:
-        """Return the groups of `values` values that a thread has along each mode of the tile.
+        """Return how groups of `values` values of a thread are arranged along the modes of the tile.
 
-        returns   (number of groups along each mode, layout from a group to its coordinate (m, n))
+        returns   (number of groups along each mode, layout from the index of a group to its coordinate (m, n))
         """
         index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
         groups = recast_layout(self.threads * values, 1, index_of)  # (m, n) -> group
@@ -275,7 +275,7 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
-        """Return the view of a thread, from the function that groups the target by thread."""
+        """Return the elements of the thread; `tidfrg` is the function that groups the target by thread."""
         split = tidfrg(as_tensor(target))
         part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
         return part
@@ -361,10 +361,10 @@ def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -
 
 
 def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
-    """Return the copy of the first values of C in a TiledMma: one atom for each thread.
+    """Return the copy of a part of C: for every thread of a TiledMma, the first values that fill one copy atom.
 
-    The tile consists of layouts: the rows and the columns of these values. An epilogue that stores epilogue
-    tiles derives its copies from it.
+    The tile of the copy consists of layouts, which select the rows and the columns of these values. An epilogue
+    derives the copies of its epilogue tiles from this copy.
 
     atom        the instruction of the copy
     tiled_mma   TiledMma
