@@ -7,7 +7,7 @@ a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -162,6 +162,8 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[st
     if pick([True, False]):
         shape = (*lead, m, columns)
         of_d = _place(pick, d, shape)
+        if gate and d.itemsize == 1:
+            of_d = replace(of_d, by_columns=False)
         aux = [
             _place(pick, pick(FLOATS), shape) if "_" not in each.split("(")[0] else None
             for each in results[1:]
@@ -252,12 +254,8 @@ def hold(call: Call, device: str, seed: int) -> None:
     operands = {name: made(place) for name, place in call.operands.items()}
     memories = [None if place is None else place.memory(device) for place in call.outs or ()]
     before = [None if memory is None else memory.clone() for memory in memories]
-    outs = tuple(
-        [
-            None if memory is None else _view(place, memory)
-            for place, memory in zip(call.outs or (), memories, strict=True)
-        ]
-    )
+    pairs = list(zip(call.outs or (), memories, strict=True))
+    outs = tuple([None if memory is None else _view(place, memory) for place, memory in pairs])
     _poison_free_memory(device)
     found = call.run(a, b, operands, outs if call.outs is not None else None)
     wide = {name: x if isinstance(x, float) else x.double() for name, x in operands.items()}
@@ -267,7 +265,7 @@ def hold(call: Call, device: str, seed: int) -> None:
     for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
         others = [each[number] for each in around]
         hold_values(got, want, others, of_double)
-    for place, memory, old in zip(call.outs or (), memories, before, strict=True):
+    for (place, memory), old in zip(pairs, before, strict=True):
         if memory is not None:
             _view(place, memory).copy_(_view(place, old))
             assert torch.equal(memory.view(torch.uint8), old.view(torch.uint8)), "written around a result"

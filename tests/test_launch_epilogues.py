@@ -6,19 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cutegemm import gemm  # noqa: E402
 from cutegemm.build import sm90_plan  # noqa: E402
-from cutegemm.epilogue import row_sum  # noqa: E402
+from cutegemm.epilogue import row_sum, swiglu  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.plan.epilogue import parse_epilogue  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 from tests.random_epilogues import Place, random_call  # noqa: E402
 
-BF16, F32 = torch.bfloat16, torch.float32
+BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
 
 
 @pytest.fixture
@@ -42,7 +42,13 @@ def launch(call):
     return found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# A choice takes a tenth of a second: examples are not made smaller, which would take minutes.
+@settings(
+    max_examples=80,
+    deadline=None,
+    phases=(Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_a_kernel_takes_what_it_is_passed(launched, data):
     """Types, ranks, strides, alignment and extents; `Noted` asserts that they are those of the signature."""
@@ -128,6 +134,10 @@ def test_strides_of_extents_of_one(launched):
         (lambda: rows(torch.empty(64, dtype=BF16)), r"out\[1\], for .*, is of bfloat16; float32 is expected"),
         (lambda: gemm(A, B, epilogue=lambda acc: acc, out=(None, None)), "out is 2 tensors; the epilogue returns 1"),
         (lambda: gemm(A, B, epilogue=lambda acc, r: acc + r, r=normal(64, 192)[:, ::2]), r"Pass r.contiguous\(\)"),
+        (
+            lambda: gemm(A.to(E4M3), B.to(E4M3), epilogue=lambda acc: swiglu(acc), out=normal(48, 64, dtype=E4M3).t()),
+            "out is column-major; a gated epilogue stores float8 by rows alone",
+        ),
         (lambda: gemm(A.short(), B.short(), epilogue=lambda acc: acc), "a and b are of int16; float16, bfloat16"),
     ],
 )  # fmt: skip
@@ -143,6 +153,12 @@ def two(out):
 
 def rows(out):
     return gemm(A, B, epilogue=lambda acc: (acc, row_sum(acc)), out=(None, out))
+
+
+def test_one_column_of_gated_bytes(launched):
+    """Its elements lie side by side both along the row and along the column: it is stored as rows of one."""
+    d = gemm(A.to(E4M3), B[:, :2].to(E4M3), epilogue=lambda acc: swiglu(acc), out_dtype=E4M3)
+    assert (tuple(d.shape), launched[-1].plan.operands.d.major) == ((64, 1), "n")
 
 
 def test_a_plan_that_ends_otherwise(launched):

@@ -173,11 +173,17 @@ def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
     return found
 
 
-def wanted_mode(plan: GemmPlan | str | None, name: str, tensor: Any) -> int | None:
-    """Which mode of a matrix a plan that the caller made has contiguous; of bytes it is K for any plan."""
-    if not isinstance(plan, GemmPlan):
-        return MODES[name].index("k") if name in ("a", "b") and tensor.element_size() == 1 else None
-    return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
+def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gated: str) -> int | None:
+    """Return the mode of a matrix that a plan has contiguous, 0 or 1, if its elements are to lie so; else None.
+
+    A plan that the caller made has its own. For any plan factors of one byte are K-major, and results of one byte of a
+    gated epilogue are row-major.
+    """
+    if isinstance(plan, GemmPlan):
+        return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
+    if element_bytes > 1 or (name == "out" and not gated) or name == "c":
+        return None
+    return MODES[name].index("n" if name == "out" else "k")
 
 
 def check_plan(

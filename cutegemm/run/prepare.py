@@ -126,14 +126,18 @@ def prepare(
         dtype = given["c"].dtype
     dtype = dtype or torch_ops.RESULTS[a.dtype][0]
     views = {
-        name: View.of(name, tensor, batched, wanted_mode(plan, name, tensor))
+        name: View.of(name, tensor, batched, wanted_mode(plan, name, tensor.element_size(), gated))
         for name, tensor in given.items()
     }
     copies = [name for name, view in views.items() if view.major is None]
     if copies:
         return copies
     if out is None:
-        views["out"] = View.fresh(result, torch_ops.DTYPES[dtype].bits // 8, batched)
+        wanted = wanted_mode(plan, "out", dtype.itemsize, gated)
+        views["out"] = View.fresh(result, dtype.itemsize, batched, wanted)
+    if plan is None and gated and dtype.itemsize == 1 and views["out"].major == 0:
+        rule = "out is column-major; a gated epilogue stores float8 by rows alone. Pass a row-major out."
+        raise refused(a, b, [rule])
     views.setdefault("c", views["out"])
     ordered = tuple([views[name] for name in ("a", "b", "c", "out")])
     if 0 in result:

@@ -88,13 +88,13 @@ class View:
         return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched, wanted)
 
     @staticmethod
-    def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool) -> View:
-        """A row-major tensor that torch is yet to allocate, and will align."""
+    def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
+        """Return the view of a row-major tensor that torch is yet to allocate, and will align."""
         strides, running = [], 1
         for extent in reversed(shape):
             strides.append(running)
             running *= max(1, extent)
-        return View(shape, tuple(reversed(strides)), element_bytes, 0, batched)
+        return View(shape, tuple(reversed(strides)), element_bytes, 0, batched, wanted)
 
 
 def share_memory(first: View, start: int, second: View, other_start: int) -> bool:
