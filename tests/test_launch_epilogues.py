@@ -171,3 +171,30 @@ def test_a_plan_that_ends_otherwise(launched):
         gemm(A, B, plan=ended)
     gemm(A, B, plan=ended, epilogue=lambda acc, s: acc * s, s=2.0)
     assert str(launched[-1].plan.epilogue) == "acc * s"
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1, 0), (2.0, 0.0), (1.0, 0.5)])
+def test_operands_named_alpha_and_beta(launched, alpha, beta):
+    """They are passed like any other: also 1 and 0, which they are beside no epilogue."""
+    gemm(A, B, alpha=alpha, beta=beta, epilogue=lambda acc, alpha, beta: alpha * acc + beta)
+    passed = launched[-1].passed()
+    assert (passed["alpha"], passed["beta"]) == (alpha, beta)
+    by_column = normal(96, dtype=F32)
+    gemm(A, B, alpha=by_column, epilogue=lambda acc, alpha: alpha * acc)
+    assert launched[-1].passed()["alpha"] is by_column
+
+
+def test_an_epilogue_with_a_default_of_its_own(launched):
+    """An operand that is not passed has the function's default, not gemm's."""
+
+    def scaled(acc, alpha=0.5):
+        return alpha * acc
+
+    gemm(A, B, epilogue=scaled)
+    assert str(launched[-1].plan.epilogue) == "0.5 * acc"
+    gemm(A, B, alpha=1.0, epilogue=scaled)
+    assert launched[-1].passed()["alpha"] == 1.0
+    with pytest.raises(PlanError, match="it takes 'alpha', which is not passed"):
+        gemm(A, B, epilogue=lambda acc, alpha: alpha * acc)
+    with pytest.raises(PlanError, match="'alpha' is passed, but it takes no operand of this name"):
+        gemm(A, B, alpha=1.0, epilogue=lambda acc: acc)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 _MOST_SIGNATURES = 4096
-BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # of `gemm`, with their defaults: an epilogue may take them
+BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # numbers of `gemm` without an epilogue, if they are not passed
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,11 @@ def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
     return found
 
 
+def without_epilogue(operands: Mapping[str, Any]) -> str:
+    """Say that operands are passed, and no epilogue."""
+    return f"{', '.join(operands)} given without an epilogue that takes them. Pass epilogue=."
+
+
 def wrong_numbers(given: Mapping[str, Any]) -> list[str]:
     """Return the rules that alpha and beta break: a real number is expected, or a tensor of one.
 

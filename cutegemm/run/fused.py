@@ -36,12 +36,13 @@ from cutegemm.plan.epilogue.expression import expression_of
 from cutegemm.plan.epilogue.symbols import result_name
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
-from cutegemm.run.calls import BLAS_SCALARS, Calls, How, shapes_of
+from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.checks import (
     check_out,
     extents_of,
     refused,
     without_addresses,
+    without_epilogue,
     wrong_devices,
     wrong_dtypes,
     wrong_extents,
@@ -229,8 +230,8 @@ def fused(
     a: Any,
     b: Any,
     c: Any,
-    alpha: float,
-    beta: float,
+    alpha: float | None,
+    beta: float | None,
     out: Any,
     plan: GemmPlan | str | None,
     accumulate: str,
@@ -243,14 +244,14 @@ def fused(
 ) -> Any:
     """`gemm` with an epilogue and its operands.
 
-    operands   by name; alpha, beta and c become some where they are given
+    operands   by name; c, alpha and beta are added to them if they are passed
     """
     if c is not None:
         operands["c"] = c
-    if alpha != 1 or beta != 0:
-        operands |= {
-            name: value for name, value in (("alpha", alpha), ("beta", beta)) if value != BLAS_SCALARS[name]
-        }
+    if alpha is not None:
+        operands["alpha"] = alpha
+    if beta is not None:
+        operands["beta"] = beta
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
     values = tuple(operands.values())
     state: Any = state_of(epilogue)
@@ -272,7 +273,7 @@ def fused(
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         if getattr(a, "is_meta", False):  # shapes alone
-            return through_torch(arguments(a, b, None, 1.0, 0.0, out, out_dtype, how, epilogue, operands))
+            return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
         call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
         if key is not None:
             _calls.keep(key, call)
@@ -419,7 +420,7 @@ def _checked_epilogue(
     factors = {"a": tensors["a"], "b": tensors["b"]}
     wrong = without_addresses(tensors) or [*wrong_dtypes(factors, torch_ops), *wrong_extents(factors)]
     if not wrong and function is None:
-        wrong = [f"{', '.join(given)} given without an epilogue that takes them. Pass epilogue=."]
+        wrong = [without_epilogue(given)]
     if wrong:
         raise refused(a, b, wrong)
     assert function is not None

@@ -123,8 +123,8 @@ def gemm(
     b: Any,
     *,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: float | None = None,
+    beta: float | None = None,
     out: Any = None,
     plan: GemmPlan | str | None = None,
     accumulate: str = "fast",
@@ -143,7 +143,8 @@ def gemm(
              the last two is 1, a copy is made, and a `CopyWarning` says so
     c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; needed if
              beta is not 0
-    alpha, beta   numbers. As in BLAS, what is multiplied by 0 is not read: NaN in a, b or c does not count then
+    alpha, beta   numbers, 1 and 0 if they are not passed. As in BLAS, what is multiplied by 0 is not read: NaN in a, b
+             or c does not count then. With an epilogue, c, alpha and beta are its operands of these names
     out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
              int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32 is
              exact. What is past the largest float8 becomes that. It may be c; it must not overlap a or b
@@ -187,6 +188,10 @@ def gemm(
             a, b, c, alpha, beta, out, plan, accumulate, allow_tf32, out_dtype, varying_rows, tune, epilogue,
             operands,
         )  # fmt: skip
+    if alpha is None:
+        alpha = 1.0
+    if beta is None:
+        beta = 0.0
     try:
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),

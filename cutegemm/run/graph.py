@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.layout.hooks import Hook
+from cutegemm.run.calls import BLAS_SCALARS
 
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
@@ -111,6 +112,8 @@ def arguments(
     epilogue: Any = None,
     operands: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The arguments of `gemm` by name, as `through_torch` takes them."""
+    """Return the arguments of `gemm` by name, as `through_torch` takes them."""
     given = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
+    if epilogue is None:
+        given |= {name: value for name, value in BLAS_SCALARS.items() if given[name] is None}
     return {**given, "how": how, "epilogue": epilogue, "operands": operands or {}}

@@ -11,6 +11,7 @@ from cutegemm.run import torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import (
     refused,
+    without_epilogue,
     wrong_choices,
     wrong_devices,
     wrong_dtypes,
@@ -71,7 +72,9 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
 
 def wrong_values(given: Mapping[str, Any]) -> list[str]:
     """Return the rules that values break: numbers, a c that is not passed, derivatives of what is written to `out`."""
-    found = wrong_numbers({name: given[name] for name in BLAS_SCALARS})
+    found = wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
+    if given["epilogue"] is None and given["operands"]:
+        found.append(without_epilogue(given["operands"]))
     if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
         found.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
     tensors = {name: given[name] for name in ("a", "b", "c")}
@@ -84,7 +87,7 @@ def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], 
     if given["epilogue"] is not None:
         passed = dict(given["operands"])
         passed |= {} if given["c"] is None else {"c": given["c"]}
-        passed |= {name: given[name] for name, default in BLAS_SCALARS.items() if given[name] != default}
+        passed |= {name: given[name] for name in BLAS_SCALARS if given[name] is not None}
         tensors = {name: x for name, x in passed.items() if isinstance(x, torch.Tensor)}
         numbers = {name: x for name, x in passed.items() if name not in tensors}
         text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))

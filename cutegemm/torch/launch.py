@@ -24,7 +24,6 @@ from cutegemm.torch.text import Formula, formula, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
-# Their operands have other names than arguments of `gemm`, of which an epilogue is given only what is no default.
 SCALED = "lambda acc, factor: factor * acc"
 LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
 

@@ -295,6 +295,26 @@ def test_gemm_under_autocast(on_cpu, is_compiled):
                 close([gemm(a, b, out=out)], [in_full], 1e-6)
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_operands_with_the_names_of_gemm(on_cpu, is_compiled):
+    """c, alpha and beta are operands of the epilogue, also where they are 1 and 0."""
+    torch._dynamo.reset()
+
+    def call(a, b, c):
+        return cutegemm.gemm(
+            a, b, c=c, alpha=1.0, beta=0, epilogue=lambda acc, c, beta, alpha: alpha * acc * c + beta
+        )
+
+    if is_compiled:
+        call = torch.compile(call, fullgraph=True, backend="aot_eager")
+    given = normal(5, 8, grad=True), normal(8, 6, seed=1, grad=True), normal(5, 6, seed=2, grad=True)
+    wanted = given[0] @ given[1] * given[2]
+    found = call(*given)
+    close([found, *gradients([found], given)], [wanted, *gradients([wanted], given)])
+    with pytest.raises(UnsupportedError, match=r"bias given without an epilogue that takes them. Pass epilogue=\."):
+        cutegemm.gemm(*given[:2], bias=given[2])
+
+
 def test_several_results_and_out(on_cpu):
     """Which the direct way alone serves."""
     a, b, out = A.detach(), W.detach().t(), torch.empty(5, 6, dtype=A.dtype)
