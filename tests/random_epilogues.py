@@ -169,6 +169,8 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[st
             for each in results[1:]
         ]
         outs = (of_d, *[pick([None, each]) for each in aux])
+    elif len(results) > 1 and pick([True, False]):
+        options["out_dtype"] = [d, None if "_" in results[1].split("(")[0] else pick([None, *FLOATS])]
     elif d != RESULTS[dtype][0]:
         options["out_dtype"] = d
     a, b = _place(pick, dtype, (*lead, m, k), True), _place(pick, b_dtype, (*lead, k, n), True)

@@ -15,6 +15,7 @@ from cutegemm.epilogue import row_sum, swiglu  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.plan.epilogue import parse_epilogue  # noqa: E402
+from cutegemm.run.gemm import plan_of  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 from tests.random_epilogues import Place, random_call  # noqa: E402
 
@@ -171,6 +172,83 @@ def test_a_plan_that_ends_otherwise(launched):
         gemm(A, B, plan=ended)
     gemm(A, B, plan=ended, epilogue=lambda acc, s: acc * s, s=2.0)
     assert str(launched[-1].plan.epilogue) == "acc * s"
+
+
+RESULTS = [
+    # out_dtype, the types of two results and of a sum of rows
+    (None, (BF16, BF16, F32)),
+    (F32, (F32, F32, F32)),
+    ((BF16, F32, None), (BF16, F32, F32)),
+    ([F32, E4M3, F32], (F32, E4M3, F32)),
+    ((None, torch.float64, None), (BF16, torch.float64, F32)),
+    ((E4M3, None, None), (E4M3, E4M3, F32)),
+]
+
+
+@pytest.mark.parametrize(("asked", "dtypes"), RESULTS, ids=[str(asked) for asked, _ in RESULTS])
+def test_types_of_results(launched, asked, dtypes):
+    """One type for D and for auxiliary results, or one for each result; a sum of rows has that of the sums."""
+
+    def epilogue(acc):
+        return acc, acc * 2, row_sum(acc)
+
+    for _ in range(2):
+        found = gemm(A, B, epilogue=epilogue, out_dtype=asked)
+        assert tuple(result.dtype for result in found) == dtypes
+    assert [len(kernel.calls) for kernel in launched] == [2]
+    given = (None, torch.empty(64, 96, dtype=torch.float16), None)
+    d, aux, rows = gemm(A, B, epilogue=epilogue, out=given, out_dtype=asked and F32)
+    assert (d.dtype, aux is given[1], rows.dtype) == (F32 if asked else BF16, True, F32)
+
+
+def test_the_type_of_one_result(launched):
+    """A sequence of one is as good, with an epilogue and without."""
+    for kind in ((F32,), [F32]):
+        assert gemm(A, B, out_dtype=kind).dtype == F32
+        assert gemm(A, B, epilogue=lambda acc: acc + 1, out_dtype=kind).dtype == F32
+        assert plan_of(A, B, out_dtype=kind).operands.d.dtype.name == "f32"
+
+
+TYPES_REFUSED = [
+    (
+        (BF16, F32),
+        r"out_dtype has 2 types; the number of results is 3. Pass one for each, or None in its place",
+    ),
+    ((), "out_dtype has 0 types; the number of results is 3"),
+    (
+        (torch.int32, F32, None),
+        r"out_dtype\[0\] = int32; bfloat16 or float32 or float16 or .* is expected\.$",
+    ),
+    ((BF16, torch.int8, None), r"out_dtype\[1\] = int8; float16 or bfloat16 or .* is expected\.$"),
+    ((BF16, "float32", None), r"out_dtype\[1\] = float32; "),
+    ((BF16, F32, BF16), r"out_dtype\[2\] = bfloat16; float32 is expected for row_sum\(acc\)"),
+    (
+        ("x", 3, BF16),
+        "(?s)3 rules are broken.*out_dtype.0. = x; .*out_dtype.1. = 3; .*out_dtype.2. = bfloat16",
+    ),
+    ("float32", "out_dtype = float32; "),
+]
+
+
+@pytest.mark.parametrize(("asked", "words"), TYPES_REFUSED, ids=[str(asked) for asked, _ in TYPES_REFUSED])
+def test_types_that_are_refused(launched, asked, words):
+    with pytest.raises(UnsupportedError, match=words):
+        gemm(A, B, epilogue=lambda acc: (acc, acc * 2, row_sum(acc)), out_dtype=asked)
+    assert launched == []
+
+
+def test_types_beside_given_tensors(launched):
+    out = torch.empty(64, 96, dtype=torch.float16)
+    for outs, asked, words in (
+        ((out, None), F32, r"out\[0\] is of float16, but out_dtype = float32. Leave one of them out"),
+        ((None, out), (None, F32), r"out\[1\] is of float16, but out_dtype\[1\] = float32"),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            gemm(A, B, epilogue=lambda acc: (acc, acc * 2), out=outs, out_dtype=asked)
+    with pytest.raises(UnsupportedError, match="out_dtype has 2 types; the number of results is 1"):
+        gemm(A, B, out_dtype=(BF16, F32))
+    with pytest.raises(UnsupportedError, match="out_dtype has 2 types; the number of results is 1"):
+        gemm(A, B, out_dtype=[BF16, F32])
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1, 0), (2.0, 0.0), (1.0, 0.5)])

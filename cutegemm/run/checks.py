@@ -49,7 +49,8 @@ def wrong_choices(how: How) -> list[str]:
     return found
 
 
-def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -> list[str]:
+def wrong_dtypes(given: dict[str, Any], torch_ops: Any) -> list[str]:
+    """Return the rules that the types of a, b, c and out break."""
     kinds = {name: _name(tensor.dtype) for name, tensor in given.items()}
     served = ", ".join(_name(t) for t in torch_ops.RESULTS)
     strange = [name for name in ("a", "b") if given[name].dtype not in torch_ops.RESULTS]
@@ -63,13 +64,47 @@ def wrong_dtypes(given: dict[str, Any], torch_ops: Any, out_dtype: Any = None) -
     for name in ("c", "out"):
         if name in given and allowed and kinds[name] not in allowed:
             found.append(f"{name} is of {kinds[name]}; {' or '.join(allowed)} is expected.")
-    if out_dtype is not None and out_dtype not in torch_ops.RESULTS.get(given["a"].dtype, (out_dtype,)):
-        found.append(f"out_dtype = {_name(out_dtype)}; {' or '.join(allowed)} is expected.")
-    if out_dtype is not None and "out" in given and given["out"].dtype != out_dtype:
-        found.append(f"out is of {kinds['out']}, but out_dtype = {_name(out_dtype)}. Leave one of them out.")
     of_bytes = given["a"].dtype.is_floating_point and given["a"].element_size() == 1  # C is then read apart
     if "c" in given and "out" in given and kinds["c"] != kinds["out"] and not of_bytes:
         found.append(f"c is of {kinds['c']}, out of {kinds['out']}; they must be of one type.")
+    return found
+
+
+def wrong_out_dtype(
+    dtype: Any,
+    out_dtype: Any,
+    torch_ops: Any,
+    results: Sequence[Any] = (None,),
+    outs: Sequence[Any] = (None,),
+) -> list[str]:
+    """Return the rules that the types break which a caller asks for.
+
+    dtype      of a
+    out_dtype  a type, or None; or a sequence with one for each result
+    results    for each result its reduction, or None
+    outs       for each result the caller's tensor, or None
+    """
+    several = isinstance(out_dtype, (tuple, list))
+    asked = list(out_dtype) if several else [out_dtype]
+    if several and len(asked) != len(results):
+        return [
+            f"out_dtype has {len(asked)} types; the number of results is {len(results)}. Pass one for each, or None "
+            "in its place."
+        ]
+    found = []
+    for place, kind in enumerate(asked):
+        if kind is None:
+            continue
+        name, reduction, out = f"out_dtype[{place}]" if several else "out_dtype", results[place], outs[place]
+        allowed = torch_ops.FLOATS if place else torch_ops.RESULTS.get(dtype, (kind,))
+        if reduction is not None:
+            allowed = (torch_ops.reduced_dtype(dtype),)
+        if kind not in allowed:
+            of = "" if reduction is None else f" for {reduction}"
+            found.append(f"{name} = {_name(kind)}; {' or '.join(map(_name, allowed))} is expected{of}.")
+        elif out is not None and out.dtype != kind:
+            at = "out" if len(results) == 1 else f"out[{place}]"
+            found.append(f"{at} is of {_name(out.dtype)}, but {name} = {_name(kind)}. Leave one of them out.")
     return found
 
 

@@ -47,6 +47,7 @@ from cutegemm.run.checks import (
     wrong_dtypes,
     wrong_extents,
     wrong_memory,
+    wrong_out_dtype,
 )
 from cutegemm.run.graph import arguments, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
@@ -252,6 +253,8 @@ def fused(
         operands["alpha"] = alpha
     if beta is not None:
         operands["beta"] = beta
+    if out_dtype.__class__ is list:
+        out_dtype = tuple(out_dtype)
     outs = out if out is None or isinstance(out, tuple | list) else (out,)
     values = tuple(operands.values())
     state: Any = state_of(epilogue)
@@ -581,25 +584,31 @@ def _results_of(
 
     shape    of D
     passed   the caller's tensor for each result; None for a new one
-    raises   UnsupportedError with every rule that the tensors of auxiliary results and reductions break
+    raises   UnsupportedError with every rule that the types break which are asked for; else with those that the tensors
+             of auxiliary results and reductions break
     """
     from cutegemm.run import torch_ops
 
-    d = out_dtype or torch_ops.RESULTS[a.dtype][0] if passed["d"] is None else passed["d"].dtype
-    reductions, (*batch, m, n), wrong = dict(epilogue.reductions), shape, list[str]()
-    found = {"d": _Result(shape, d)}
-    for place, (name, out) in enumerate(passed.items()):
+    reductions, (*batch, m, n), outs = dict(epilogue.reductions), shape, list(passed.values())
+    reduced = [reductions.get(name) for name in passed]
+    wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reduced, outs)
+    if wrong:
+        raise refused(a, b, wrong)
+    given = [None if out is None else out.dtype for out in outs]
+    dtypes = torch_ops.result_dtypes(a.dtype, [each is not None for each in reduced], out_dtype, given)
+    found: dict[str, _Result] = {}
+    for place, (name, dtype, reduction, out) in enumerate(zip(passed, dtypes, reduced, outs, strict=True)):
         if name == "d":
+            found[name] = _Result(shape, dtype)
             continue
-        reduction = reductions.get(name)
         if reduction is not None:
             own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
-            found[name] = _Result((*batch, *own), torch_ops.reduced_dtype(a.dtype), reduction)
+            found[name] = _Result((*batch, *own), dtype, reduction)
         elif out is None:
-            found[name] = _Result(shape, d, view=View.fresh(shape, d.itemsize, bool(batch)))
+            found[name] = _Result(shape, dtype, view=View.fresh(shape, dtype.itemsize, bool(batch)))
         else:
             view = View.of("out", out, bool(batch)) if tuple(out.shape) == shape else None
-            found[name] = _Result(shape, out.dtype, view=view)
+            found[name] = _Result(shape, dtype, view=view)
         if out is not None:
             wrong += found[name].wrong(_out_name(place, list(passed)), out)
     if wrong:

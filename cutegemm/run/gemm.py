@@ -153,7 +153,9 @@ def gemm(
     accumulate   of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "two_level":
              the sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
     allow_tf32   whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
-    out_dtype    the type of the result, where no `out` says it
+    out_dtype    the type of the result, if no `out` has one. If an epilogue returns several, the type of D and of all
+                 others of its extents, of any floating type; or a sequence with a type for each result, or None in its
+                 place. Sums and maxima are float32, or float64 if a is
     varying_rows whether a has other numbers of rows in other calls, as the input of a layer has: of the plans, six
                  serve all of them, so that few kernels are compiled
     tune         whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
@@ -206,12 +208,17 @@ def gemm(
             ),
             varying_rows, tune,
         )  # fmt: skip
+        call = _calls.found.get(key)
     except (AttributeError, RuntimeError):
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         return _through_torch(a, b, c, alpha, beta, out, out_dtype, how)
-    call = _calls.found.get(key)
+    except TypeError:  # an argument without a hash, which no signature has
+        call = None
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
+        if out_dtype.__class__ is list:
+            kind = tuple(out_dtype)
+            return gemm(a, b, c=c, alpha=alpha, beta=beta, out=out, out_dtype=kind, **vars(how))
         if a.is_meta:  # shapes alone
             return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
         found = _first(key, a, b, c, out, out_dtype, beta, how)

@@ -27,6 +27,7 @@ from cutegemm.run.checks import (
     wrong_dtypes,
     wrong_extents,
     wrong_memory,
+    wrong_out_dtype,
     wrong_values,
 )
 from cutegemm.run.question import Decision, EpilogueSpec, Question, decide
@@ -110,7 +111,8 @@ def prepare(
     of_gemm = given if ending is None else named(a, b, None, out)
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(of_gemm, torch_ops, out_dtype),
+        *wrong_dtypes(of_gemm, torch_ops),
+        *wrong_out_dtype(a.dtype, out_dtype, torch_ops, outs=(out,)),
         *wrong_extents(of_gemm, gated),
         *wrong_values(of_gemm, beta),
         *wrong_memory(of_gemm),
@@ -118,6 +120,8 @@ def prepare(
     ]
     if wrong:
         raise refused(a, b, wrong)
+    if isinstance(out_dtype, (tuple, list)):  # for the one result
+        (out_dtype,) = out_dtype
     batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
     columns = n // 2 if gated else n
     result = (l, m, columns) if batched else (m, columns)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -39,9 +41,34 @@ RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
 }
 
 
+FLOATS = tuple([dtype for dtype in DTYPES if dtype.is_floating_point])  # of auxiliary results
+
+
 def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of sums and maxima over rows or columns, by that of a."""
+    """Return the type of sums and maxima over rows or columns, by that of a."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def result_dtypes(
+    dtype: torch.dtype, reduces: Sequence[bool], out_dtype: Any, passed: Sequence[torch.dtype | None] = ()
+) -> list[torch.dtype]:
+    """Return the type of each result of an epilogue.
+
+    dtype      of a
+    reduces    for each result, whether it is a sum or a maximum
+    out_dtype  a type, or None, of D and of auxiliary results; or a sequence of one for each of the first results
+    passed     types of the caller's tensors for the first results; None for a new tensor
+
+    >>> result_dtypes(torch.bfloat16, (False, False, True), (torch.float16, torch.float32))
+    [torch.float16, torch.float32, torch.float32]
+    >>> result_dtypes(torch.bfloat16, (False, False), None, (torch.float32,))
+    [torch.float32, torch.float32]
+    """
+    asked = list(out_dtype) if isinstance(out_dtype, (tuple, list)) else [out_dtype]
+    kinds = [*[of or kind for of, kind in zip_longest(passed, asked)], *[None] * len(reduces)]
+    of_d = kinds[0] or RESULTS[dtype][0]
+    wide = reduced_dtype(dtype)
+    return [wide if is_reduced else kind or of_d for is_reduced, kind in zip(reduces, kinds, strict=False)]
 
 
 # By compute capability: the name that the compiler is told, with every instruction of that device.

@@ -10,7 +10,7 @@ import torch
 from cutegemm.plan.epilogue import Reduction
 from cutegemm.run.calls import How
 from cutegemm.torch.launch import AS_CHOSEN, PLAIN
-from cutegemm.torch.text import formula
+from cutegemm.torch.text import formula, types_read, types_text
 
 Dims = Sequence[int | None]
 _AS_CHOSEN = AS_CHOSEN.options
@@ -26,9 +26,8 @@ def batched_mm(
 ) -> tuple[Any, Any]:
     """`cutegemm::mm` over a batch."""
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
-    found, _ = batched_gemm(
-        info, dims, a, [b], PLAIN, [], [], out_dtype, *How(varying_rows=varying_rows).options
-    )
+    types = None if out_dtype is None else types_text(out_dtype)
+    found, _ = batched_gemm(info, dims, a, [b], PLAIN, [], [], types, *How(varying_rows=varying_rows).options)
     return found[0], 0
 
 
@@ -40,7 +39,7 @@ def batched_gemm(
     epilogue: str,
     operands: Sequence[torch.Tensor],
     scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
+    types: str | None,
     *how: Any,
 ) -> tuple[Any, Any]:
     """`cutegemm::gemm` over a batch."""
@@ -48,8 +47,8 @@ def batched_gemm(
     def product(a: torch.Tensor, b: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> Any:
         """What `a`, `b` and `operands` become, as one product or a batch of them."""
         if epilogue == PLAIN and len(b) == 1 and how == _AS_CHOSEN:
-            return [torch.ops.cutegemm.mm(a, b[0], out_dtype)]
-        return torch.ops.cutegemm.gemm(a, list(b), epilogue, list(operands), list(scalars), out_dtype, *how)
+            return [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
+        return torch.ops.cutegemm.gemm(a, list(b), epilogue, list(operands), list(scalars), types, *how)
 
     size, of_a, of_b, of_operands = info.batch_size, in_dims[0], in_dims[1], in_dims[3]
     of_b, of_operands = _each(of_b, b), _each(of_operands, operands)

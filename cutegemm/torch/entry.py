@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cutegemm.plan.epilogue import Reduction
 from cutegemm.run import torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import (
@@ -17,6 +18,7 @@ from cutegemm.run.checks import (
     wrong_dtypes,
     wrong_extents,
     wrong_numbers,
+    wrong_out_dtype,
 )
 from cutegemm.torch import library as library  # the operators are registered by it
 from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, factors_read
@@ -45,25 +47,35 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     if isinstance(out, (tuple, list)):
         raise refused(a, b, [f"out is a {type(out).__name__} {_ONE_OUT}"])
     named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
+    # The c of an epilogue is an operand of any type and kind.
+    of_gemm = {name: x for name, x in named.items() if name != "c" or given["epilogue"] is None}
     how = given["how"]
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(named, torch_ops, given["out_dtype"]),
-        *wrong_extents(named),
+        *wrong_dtypes(of_gemm, torch_ops),
+        *wrong_extents(of_gemm),
         *wrong_values(given),
         *([] if all(x.is_meta for x in named.values()) else wrong_devices(named)),
     ]
     if wrong:
         raise refused(a, b, wrong)
     text, operands, scalars = _epilogue(given)
-    count = int(_results(text))
+    reductions = [each or None for each in _reductions(text).split("\n")]
+    count = len(reductions)
     if out is not None and count > 1:
         raise refused(a, b, [f"out is one tensor, and the epilogue returns {count} results {_ONE_OUT}"])
+    out_dtype = given["out_dtype"]
+    if isinstance(out_dtype, list):
+        out_dtype = tuple(out_dtype)
+    wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
+    if wrong:
+        raise refused(a, b, wrong)
     if out is not None:
         a, (b,) = factors_read(a, (b,), text, scalars)
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *how.options)
         return out
-    out_dtype = given["out_dtype"]
+    if count == 1 and isinstance(out_dtype, tuple):
+        (out_dtype,) = out_dtype
     if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
         out_dtype = given["c"].dtype
     found = product(a, (b,), text, operands, scalars, out_dtype, how)
@@ -101,6 +113,10 @@ def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], 
 
 
 @constant
-def _results(text: str) -> str:
-    """How many results an epilogue has."""
-    return str(len(formula(text).results))
+def _reductions(text: str) -> str:
+    """Return a line for each result of an epilogue: its reduction over D, or nothing.
+
+    >>> _reductions("lambda acc: (acc, row_sum(acc))")
+    '\\nrow_sum(acc)'
+    """
+    return "\n".join([str(each) if isinstance(each, Reduction) else "" for each in formula(text).results])

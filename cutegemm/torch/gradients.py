@@ -19,7 +19,7 @@ from cutegemm.run.calls import How
 from cutegemm.torch.launch import AS_CHOSEN, PLAIN, joined, sums_dtype
 from cutegemm.torch.pullback import ACC, OfExpressions, OfTensors, pullback, used
 from cutegemm.torch.route import Route, route_of
-from cutegemm.torch.text import formula, text_of
+from cutegemm.torch.text import OutDtype, formula, text_of
 from cutegemm.torch.traced import constant
 from cutegemm.torch.values import Values, nodes_of
 
@@ -32,12 +32,12 @@ class Call:
 
     text        the epilogue
     scalars     numbers, the last operands of it
-    out_dtype   of its results
+    out_dtype   types of its results, as `gemm` takes them
     """
 
     text: str
     scalars: tuple[float, ...] = ()
-    out_dtype: torch.dtype | None = None
+    out_dtype: OutDtype = None
     how: How = AS_CHOSEN
 
 

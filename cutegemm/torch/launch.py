@@ -14,13 +14,14 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.epilogue import Expression, Reduction
+from cutegemm.run import torch_ops
 from cutegemm.run.calls import How
 from cutegemm.run.gemm import gemm
-from cutegemm.run.torch_ops import RESULTS, reduced_dtype
+from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.copies import is_loadable, loadable
 from cutegemm.torch.halves import in_halves, is_gated
-from cutegemm.torch.text import Formula, formula, text_of
+from cutegemm.torch.text import Formula, OutDtype, formula, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
@@ -31,15 +32,15 @@ AS_CHOSEN = How()
 OF_LAYER = How(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
 
 
-def result_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """The type of a result: what is asked for, or the first that `gemm` gives of a's type.
+def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
+    """Return the type of D: what is asked for, or the first that `gemm` gives of a's type.
 
     raises   UnsupportedError for a type that is not multiplied
     """
     if a.dtype not in RESULTS:
         served = ", ".join(str(kind).removeprefix("torch.") for kind in RESULTS)
         raise UnsupportedError(f"a product of {a.dtype}: {served} are served.")
-    return out_dtype or RESULTS[a.dtype][0]
+    return torch_ops.result_dtypes(a.dtype, (False,), out_dtype)[0]
 
 
 def sums_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -49,16 +50,19 @@ def sums_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.float64 else torch.float32
 
 
-def result_dtypes(
-    a: torch.Tensor, results: Sequence[Expression], out_dtype: torch.dtype | None
-) -> list[torch.dtype]:
-    """Return the type of each result of an epilogue: sums and maxima over D are float32, or float64 if a is."""
-    dtype, wide = result_dtype(a, out_dtype), reduced_dtype(a.dtype)
-    return [wide if isinstance(result, Reduction) else dtype for result in results]
+def result_dtypes(a: torch.Tensor, results: Sequence[Expression], out_dtype: OutDtype) -> list[torch.dtype]:
+    """Return the type of each result of an epilogue: sums and maxima over D are float32, or float64 if a is.
+
+    Results behind those that `out_dtype` names have the type of D.
+
+    raises   UnsupportedError for a type that is not multiplied
+    """
+    result_dtype(a, out_dtype)
+    return torch_ops.result_dtypes(a.dtype, [isinstance(each, Reduction) for each in results], out_dtype)
 
 
 def allocated(
-    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: torch.dtype | None
+    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype
 ) -> list[torch.Tensor]:
     """Allocate the results of a product, row-major and not filled. A graph takes its fake results from it."""
     read, n = formula(text), sum(part.shape[-1] for part in b)
@@ -104,7 +108,7 @@ def compute(
     text: str,
     operands: Sequence[torch.Tensor] = (),
     scalars: Sequence[float] = (),
-    out_dtype: torch.dtype | None = None,
+    out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
@@ -138,14 +142,14 @@ def by_gemm(
         d, *others = by_gemm(a, whole, text, operands, scalars, out.dtype, how, None)
         return [out.copy_(d), *others]
     if _parted(text)[1] is not None:
-        dtype = result_dtype(a, out_dtype) if out is None else out.dtype
-        results = _of_halves(a, whole, formula(text), [*operands, *scalars], dtype, how)
+        kinds = result_dtypes(a, formula(text).results, out_dtype if out is None else out.dtype)
+        results = _of_halves(a, whole, formula(text), [*operands, *scalars], kinds, how)
         return results if out is None else [out.copy_(results[0]), *results[1:]]
     keywords: dict[str, Any] = dict(vars(how))
     if out is not None:
         keywords["out"] = out
     elif out_dtype is not None:
-        keywords["out_dtype"] = out_dtype
+        keywords["out_dtype"] = tuple(result_dtypes(a, formula(text).results, out_dtype))
     if text == PLAIN:
         return [gemm(a, whole, **keywords)]
     if text == SCALED:
@@ -179,7 +183,7 @@ def by_torch(
     b: torch.Tensor,
     read: Formula,
     given: Sequence[Any],
-    out_dtype: torch.dtype | None,
+    out_dtype: OutDtype,
     out: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Return the results by torch's own operations, each of which it can differentiate and transform."""
@@ -209,17 +213,31 @@ def _parted(text: str) -> tuple[Formula, bool | None]:
 
 
 def _of_halves(
-    a: torch.Tensor, b: torch.Tensor, read: Formula, given: Sequence[Any], dtype: torch.dtype, how: How
+    a: torch.Tensor,
+    b: torch.Tensor,
+    read: Formula,
+    given: Sequence[Any],
+    dtypes: Sequence[torch.dtype],
+    how: How,
 ) -> list[torch.Tensor]:
-    """The results of an epilogue some of which have half of b's columns, and others all of them: one kernel stores
-    gates and ups of these into the halves of one tensor, or, where they are neighbours, into two that are joined."""
+    """Return the results of an epilogue some of which have half of b's columns, and others all of them.
+
+    One kernel stores gates and ups of a wide result into the halves of one tensor; if gates and ups are neighbours in
+    a row, into two tensors that are joined.
+
+    dtypes   of the results
+    """
     parted, interleaved = _parted(read.text)
     shape, wide = (*a.shape[:-1], b.shape[-1]), [not is_gated(result) for result in read.results]
-    whole = [a.new_empty(shape, dtype=dtype) if each and not interleaved else None for each in wide]
+    whole = [
+        a.new_empty(shape, dtype=dtype) if each and not interleaved else None
+        for each, dtype in zip(wide, dtypes, strict=True)
+    ]
+    of_parts = tuple([dtype for is_wide, dtype in zip(wide, dtypes, strict=True) for _ in range(1 + is_wide)])
     outs: list[torch.Tensor | None] = []
     for is_wide, of in zip(wide, whole, strict=True):
         outs += [None] * (1 + is_wide) if of is None else of.split(shape[-1] // 2, -1)
-    keywords = {**vars(how), **parted.named(given), "out_dtype": dtype}
+    keywords = {**vars(how), **parted.named(given), "out_dtype": of_parts}
     found = iter(gemm(a, b, epilogue=parted.function, out=tuple(outs), **keywords))
     results = []
     for is_wide, of in zip(wide, whole, strict=True):

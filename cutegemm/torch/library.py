@@ -4,7 +4,7 @@
 |------------------------|-------------------------------------------------------------------------------------------|
 | `cutegemm::mm`         | a @ b, of matrices or of batches                                                          |
 | `cutegemm::mm_out`     | the same into `out`                                                                       |
-| `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue as `text`, b in parts side by side      |
+| `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue and types as `text`, b in parts         |
 | `cutegemm::gemm_out`   | the same into `out`: D alone                                                              |
 | `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients            |
 | `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                          |
@@ -27,6 +27,7 @@ from cutegemm.torch.flops import register_flops
 from cutegemm.torch.gradients import Call
 from cutegemm.torch.launch import OF_LAYER, PLAIN, allocated, compute, dgated_of, joined
 from cutegemm.torch.product import backward, keep
+from cutegemm.torch.text import types_read
 
 # Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
 # lists of tensors for too many.
@@ -36,7 +37,7 @@ _OPTIONS = len(How().options)
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
     "cutegemm::mm_out": "(Tensor a, Tensor b, Tensor(a!) out) -> ()",
-    "cutegemm::gemm": f"({_PRODUCT}, ScalarType? out_dtype, {_HOW}) -> Tensor[]",
+    "cutegemm::gemm": f"({_PRODUCT}, str? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::gemm_out": f"({_PRODUCT}, Tensor(a!) out, {_HOW}) -> ()",
     "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None) -> Tensor",
     "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False) "
@@ -55,10 +56,10 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _gemm(*given: Any) -> list[torch.Tensor]:
-    """given   as in the schema, which ends with the fields of a `How`"""
-    product, how = given[:-_OPTIONS], given[-_OPTIONS:]
+    """given   as in the schema, which ends with the types of the results and the fields of a `How`"""
+    *product, types = given[:-_OPTIONS]
     run: Callable[..., list[torch.Tensor]] = compute
-    return run(*product, how=How(*how))
+    return run(*product, types_read(types), how=How(*given[-_OPTIONS:]))
 
 
 def _gemm_out(*given: Any) -> None:
@@ -99,8 +100,8 @@ def _fake_mm(
 
 
 def _fake_gemm(*given: Any) -> list[torch.Tensor]:
-    a, b, epilogue, _, _, out_dtype, *_ = given
-    return allocated(a, b, epilogue, out_dtype)
+    a, b, epilogue, _, _, types, *_ = given
+    return allocated(a, b, epilogue, types_read(types))
 
 
 def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -114,11 +115,11 @@ def _backward_mm(ctx: Any, upstream: torch.Tensor | None) -> tuple[Any, ...]:
 
 
 def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
-    a, b, epilogue, operands, scalars, out_dtype, *how = inputs
+    a, b, epilogue, operands, scalars, types, *how = inputs
     tensors = (a, *b, *operands)
     keep(
         ctx,
-        Call(epilogue, tuple(scalars), out_dtype, How(*how)),
+        Call(epilogue, tuple(scalars), types_read(types), How(*how)),
         len(b),
         tensors,
         output,

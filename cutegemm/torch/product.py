@@ -22,7 +22,7 @@ from cutegemm.torch.launch import (
     factors_read,
 )
 from cutegemm.torch.route import Route, route_of
-from cutegemm.torch.text import formula
+from cutegemm.torch.text import OutDtype, formula, types_text
 
 
 def product(
@@ -31,14 +31,14 @@ def product(
     text: str = PLAIN,
     operands: tuple[torch.Tensor, ...] = (),
     scalars: tuple[float, ...] = (),
-    out_dtype: torch.dtype | None = None,
+    out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
 ) -> Sequence[torch.Tensor]:
-    """The results of an epilogue of a @ b, D first, and perhaps what the backward pass reads behind them.
+    """Return the results of an epilogue of a @ b, D first, and perhaps after them what the backward pass reads.
 
     a, b       M x K and K x N, or batches of them of one length; b in parts, side by side
     text       the epilogue: see `text`
-    operands   of the epilogue, which broadcast against D; `scalars` come behind them
+    operands   of the epilogue, which broadcast against D; `scalars` come after them
     """
     a, b = factors_read(a, b, text, scalars)
     route = route_of(a, *b, *operands)
@@ -107,18 +107,29 @@ def by_operator(
     text: str,
     operands: Sequence[torch.Tensor],
     scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
+    out_dtype: OutDtype,
     how: How,
 ) -> Sequence[torch.Tensor]:
-    """The product by its operator of torch.library."""
-    if text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER):
+    """Return the results of a product by its operator of torch.library."""
+    if (
+        text == PLAIN
+        and len(b) == 1
+        and how in (AS_CHOSEN, OF_LAYER)
+        and (out_dtype is None or isinstance(out_dtype, torch.dtype))
+    ):
         return [torch.ops.cutegemm.mm(a, b[0], out_dtype, how.varying_rows)]
     if how.plan is not None and not isinstance(how.plan, str):
         raise UnsupportedError(
             f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
         )
     found: Sequence[torch.Tensor] = torch.ops.cutegemm.gemm(
-        a, list(b), text, list(operands), list(scalars), out_dtype, *how.options
+        a,
+        list(b),
+        text,
+        list(operands),
+        list(scalars),
+        None if out_dtype is None else types_text(out_dtype),
+        *how.options,
     )
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.epilogue import (
     Accumulator,
     Expression,
@@ -29,6 +29,7 @@ from cutegemm.plan.epilogue.symbols import returned
 from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.calls import Calls
+from cutegemm.run.torch_ops import DTYPES
 from cutegemm.torch.halves import is_gated
 from cutegemm.torch.traced import constant
 
@@ -83,6 +84,41 @@ class Formula:
             else:
                 found.append(d if is_gated(result) else (*rows, columns))
         return found
+
+
+# The type of D and of auxiliary results; or one for each result, with None in the place of one that is not asked for.
+OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
+
+
+@constant
+def types_text(out_dtype: OutDtype) -> str:
+    """Return the types of results as text, which a graph holds.
+
+    >>> types_text(torch.float32), types_text((None, torch.float32))
+    ('float32', ', float32')
+    """
+    kinds = out_dtype if isinstance(out_dtype, tuple) else (out_dtype,)
+    return ", ".join(["" if kind is None else str(kind).removeprefix("torch.") for kind in kinds])
+
+
+def types_read(text: str | None) -> OutDtype:
+    """Return the types of results from the text of a graph; None for no text.
+
+    raises   UnsupportedError for the name of a type that no kernel stores
+
+    >>> types_read("float32"), types_read(", float32")
+    (torch.float32, (None, torch.float32))
+    """
+    if text is None:
+        return None
+    known = {"": None, **{str(kind).removeprefix("torch."): kind for kind in DTYPES}}
+    names = text.split(", ")
+    strange = [name for name in names if name not in known]
+    if strange:
+        served = ", ".join(filter(None, known))
+        raise UnsupportedError(f"out_dtype names {', '.join(strange)}; {served} are served.")
+    kinds = tuple([known[name] for name in names])
+    return kinds if len(kinds) > 1 else kinds[0]
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import cutegemm  # noqa: E402
-from cutegemm.epilogue import gelu  # noqa: E402
+from cutegemm.epilogue import gelu, row_sum, tanh  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
@@ -311,8 +311,73 @@ def test_operands_with_the_names_of_gemm(on_cpu, is_compiled):
     wanted = given[0] @ given[1] * given[2]
     found = call(*given)
     close([found, *gradients([found], given)], [wanted, *gradients([wanted], given)])
-    with pytest.raises(UnsupportedError, match=r"bias given without an epilogue that takes them. Pass epilogue=\."):
+    with pytest.raises(
+        UnsupportedError, match=r"bias given without an epilogue that takes them. Pass epilogue=\."
+    ):
         cutegemm.gemm(*given[:2], bias=given[2])
+
+
+TYPES = [
+    None,
+    torch.float32,
+    (torch.float32, None, None),
+    (None, torch.float16, None),
+    [torch.bfloat16, torch.float32, None],
+]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("asked", TYPES, ids=map(str, TYPES))
+def test_types_of_results(on_cpu, asked, is_compiled):
+    """Each result in its own type, also where the backward pass keeps one more; rounded once."""
+    torch._dynamo.reset()
+    a, w, bias = (normal(*shape, dtype=torch.bfloat16, grad=True) for shape in ((5, 8), (6, 8), (6,)))
+
+    def call(a, w, bias):
+        def epilogue(acc, bias):
+            return gelu(acc + bias), tanh(acc) * bias, row_sum(acc)
+
+        return cutegemm.gemm(a, w.t(), epilogue=epilogue, bias=bias, out_dtype=asked)
+
+    acc = a.float() @ w.float().t()
+    wanted = F.gelu(acc + bias.float()), acc.tanh() * bias.float(), acc.sum(-1)
+    kinds = [*asked] if isinstance(asked, (tuple, list)) else [asked]
+    of_d = kinds[0] or torch.bfloat16
+    kinds = [of_d, kinds[1] if len(kinds) > 1 and kinds[1] else of_d, torch.float32]
+    wanted = [x.to(kind) for x, kind in zip(wanted, kinds, strict=True)]
+    found = (
+        torch.compile(call, fullgraph=True, backend="aot_eager")(a, w, bias)
+        if is_compiled
+        else call(a, w, bias)
+    )
+    assert [x.dtype for x in found] == kinds
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want)
+    for got, want in zip(gradients(found, (a, w, bias)), gradients(wanted, (a, w, bias)), strict=True):
+        torch.testing.assert_close(got, want, rtol=0.05, atol=0.05)
+    over = torch.vmap(call, in_dims=(0, None, None))(torch.stack([a, a]), w, bias)
+    assert [x.dtype for x in over] == kinds
+    meta = cutegemm.gemm(
+        a.detach().to("meta"),
+        w.detach().t().to("meta"),
+        epilogue=lambda acc: (acc, acc, row_sum(acc)),
+        out_dtype=asked,
+    )
+    assert [x.dtype for x in meta] == kinds
+
+
+def test_types_that_are_refused(on_cpu):
+    """By the same words in a graph and with gradients as without."""
+    a, w = (normal(*shape, dtype=torch.bfloat16, grad=True) for shape in ((5, 8), (6, 8)))
+    for asked, words in (
+        ((torch.float32,), "out_dtype has 1 types; the number of results is 2"),
+        ((torch.int32, torch.int8), r"(?s)2 rules .*out_dtype.0. = int32; .*out_dtype.1. = int8; "),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            cutegemm.gemm(a, w.t(), epilogue=lambda acc: (acc, acc + 1), out_dtype=asked)
+    assert cutegemm.gemm(a, w.t(), out_dtype=(torch.float32,)).dtype == torch.float32
+    with pytest.raises(UnsupportedError, match="out_dtype names int3, float; float16, "):
+        OPS.gemm(a, [w.t()], "lambda acc: (acc, acc)", [], [], "int3, float", *HOW)
 
 
 def test_several_results_and_out(on_cpu):
