@@ -129,6 +129,6 @@ def test_a_reason_is_said_once() -> None:
     assert [rule.split(": ")[1].split(",")[0] for rule in caught.value.violations] == ["K = 2147483647"]
     with pytest.raises(
         PlanError,
-        match=r"e4m3 is multiplied by wgmma, which sm_90a has, or by mma\.sync from sm_89 on, and sm_80 has neither",
+        match=r"e4m3 is multiplied by wgmma, which sm_90a has, or by mma\.sync from sm_89 on; sm_80 has neither",
     ):
         choose(Operands.of("e4m3", layout="nt"), Problem(128, 128, 128), "sm_80")
