@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import types
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
 
 from cutegemm.build import simt_plan  # noqa: E402
 from cutegemm.choose.catalog import plan_named  # noqa: E402
@@ -17,7 +21,7 @@ from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
 from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
-from cutegemm.run.views import View, share_memory  # noqa: E402
+from cutegemm.run.views import Region, View, share_memory  # noqa: E402
 from tests.noted import Noted, note_launches  # noqa: E402
 
 
@@ -275,33 +279,53 @@ def test_parts_of_one_matrix_that_lie_side_by_side(launched):
     gemm(batch[:, :8, :12], torch.zeros(3, 12, 16), out=batch[:, :8, 24:])
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_shared_memory_by_brute_force(transposed):
-    """Every element's place is listed: one in common is never missed; spans that meet may have none."""
-    numpy = pytest.importorskip("numpy")
-    rng = numpy.random.default_rng(0)
-    shared = side_by_side = 0
-    for _ in range(600):
-        pitches = rng.integers(4, 9, 2) if rng.random() < 0.5 else [7, 7]
-        placed = []
-        for pitch in pitches:
-            batch, rows, columns = (int(n) for n in rng.integers(1, 4, 3))
-            strides = [int(pitch) * int(rng.integers(3, 5)), int(pitch), 1]
-            shape, start = [batch, rows, columns], int(rng.integers(0, 40))
-            at = start + sum(numpy.ix_(*[numpy.arange(n) * s for n, s in zip(shape, strides, strict=True)]))
-            if transposed:
-                shape[1:], strides[1:] = shape[:0:-1], strides[:0:-1]
-            view = View(tuple(shape), tuple(strides), 4, 0, True)
-            placed.append((view, 4 * start, set(at.ravel().tolist())))
-        (first, start, own), (second, other_start, others) = placed
-        said = share_memory(first, start, second, other_start)
-        assert said == share_memory(second, other_start, first, start)
-        assert said or not own & others
-        shared += bool(own & others)
-        meet = min(own) <= max(others) and min(others) <= max(own)
-        side_by_side += meet and not said
-    assert shared > 50
-    assert side_by_side > 50
+@st.composite
+def placed(draw):
+    """A tensor of a few elements: (shape, strides, bytes of an element, address), strides of any kind."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    strides = draw(st.lists(st.integers(0, 12), min_size=len(shape), max_size=len(shape)))
+    return tuple(shape), tuple(strides), draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 60))
+
+
+def bytes_of(shape, strides, size, address):
+    """All its bytes, one by one."""
+    found = {0}
+    for extent, stride in zip(shape, strides, strict=True):
+        found = {at + i * stride for at in found for i in range(extent)}
+    return {address + at * size + byte for at in found for byte in range(size)}
+
+
+@settings(max_examples=2000, deadline=None)
+@given(placed(), placed())
+def test_shared_memory_by_brute_force(first, second):
+    """Exactly those tensors share memory that have a byte in common."""
+    regions = Region(*first[:3]), Region(*second[:3])
+    said = share_memory(regions[0], first[3], regions[1], second[3])
+    assert said == bool(bytes_of(*first) & bytes_of(*second))
+    assert said == share_memory(regions[1], second[3], regions[0], first[3])
+    assert regions[0].span == 1 + max(bytes_of(*first)) - first[3]
+
+
+def test_heads_that_lie_in_turn(launched):
+    """(S, H, 2D): the first halves of the heads are a factor, the second ones D, a batch of heads."""
+    whole = torch.zeros(32, 4, 2 * 16)
+    q, out = whole[..., :16].transpose(0, 1), whole[..., 16:].transpose(0, 1)
+    b = torch.zeros(4, 16, 16)
+    assert gemm(q, b, out=out) is out
+    assert gemm(q, b, epilogue=lambda acc, r: acc + r, r=q, out=out) is out
+    for wrong in (whole[..., 15:31].transpose(0, 1), whole.view(32, 8, 16)[:, 3:7].transpose(0, 1)):
+        with pytest.raises(UnsupportedError, match="out overlaps a"):
+            gemm(q, b, out=wrong)
+
+
+def test_many_steps_end_soon():
+    """No order of the modes nests these: what is not found out in time is taken to meet."""
+    steps = [2 * 3 * 5 * 7 * 11 * n for n in (13, 17, 19, 23)]
+    lattice, odd = Region([1000] * 4, steps, 1), Region([1000] * 4, [step + 1 for step in steps], 1)
+    assert not share_memory(lattice, 0, lattice, 1)
+    start = time.perf_counter()
+    share_memory(lattice, 0, odd, 12345)
+    assert time.perf_counter() - start < 1
 
 
 def test_a_result_that_is_given_counts_as_changed(launched):
@@ -389,13 +413,13 @@ def test_views(shape, strides, major, align, seen):
 
 
 def test_spans():
-    assert View((8, 12), (14, 1), 4, 0, False).span == (7 * 14 + 11 + 1) * 4
-    assert View((0, 12), (14, 1), 4, 0, False).span == 0
-    assert View((3, 8, 12), (200, 1, 8), 8, 0, True).span == (2 * 200 + 7 + 11 * 8 + 1) * 8
+    assert Region((8, 12), (14, 1), 4).span == (7 * 14 + 11 + 1) * 4
+    assert Region((0, 12), (14, 1), 4).span == 0
+    assert Region((3, 8, 12), (200, 1, 8), 8).span == (2 * 200 + 7 + 11 * 8 + 1) * 8
 
 
 def test_a_fresh_result_is_what_torch_allocates():
     for shape in ((8, 12), (1, 12), (8, 1), (3, 8, 12), (1, 1, 7)):
         ours = View.fresh(shape, 4, len(shape) == 3)
         real = View.of("out", torch.empty(shape), len(shape) == 3)
-        assert (ours.major, ours.strides, ours.span) == (real.major, real.strides, real.span)
+        assert (ours.major, ours.strides, ours.region.span) == (real.major, real.strides, real.region.span)

@@ -276,3 +276,52 @@ def test_an_epilogue_with_a_default_of_its_own(launched):
         gemm(A, B, epilogue=lambda acc, alpha: alpha * acc)
     with pytest.raises(PlanError, match="'alpha' is passed, but it takes no operand of this name"):
         gemm(A, B, alpha=1.0, epilogue=lambda acc: acc)
+
+
+def test_overlaps(launched):
+    """A result overlaps nothing that is read, but a tile of the same elements; and no other result."""
+    pool = torch.zeros(100_000)
+    a, b = A.float(), B.float()
+    r, out = pool[:6144].view(64, 96), pool[6144:12288].view(64, 96)
+    bias, column, one = pool[6144:6240], pool[20000:20064].view(64, 1), pool[30000]
+
+    def of(**operands):
+        return gemm(a, b, epilogue=lambda acc, r, x: (acc + r, acc * x), **operands)
+
+    assert of(r=r, x=column, out=(out, r))[1] is r
+    assert of(r=r, x=column, out=(r, None))[0] is r
+    shifted = pool[6100:12244].view(64, 96)
+    for operands, words in (
+        ({"r": r, "x": column, "out": (out, shifted)}, r"out\[1\] overlaps r in memory"),
+        ({"r": out, "x": column, "out": (out, out)}, r"out\[0\] and out\[1\] overlap in memory"),
+        ({"r": r, "x": bias, "out": (out, None)}, r"out\[0\] overlaps x in memory"),
+        (
+            {"r": r, "x": column, "out": (None, pool[20063:26207].view(64, 96))},
+            r"out\[1\] overlaps x in memory",
+        ),
+        ({"r": r, "x": one, "out": (pool[29999:36143].view(64, 96), None)}, r"out\[0\] overlaps x in memory"),
+        (
+            {"r": r.t().contiguous().t(), "x": r, "out": (r.view(96, 64).t(), None)},
+            r"out\[0\] overlaps x in memory",
+        ),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            of(**operands)
+    rows = pool[5000:5064]
+    with pytest.raises(UnsupportedError, match=r"out\[1\] overlaps r in memory"):
+        gemm(a, b, epilogue=lambda acc, r: (acc + r, row_sum(acc)), r=r, out=(None, rows))
+    batch = pool[:18432].view(3, 64, 96)
+    wide = a.expand(3, -1, -1), b.expand(3, -1, -1)
+    assert gemm(*wide, epilogue=lambda acc, r: acc + r, r=batch, out=batch) is batch
+    with pytest.raises(UnsupportedError, match="out overlaps r in memory"):
+        gemm(*wide, epilogue=lambda acc, r: acc + r, r=batch[:1], out=batch)
+
+
+def test_results_in_turn(launched):
+    """Gates and ups into the halves of one tensor, and a tile out of its other rows."""
+    whole, a = torch.zeros(128, 192, dtype=BF16), normal(64, 128)
+    gate, up, r = whole[::2, :96], whole[::2, 96:], whole[1::2, :96]
+    found = gemm(a, B, epilogue=lambda acc, r: (acc + r, acc), r=r, out=(gate, up))
+    assert (found[0] is gate, found[1] is up) == (True, True)
+    with pytest.raises(UnsupportedError, match=r"out\[0\] and out\[1\] overlap"):
+        gemm(a, B, epilogue=lambda acc, r: (acc + r, acc), r=r, out=(gate, whole[::2, 95:191]))

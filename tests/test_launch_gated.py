@@ -79,7 +79,8 @@ def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, inte
 
     a, b = matrices()
     read = formula(gated("swiglu", ("bias",), interleaved, True))
-    postact, preact = _of_halves(a, b, read, [torch.zeros(1024)], BF16, AS_CHOSEN)
+    postact, preact = _of_halves(a, b, read, [torch.zeros(1024)], [BF16, F32], AS_CHOSEN)
+    assert (postact.dtype, preact.dtype) == (BF16, F32)
     assert (tuple(postact.shape), tuple(preact.shape)) == ((256, 512), (256, 1024))
     (kernel,) = launched
     seen = [x for x in kernel.calls[-1] if isinstance(x, torch.Tensor) and tuple(x.shape) == (256, 512)]

@@ -14,7 +14,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.rules.limits import MOST_EXTENT
 from cutegemm.run.calls import How, shapes_of
-from cutegemm.run.views import MODES, View, share_memory
+from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
     "Without a GPU `cutegemm.simulate.simulate(plan, a, b)` carries out a plan on the CPU, and "
@@ -300,20 +300,37 @@ def wrong_numbers(given: Mapping[str, Any]) -> list[str]:
 
 
 def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
-    """`out` must lie apart from a and b, and from c unless it is c."""
-    start, written = out.data_ptr(), views[3]
-    end = start + written.span
-    for name, tensor, view in (("a", a, views[0]), ("b", b, views[1]), ("c", c, views[2])):
-        if tensor is None:
-            continue
-        first = tensor.data_ptr()
-        if first >= end or start >= first + view.span or not share_memory(written, start, view, first):
-            continue
-        if name == "c" and first == start and (c.dtype, c.stride()) == (out.dtype, out.stride()):
-            continue
-        itself = ", or c itself" if name == "c" else ""
-        rule = (
-            f"out overlaps {name} in memory, which would be read after it is overwritten. Pass another out{itself}, "
-            "or leave it out."
-        )
-        raise refused(a, b, [rule])
+    """Raise UnsupportedError if `out` overlaps a or b, or a c that is not `out` itself.
+
+    views   of a, b, c and out
+    """
+    region, start = views[3].region, out.data_ptr()
+    for name, tensor, view in (("a", a, views[0]), ("b", b, views[1])):
+        if overlaps(region, start, view.region, tensor.data_ptr()):
+            raise refused(a, b, [overwritten("out", name, False)])
+    if c is not None and not is_same(c, out) and overlaps(region, start, views[2].region, c.data_ptr()):
+        raise refused(a, b, [overwritten("out", "c", True)])
+
+
+def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
+    """Whether two regions at these addresses have a byte in common: of nearly all calls their ends say so."""
+    if other_start >= start + first.span or start >= other_start + second.span:
+        return False
+    return share_memory(first, start, second, other_start)
+
+
+def is_same(tensor: Any, out: Any) -> bool:
+    """Whether each element of a tensor is the element of `out` that is computed from it."""
+    if tensor is out:
+        return True
+    same = tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
+    return bool(same and tensor.shape == out.shape and tensor.stride() == out.stride())
+
+
+def overwritten(out: str, name: str, may_be_out: bool) -> str:
+    """Say that the tensor of a result overlaps one that is read."""
+    itself = f", or {name} itself" if may_be_out else ""
+    return (
+        f"{out} overlaps {name} in memory, which would be read after it is overwritten. Pass another out{itself}, or "
+        "leave it out."
+    )

@@ -38,8 +38,10 @@ from cutegemm.plan.problem import Operand
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.checks import (
-    check_out,
     extents_of,
+    is_same,
+    overlaps,
+    overwritten,
     refused,
     without_addresses,
     without_epilogue,
@@ -53,7 +55,7 @@ from cutegemm.run.graph import arguments, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
-from cutegemm.run.views import ALIGN_BYTES, MODES, View
+from cutegemm.run.views import ALIGN_BYTES, MODES, Region, View
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -69,12 +71,13 @@ class _Call:
     launch     takes a, b, the operands that are passed, and the results; None if D is empty
     new        allocates each of the results, in the order in which they are returned
     results    (shape, dtype) of each of them, in torch
-    views      how each of them lies in memory; None for a sum or a maximum
     reduced    those of them that are sums or maxima, by their place
+    reads      regions of all tensors that are read, by name; None until a call passes tensors for results
+    writes     regions of the caller's tensors for results; None in the place of a new one
     held       the caller's plan, which the signature names by its id
     """
 
-    __slots__ = ("held", "launch", "new", "prepared", "reduced", "results", "views", "written")
+    __slots__ = ("held", "launch", "new", "prepared", "reads", "reduced", "results", "writes", "written")
 
     def __init__(
         self,
@@ -90,9 +93,10 @@ class _Call:
         self.prepared, self.held, self.written = prepared, held, increment_version
         self.results = tuple([(each.shape, each.dtype) for each in results.values()])
         self.new = tuple([new_like(a, *each) for each in self.results])
-        self.views = (prepared.views[3], *[each.view for each in [*results.values()][1:]])
         of_place = enumerate(results.values())
         self.reduced = {place: each for place, each in of_place if each.reduction is not None}
+        self.reads: list[tuple[str, Region]] | None = None
+        self.writes: Sequence[Region | None] = ()
         self.launch = None if prepared.kernel is None else _launcher(prepared, given, results, as_rows)
 
 
@@ -299,16 +303,31 @@ def fused(
 
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
-    """D and what is stored beside it: those that are given, else new ones."""
-    tiles = [value for value in _tensors(given).values() if value.dim() >= 2]
-    for place, each in enumerate(outs):
-        if each is not None and place not in call.reduced:
-            for tile in [None, *[t for t in tiles if t.shape[-2:] == each.shape[-2:]]]:
-                views = [*call.prepared.views[:3], call.views[place]]
-                if tile is not None:
-                    views[2] = View.of("c", tile, tile.dim() == 3)
-                check_out(views, a, b, tile, each)
-    return [new() if each is None else each for each, new in zip(outs, call.new, strict=True)]
+    """Return the caller's tensors for the results, and new ones in the place of None.
+
+    raises   UnsupportedError if one of the caller's overlaps another one, or a tensor that is read
+    """
+    if call.reads is None:
+        call.writes = [None if out is None else Region.of(out) for out in outs]
+        call.reads = [(name, Region.of(x)) for name, x in {"a": a, "b": b, **_tensors(given)}.items()]
+    passed = {"a": a, "b": b, **given}
+    read = [(name, region, passed[name], passed[name].data_ptr()) for name, region in call.reads]
+    written: list[tuple[Region, int, int]] = []
+    for place, (out, region) in enumerate(zip(outs, call.writes, strict=True)):
+        if region is None:
+            continue
+        start = out.data_ptr()
+        for name, other, tensor, at in read:
+            is_factor = name in ("a", "b")
+            if (is_factor or not is_same(tensor, out)) and overlaps(region, start, other, at):
+                may_be_out = not is_factor and tensor.shape == out.shape
+                raise refused(a, b, [overwritten(_out_name(place, outs), name, may_be_out)])
+        for other, at, before in written:
+            if overlaps(region, start, other, at):
+                names = f"{_out_name(before, outs)} and {_out_name(place, outs)}"
+                raise refused(a, b, [f"{names} overlap in memory. Pass tensors that lie apart, or None."])
+        written.append((region, start, place))
+    return [new() if out is None else out for out, new in zip(outs, call.new, strict=True)]
 
 
 def _signature(value: Any) -> Any:
@@ -568,7 +587,7 @@ def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> d
     return dict(zip(names, given, strict=True))
 
 
-def _out_name(place: int, names: Sequence[str]) -> str:
+def _out_name(place: int, names: Sequence[Any]) -> str:
     """Return how errors name the tensor of a result.
 
     >>> _out_name(0, ["d"]), _out_name(1, ["d", "aux"])

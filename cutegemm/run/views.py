@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from cutegemm.dtypes import DType
@@ -10,6 +12,8 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.plan.problem import Operand, Operands
 
 ALIGN_BYTES = 16  # what the widest accesses need
+Steps = tuple[tuple[int, int], ...]  # see `Region`
+_MOST_TRIED = 10_000  # multiples of steps, until two regions are taken to meet
 MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # of the rows and the columns of each matrix
 
 
@@ -20,14 +24,12 @@ class View:
     align     bytes, a power of two up to `ALIGN_BYTES`: of the address, the strides and the rows
     boxed     the same where the length of a row does not count, as TMA has it, whose strides are not 0
     strides   those that a kernel is to see, where those of an extent of 1, or of no elements, are others; else None
-    span      bytes from the first element to the last
-    run       bytes of a contiguous row, or column
-    pitch     bytes from one of them to the next; 0 where a batch does not go on in the same steps
+    region    the bytes that the elements take
 
     Where an extent of 0 or 1 leaves `major` open, it is the one that is `wanted`, if any is.
     """
 
-    __slots__ = ("align", "boxed", "major", "pitch", "run", "span", "strides")
+    __slots__ = ("align", "boxed", "major", "region", "strides")
 
     def __init__(
         self,
@@ -38,8 +40,7 @@ class View:
         batched: bool,
         wanted: int | None = None,
     ) -> None:
-        reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-        self.span = 0 if 0 in shape else (reach + 1) * element_bytes
+        self.region = Region(shape, strides, element_bytes)
         (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
         is_column = by_row == 1 and cols == 1  # a row of which is one element, whatever its stride
         self.major = 1 if by_col == 1 and not is_column else None
@@ -49,7 +50,6 @@ class View:
             self.major = wanted
         self.align = self.boxed = element_bytes
         self.strides: tuple[int, ...] | None = None
-        self.run = self.pitch = 0
         if self.major is None:
             return
         along, across = (cols, rows) if self.major == 1 else (rows, cols)
@@ -66,14 +66,11 @@ class View:
         seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
         if seen != strides:
             self.strides = seen
-        self.run = along * element_bytes
-        if leading and not any(stride % leading for stride in batch):
-            self.pitch = leading * element_bytes
         bits = ALIGN_BYTES | address
         for stride in (leading, *batch):
             bits |= stride * element_bytes
         self.boxed = bits & -bits if 0 not in (leading, *batch) else element_bytes
-        bits |= self.run
+        bits |= along * element_bytes
         self.align = bits & -bits
 
     @staticmethod
@@ -97,18 +94,88 @@ class View:
         return View(shape, tuple(reversed(strides)), element_bytes, 0, batched, wanted)
 
 
-def share_memory(first: View, start: int, second: View, other_start: int) -> bool:
-    """Whether two matrices at these addresses may have a byte in common.
+class Region:
+    """The bytes that the elements of a tensor take, from the address of the first one on.
 
-    Not where one begins after the other ends; nor where both go on by the same pitch and lie side by side in
-    it, as the columns of one larger matrix do.
+    span    bytes from the first element to the end of the last; 0 if there are none
+    steps   (bytes of a step, number of steps) of each mode that has some; the bytes of an element are a mode too
+    """
+
+    __slots__ = ("span", "steps")
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> None:
+        modes = [(stride * element_bytes, extent - 1) for extent, stride in zip(shape, strides, strict=True)]
+        self.steps = ((1, element_bytes - 1), *[mode for mode in modes if all(mode)])
+        self.span = 0 if 0 in shape else 1 + sum(step * count for step, count in self.steps)
+
+    @staticmethod
+    def of(tensor: Any) -> Region:
+        """Return the region of a tensor.
+
+        >>> import torch
+        >>> Region.of(torch.zeros(3, 4)[:, :2]).steps
+        ((1, 3), (16, 2), (4, 1))
+        """
+        return Region(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+
+
+def share_memory(first: Region, start: int, second: Region, other_start: int) -> bool:
+    """Whether two tensors at these addresses have a byte in common.
+
+    Tensors whose elements lie in turn, as the heads of one larger tensor do, have none. If it would take long to find
+    out, they are taken to have one.
+
+    >>> row, pair = Region((4,), (8,), 4), Region((4, 2), (8, 1), 4)  # every eighth element; and the one after it too
+    >>> [share_memory(row, 4 * at, pair, 0) for at in (0, 1, 2, 7, 8)]
+    [True, True, False, False, True]
     """
     if not first.span or not second.span:
         return False
     if start + first.span <= other_start or other_start + second.span <= start:
         return False
-    pitch, behind = first.pitch, other_start - start
-    return not pitch or pitch != second.pitch or not first.run <= behind % pitch <= pitch - second.run
+    return _meet(first.steps, second.steps, other_start - start)
+
+
+@lru_cache(maxsize=4096)
+def _meet(first: Steps, second: Steps, apart: int) -> bool:
+    """Whether an offset in one region is one in another region that begins `apart` bytes later.
+
+    So a difference of two offsets is to be `apart`: a sum of multiples of all steps. Multiples of the small steps are
+    all numbers of one interval; those of each larger one are tried, as far as what is left is within reach.
+    """
+    ranges: dict[int, list[int]] = {}
+    for step, count in first:
+        ranges.setdefault(step, [0, 0])[1] += count
+    for step, count in second:
+        ranges.setdefault(step, [0, 0])[0] -= count
+    low = high = 0
+    # Step, least and greatest multiple, ends of what all smaller steps reach, and their greatest common divisor.
+    large: list[tuple[int, ...]] = []
+    divisor = 0
+    for step, (least, most) in sorted(ranges.items()):
+        if not large and step <= high - low + 1:
+            low, high = low + least * step, high + most * step
+            reach = low, high
+        else:
+            divisor = gcd(divisor, step)
+            large.append((step, least, most, *reach, divisor))
+            reach = reach[0] + least * step, reach[1] + most * step
+    left = _MOST_TRIED
+
+    def is_sum(of: int, number: int) -> bool:
+        nonlocal left
+        if number < 0:
+            return low <= of <= high
+        step, least, most, lowest, highest, common = large[number]
+        if (of - low) % common > high - low:
+            return False
+        for multiple in range(max(least, -((highest - of) // step)), min(most, (of - lowest) // step) + 1):
+            left -= 1
+            if left < 0 or is_sum(of - multiple * step, number - 1):
+                return True
+        return False
+
+    return is_sum(apart, len(large) - 1)
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
