@@ -24,7 +24,7 @@ Pick = Callable[[Sequence[Any]], Any]
 FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
 POISON = dict.fromkeys(FLOATS, float("nan")) | {torch.int8: -113, torch.int32: -1234567}
 EXTENTS = (1, 2, 7, 8, 16, 24, 40, 64, 72, 100, 128, 200, 256)
-NAMES = ("r", "bias", "c", "scale", "x2")
+NAMES = ("r", "bias", "c", "alpha", "beta")
 OPERATIONS = ("({x} + {y})", "({x} - {y})", "({x} * {y})", "maximum({x}, {y})")
 WHOLE_OPERATIONS = OPERATIONS[::2]
 SMOOTH = ("relu", "tanh", "sigmoid", "gelu", "silu", "abs")
@@ -37,9 +37,13 @@ REDUCTIONS = {
     "total_sum": lambda x: x.sum((-2, -1)),
     "total_max": lambda x: x.amax((-2, -1)),
 }
-# A fifth of the plans have names, and may refuse what they do not serve.
-NAMED = ("simt_64x64", "mma_128x128", "sm90_slots", "sm90_wide_2x1", "transposed:sm90_slots", "sm90_slots/k3")
-PLANS = (*[None] * 24, *NAMED)
+# Names of plans by the bytes of a factor's element, which may refuse what they do not serve.
+NAMED = {
+    1: ("sm90_slots", "sm90_wide_2x1"),
+    2: ("mma_128x128", "sm90_slots", "sm90_wide_2x1", "transposed:sm90_slots", "sm90_slots/k3", "simt_64x64"),
+    4: ("simt_64x64", "simt_64x64/k2", "transposed:simt_64x64"),
+    8: ("simt_64x64", "simt_64x64/k2"),
+}
 
 
 @dataclass(frozen=True)
@@ -125,10 +129,11 @@ class Call:
         return found if isinstance(found, tuple) else (found,)
 
 
-def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[str | None] = PLANS) -> Call:
+def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, may_name: bool = True) -> Call:
     """A call that gemm serves, unless its plan has a name and refuses it.
 
-    extents   of which M, N and K are drawn
+    extents    of which M, N and K are drawn
+    may_name   whether a fifth of the plans have names; all others are chosen
     """
     dtype, lead = pick(list(RESULTS)), pick([(), (), (), (1,), (3,)])
     m, n, k = pick(extents), pick(extents), pick(extents)
@@ -157,7 +162,8 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[st
             results += [pick([x, x, f"{pick(list(REDUCTIONS))}({x})"])]
     text = f"lambda {', '.join(['acc', *operands])}: ({', '.join(results)},)"
     b_dtype = pick(FLOAT8) if dtype in FLOAT8 and not gate else dtype
-    options = {"plan": pick(plans)}
+    is_named = may_name and pick([False] * 4 + [True])
+    options: dict[str, Any] = {"plan": pick(NAMED[dtype.itemsize]) if is_named else None}
     outs = None
     if pick([True, False]):
         shape = (*lead, m, columns)
@@ -180,7 +186,7 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, plans: Sequence[st
 def _operand(pick: Pick, kind: str, lead: tuple[int, ...], m: int, columns: int) -> float | Place:
     """A number, or a tensor of a kind beside an M x columns result."""
     if kind == "number":
-        return float(pick([0.5, -1.25, 2.0]))
+        return float(pick([0.5, -1.25, 1.0, 0.0]))
     own = {"element": (1, 1), "row": (1, columns), "column": (m, 1), "tile": (m, columns)}[kind]
     shapes = [own] if not lead else [own, (1, *own), (*lead, *own)]
     shapes += {"element": [(), (1,)], "row": [(columns,)]}.get(kind, [])
@@ -290,8 +296,9 @@ def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: 
         by = REDUCTIONS[reduced.name]
         want, allowed = by(want), by(allowed) + (by(want.abs()) * 2e-6 if "sum" in reduced.name else 0)
     assert got.shape == want.shape
-    wrong = ~((got.double() - want).abs() <= allowed)
-    assert not wrong.any(), (int(wrong.sum()), wrong.nonzero()[:3].tolist(), got[wrong][:3], want[wrong][:3])
+    found = got.double()
+    wrong = ~((found - want).abs() <= allowed)
+    assert not wrong.any(), (int(wrong.sum()), wrong.nonzero()[:3].tolist(), found[wrong][:3], want[wrong][:3])
 
 
 def _signs(acc: torch.Tensor) -> list[torch.Tensor]:

@@ -325,3 +325,33 @@ def test_results_in_turn(launched):
     assert (found[0] is gate, found[1] is up) == (True, True)
     with pytest.raises(UnsupportedError, match=r"out\[0\] and out\[1\] overlap"):
         gemm(a, B, epilogue=lambda acc, r: (acc + r, acc), r=r, out=(gate, whole[::2, 95:191]))
+
+
+def test_a_result_that_is_to_have_gradients(launched):
+    """Also if a call of the same signature was seen before."""
+    for is_wanted in (False, True, False):
+        outs = (None, torch.empty(64, 96, requires_grad=is_wanted))
+        if is_wanted:
+            with pytest.raises(
+                UnsupportedError, match=r"out\[1\] is to have gradients; into a given out nothing"
+            ):
+                gemm(A, B, epilogue=lambda acc: (acc, acc), out=outs)
+        else:
+            gemm(A, B, epilogue=lambda acc: (acc, acc), out=outs)
+
+
+def test_arrays_of_another_framework(launched):
+    """A call takes them as tensors over the same memory, and returns arrays like a."""
+    numpy = pytest.importorskip("numpy")
+    a, b, r = A.float().numpy(), B.float().numpy(), normal(64, 96, dtype=F32).numpy()
+    out = numpy.empty((64, 96), numpy.float32)
+    d, aux = gemm(a, b, epilogue=lambda acc, r, s: (acc + r * s, acc), r=r, s=2.0, out=(None, out))
+    passed = launched[-1].passed()
+    assert [passed[name].data_ptr() for name in ("a", "b", "r", "aux")] == [
+        x.ctypes.data for x in (a, b, r, out)
+    ]
+    assert (type(d), aux is out, d.ctypes.data) == (numpy.ndarray, True, passed["d"].data_ptr())
+    only = gemm(A.float(), B.float(), epilogue=lambda acc, r: acc + r, r=r)
+    assert isinstance(only, torch.Tensor)
+    with pytest.raises(UnsupportedError, match=r"(?s)b is a list; .*r is a str"):
+        gemm(a, [1.0], epilogue=lambda acc, r: acc + r, r="x")

@@ -50,6 +50,7 @@ from cutegemm.run.checks import (
     wrong_extents,
     wrong_memory,
     wrong_out_dtype,
+    wrong_values,
 )
 from cutegemm.run.graph import arguments, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
@@ -281,6 +282,11 @@ def fused(
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         if getattr(a, "is_meta", False):  # shapes alone
             return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
+        others = _as_tensors(a, b, outs, operands)
+        if others is not None:
+            found = fused(*others[:2], None, None, None, others[2], plan, accumulate, allow_tf32, out_dtype,
+                          varying_rows, tune, epilogue, others[3])  # fmt: skip
+            return _as_arrays(a, outs, found)
         call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
         if key is not None:
             _calls.keep(key, call)
@@ -302,10 +308,42 @@ def fused(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def _as_tensors(
+    a: Any, b: Any, outs: Sequence[Any] | None, operands: Mapping[str, Any]
+) -> tuple[Any, Any, Sequence[Any] | None, dict[str, Any]] | None:
+    """Return a, b, outs and operands as torch tensors over the memory of other frameworks' arrays; None if none of them
+    is such an array.
+
+    raises   UnsupportedError for what is neither a tensor nor an array with DLPack
+    """
+    from cutegemm.run.torch_ops import tensors_of
+
+    named = {_out_name(place, outs or ()): out for place, out in enumerate(outs or ()) if out is not None}
+    given = {"a": a, "b": b, **_tensors(operands), **named}
+    tensors = tensors_of(given)
+    if all(tensors[name] is value for name, value in given.items()):
+        return None
+    names = [_out_name(place, outs or ()) for place in range(len(outs or ()))]
+    passed = None if outs is None else [tensors.get(name) for name in names]
+    return tensors["a"], tensors["b"], passed, {name: tensors.get(name, x) for name, x in operands.items()}
+
+
+def _as_arrays(a: Any, outs: Sequence[Any] | None, found: Any) -> Any:
+    """Return results as arrays of the framework of a; those that went into the caller's arrays as these."""
+    from cutegemm.run.torch_ops import like
+
+    results = found if isinstance(found, tuple) else (found,)
+    given = outs or [None] * len(results)
+    arrays = [like(a if out is None else out, result) for out, result in zip(given, results, strict=True)]
+    returned = [array if out is None else out for out, array in zip(given, arrays, strict=True)]
+    return tuple(returned) if isinstance(found, tuple) else returned[0]
+
+
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
     """Return the caller's tensors for the results, and new ones in the place of None.
 
-    raises   UnsupportedError if one of the caller's overlaps another one, or a tensor that is read
+    raises   UnsupportedError if one of the caller's overlaps another one or a tensor that is read, or is to have
+             gradients
     """
     if call.reads is None:
         call.writes = [None if out is None else Region.of(out) for out in outs]
@@ -316,6 +354,10 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[st
     for place, (out, region) in enumerate(zip(outs, call.writes, strict=True)):
         if region is None:
             continue
+        if out.requires_grad:
+            wrong = wrong_values({_out_name(place, outs): out}, 0.0)
+            if wrong:
+                raise refused(a, b, wrong)
         start = out.data_ptr()
         for name, other, tensor, at in read:
             is_factor = name in ("a", "b")
