@@ -52,7 +52,7 @@ from cutegemm.run.checks import (
     wrong_out_dtype,
     wrong_values,
 )
-from cutegemm.run.graph import arguments, through_torch
+from cutegemm.run.graph import are_stood_for, arguments, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
@@ -280,7 +280,8 @@ def fused(
         key = call = None
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
-        if getattr(a, "is_meta", False):  # shapes alone
+        stood_for = key is None and _are_stood_for({"a": a, "b": b, **_tensors(operands)})
+        if stood_for or getattr(a, "is_meta", False):  # shapes alone
             return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
         others = _as_tensors(a, b, outs, operands)
         if others is not None:
@@ -420,6 +421,14 @@ def _called(
 
 def _type_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _are_stood_for(given: dict[str, Any]) -> bool:
+    """Whether tensors are those of a transformation of torch, such as vmap."""
+    from cutegemm.run import torch_ops
+
+    tensors = torch_ops.tensors_of(given)
+    return bool(without_addresses(tensors)) and are_stood_for(tensors)
 
 
 def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:

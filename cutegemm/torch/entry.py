@@ -83,7 +83,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
 
 
 def wrong_values(given: Mapping[str, Any]) -> list[str]:
-    """Return the rules that values break: numbers, a c that is not passed, derivatives of what is written to `out`."""
+    """Return the rules that values break: numbers, a c or an epilogue that is not passed, derivatives of an `out`."""
     found = wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
     if given["epilogue"] is None and given["operands"]:
         found.append(without_epilogue(given["operands"]))

@@ -191,27 +191,42 @@ def test_export_of_dynamic_rows(strict, tmp_path):
     close([again(x)], [layer(x)])
 
 
-def test_vmap():
-    x, w, bias = normal(3, 5, 8), normal(3, 6, 8, seed=1), normal(3, 6, seed=2)
+@pytest.mark.parametrize("size", [3, 1, 0])
+def test_vmap(size):
+    x, w, bias = normal(size, 5, 8), normal(size, 6, 8, seed=1), normal(size, 6, seed=2)
 
     def by_torch(x, w, bias):
         return F.gelu(x @ w.t() + bias)
 
     call = lambda *t: linear(*t, "gelu")  # noqa: E731
+    one = normal(5, 8), normal(6, 8, seed=1), normal(6, seed=2)
     for dims in ((0, 0, 0), (0, None, None), (None, 0, None), (0, None, 0), (None, None, 0), (0, 0, None)):
-        given = [t if dim == 0 else t[0] for t, dim in zip((x, w, bias), dims, strict=True)]
+        given = [t if dim == 0 else each for t, each, dim in zip((x, w, bias), one, dims, strict=True)]
         close([torch.vmap(call, dims)(*given)], [torch.vmap(by_torch, dims)(*given)])
-    turned = torch.vmap(call, (1, None, None))(x.transpose(0, 1), w[0], bias[0])
-    close([turned], [by_torch(x, w[0], bias[0])])
+    turned = torch.vmap(call, (1, None, None))(x.transpose(0, 1), *one[1:])
+    close([turned], [by_torch(x, *one[1:])])
     close([torch.vmap(mm)(x, w.mT)], [x @ w.mT])
     nested = torch.vmap(torch.vmap(mm, (0, None)), (None, 0))(x, w.mT)
     close([nested], [x[None] @ w.mT[:, None]])
-    pairs = torch.vmap(bmm)(x[:, None].expand(3, 2, 5, 8), w.mT[:, None].expand(3, 2, 8, 6))
-    close([pairs], [(x @ w.mT)[:, None].expand(3, 2, 5, 6)])
-    for dims in ((0, 0, 0), (0, None, None), (0, None, 0)):
-        none = [t[:0] if dim == 0 else t[0] for t, dim in zip((x, w, bias), dims, strict=True)]
-        assert torch.vmap(call, dims)(*none).shape == (0, 5, 6)
-    assert torch.vmap(bmm)(x[:0, None], w[:0, None].mT).shape == (0, 1, 5, 6)
+    pairs = torch.vmap(bmm)(x[:, None].expand(size, 2, 5, 8), w.mT[:, None].expand(size, 2, 8, 6))
+    close([pairs], [(x @ w.mT)[:, None].expand(size, 2, 5, 6)])
+    empty = torch.vmap(mm, (0, None))(x[:, :0], one[1].t())
+    close([empty], [x.new_empty(size, 0, 6)])
+    per_sample = torch.vmap(torch.func.grad(lambda x, w: mm(x, w.t()).square().sum()), (0, None))(x, one[1])
+    close([per_sample], [2 * x @ one[1].t() @ one[1]])
+
+
+@pytest.mark.parametrize("size", [3, 0])
+def test_gemm_with_an_epilogue_under_vmap(size, on_cpu):
+    x, w, bias = normal(size, 5, 8), normal(8, 6, seed=1), normal(size, 6, seed=2)
+
+    def call(x, bias):
+        return cutegemm.gemm(x, w, epilogue=lambda acc, bias: gelu(acc + bias), bias=bias)
+
+    close([torch.vmap(call)(x, bias)], [F.gelu(x @ w + bias[:, None])])
+    one, other = normal(5, 8), normal(6, seed=2)
+    close([torch.vmap(call, (None, 0))(one, bias)], [F.gelu(one @ w + bias[:, None])])
+    close([torch.vmap(call, (0, None))(x, other)], [F.gelu(x @ w + other)])
 
 
 def test_operators_alone_under_vmap():
@@ -267,6 +282,8 @@ def test_gemm_records_gradients(on_cpu):
         cutegemm.gemm(*given[:2], out=torch.empty(5, 6, dtype=torch.float64))
     with pytest.raises(UnsupportedError, match=r"beta = 1\.0, but no c is given"):
         cutegemm.gemm(*given[:2], beta=1.0)
+    with pytest.raises(UnsupportedError, match="bias given without an epilogue that takes them"):
+        cutegemm.gemm(*given[:2], bias=torch.zeros(6))
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
