@@ -169,14 +169,15 @@ def _are(names: Sequence[str]) -> str:
 
 
 def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """(m, n, k, l) of matrices, or batches of them, that `wrong_extents` has let pass."""
-    return int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]), int(a.shape[0]) if a.dim() == 3 else 1
+    """(M, N, K, L) of matrices, or batches of them, that `wrong_extents` has let pass; in a graph they may be symbols."""
+    return a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if a.dim() == 3 else 1
 
 
-def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
-    """What does not fit D = A @ B, or a D of half its columns.
+def wrong_extents(given: dict[str, Any], gated: str = "", most: int | None = MOST_EXTENT) -> list[str]:
+    """The rules of D = A @ B, or of a D of half its columns, that shapes break.
 
-    gated   where the two columns lie that one of D is made of; "" where it is one
+    gated   where the two columns lie that one column of D is made of; "" if it is one column
+    most    the largest extent; None if an extent may be a symbol of a graph, which has no limit of its own
     """
     a, b = given["a"], given["b"]
     if a.dim() not in (2, 3) or a.dim() != b.dim():
@@ -187,11 +188,11 @@ def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
     m, n, k, l = extents_of(a, b)  # noqa: E741
     batch = (l,) if a.dim() == 3 else ()
     found = []
-    if int(b.shape[-2]) != k:
-        turned = " Pass b.mT, which fits." if int(b.shape[-1]) == k else ""
-        found.append(f"a has {k} columns, b has {int(b.shape[-2])} rows; both are K.{turned}")
-    if batch and int(b.shape[0]) != l:
-        found.append(f"a is a batch of {l}, b of {int(b.shape[0])}; they must be of one length.")
+    if b.shape[-2] != k:
+        turned = " Pass b.mT, which fits." if n == k else ""
+        found.append(f"a has {k} columns, b has {b.shape[-2]} rows; both are K.{turned}")
+    if batch and b.shape[0] != l:
+        found.append(f"a is a batch of {l}, b of {b.shape[0]}; they must be of one length.")
     if gated and n % 2:
         found.append(f"b has {n} columns; {gated} of an even number of them are expected.")
     of_d = (*batch, m, n // 2 if gated else n)
@@ -200,11 +201,12 @@ def wrong_extents(given: dict[str, Any], gated: str = "") -> list[str]:
         for name in ("c", "out")
         if name in given and tuple(given[name].shape) != of_d
     ]
-    found += [
-        f"{letter} is {extent}; {MOST_EXTENT} at most is served."
-        for letter, extent in zip("MNKL", (m, n, k, l), strict=True)
-        if extent > MOST_EXTENT
-    ]
+    if most is not None:
+        found += [
+            f"{letter} is {extent}; {most} at most is served."
+            for letter, extent in zip("MNKL", (m, n, k, l), strict=True)
+            if extent > most
+        ]
     return found
 
 

@@ -53,7 +53,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     wrong = [
         *wrong_choices(how),
         *wrong_dtypes(of_gemm, torch_ops),
-        *wrong_extents(of_gemm),
+        *wrong_extents(of_gemm, most=None),  # a call of the graph has its own rows
         *wrong_values(given),
         *([] if all(x.is_meta for x in named.values()) else wrong_devices(named)),
     ]

@@ -19,6 +19,9 @@ from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
 from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
+from tests.torch.every import FUNCTIONS as EVERY  # noqa: E402
+from tests.torch.every import N as EVERY_N  # noqa: E402
+from tests.torch.every import Of, results  # noqa: E402
 
 OPS = torch.ops.cutegemm
 HOW = (None, "fast", False, False, False)
@@ -189,6 +192,34 @@ def test_export_of_dynamic_rows(strict, tmp_path):
     again = torch.export.load(tmp_path / "layer.pt2").module()
     x = normal(11, 8, seed=5)
     close([again(x)], [layer(x)])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", EVERY)
+def test_export_of_every_function(name, strict, on_cpu):
+    """With any number of rows, and of an epilogue that is a lambda."""
+    function, b = EVERY[name], normal(2 * EVERY_N, EVERY_N, seed=1, dtype=torch.float32)
+    rows = {"a": {0: torch.export.Dim("rows")}, "b": None}
+    given = normal(24, 2 * EVERY_N, dtype=torch.float32), b
+    exported = torch.export.export(Of(function), given, dynamic_shapes=rows, strict=strict).module()
+    for count in (24, 50):
+        a = normal(count, 2 * EVERY_N, seed=2, dtype=torch.float32)
+        close(results(exported(a, b)), results(function(a.requires_grad_(), b)), 1e-5)
+
+
+def test_export_of_a_callable_object(on_cpu):
+    class Scaled:
+        def __init__(self, scale):
+            self.scale = scale
+
+        def __call__(self, acc):
+            return acc * self.scale
+
+    scaled, w = Scaled(2.0), normal(8, 6, seed=1)
+    call = Of(lambda a, b: cutegemm.gemm(a, b, epilogue=scaled))
+    for strict in (False, True):
+        exported = torch.export.export(call, (A.detach(), w), strict=strict).module()
+        close([exported(A.detach(), w)], [2.0 * A @ w])
 
 
 @pytest.mark.parametrize("size", [3, 1, 0])
