@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 
@@ -17,6 +18,7 @@ from cutegemm.plan.epilogue import Accumulator, Epilogue, Scalar, Tile  # noqa: 
 from cutegemm.run import gemm as launch  # noqa: E402
 from cutegemm.run import torch_ops  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
+from cutegemm.run.launches import new_like  # noqa: E402
 from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
@@ -462,6 +464,40 @@ def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monke
     assert space(kernels[0], 256) is large
     stream["captured"] = True
     assert space(kernels[0], 256) is not large
+
+
+def test_what_is_kept_is_allocated_by_another_thread(stream):
+    """torch routes what one thread allocates to the pool of a graph, and makes inference tensors for one thread."""
+    threads = []
+
+    class Watched(Memory):
+        def new_empty(self, count, dtype):
+            threads.append(threading.get_ident())
+            return super().new_empty(count, dtype)
+
+    plan, calls = sm90_plan(Operands.of("bf16", layout="nt"), split_k=2), []
+    kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
+    with torch.inference_mode():
+        kernel(Watched(256, 1024), Watched(1024, 512), "d", 1.0)
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+    assert not any(space.is_inference() for space in calls[-1][3:5])
+    assert not calls[-1][3].any()
+    stream["captured"] = True
+    kernel(Watched(256, 1024), Watched(1024, 512), "d", 1.0)
+    assert threads[2:] == [threading.get_ident()]
+
+
+def test_the_model_of_a_result_has_no_memory():
+    a = torch.zeros(3, 4)
+    with torch.inference_mode():
+        new = new_like(a, (2, 3, 4), torch.bfloat16)
+    (kept,) = [cell.cell_contents for cell in new.__closure__ if isinstance(cell.cell_contents, torch.Tensor)]
+    assert kept.untyped_storage().nbytes() == 0
+    first, second = new(), new()
+    assert (first.shape, first.dtype, first.is_contiguous()) == ((2, 3, 4), torch.bfloat16, True)
+    assert first.data_ptr() != second.data_ptr()
+    assert not first.is_inference()
 
 
 def test_c_of_another_type_in_the_place_of_the_result(taken):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 MOST_KEPT = 64 << 20  # bytes
@@ -25,10 +25,11 @@ class Sizes:
 
 
 class Spaces:
-    """What kernels of this process take: one piece of memory for each stream, whose kernels run one after the other.
+    """Workspaces of the kernels of this process: one for each stream, whose kernels run one after the other.
 
-    It grows to what the largest of them asks for; what asks for more than `MOST_KEPT` has memory of its own in each
-    call. A graph that is captured has its own as well: it may run on another stream.
+    A workspace grows to the size of the largest. A kernel that asks for more than `MOST_KEPT` has memory of its own in
+    each call, and so has a graph that is captured: it may run on another stream. What is kept is allocated outside of
+    private pools: a graph's memory is used again by other graphs, and torch.compile's graphs refuse what is left there.
     """
 
     def __init__(self) -> None:
@@ -36,14 +37,15 @@ class Spaces:
         self._counters: dict[tuple[int, int], Any] = {}
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """What gives the counters, if there are any, and the workspace: of the current stream of a tensor's device."""
+        """Returns a function of a tensor: it gives the counters, if there are any, and the workspace of the current
+        stream of the tensor's device."""
         import torch
 
-        from cutegemm.compile.cuda import current_stream
+        from cutegemm.compile.cuda import current_stream, outside_of_pools
 
         kept, of_counters, capturing = self._kept, self._counters, torch.cuda.is_current_stream_capturing
         counters, zeroed, total = sizes.counters, sizes.zeroed, sizes.total
-        uint8, int32, inference_mode = torch.uint8, torch.int32, torch.inference_mode
+        uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
             if capturing():
@@ -54,15 +56,16 @@ class Spaces:
                 key = device, current_stream(device)
                 space = kept.get(key)
                 if space is None or space.shape[0] < total:
-                    with inference_mode(False):  # outside of it, an inference tensor could not be zeroed
-                        space = like.new_empty(total, dtype=uint8)
                     if total <= MOST_KEPT:
-                        kept[key] = space
+                        space = kept[key] = outside_of_pools(partial(like.new_empty, total, dtype=uint8))
+                    else:
+                        space = like.new_empty(total, dtype=uint8)
                 own = ()
                 if counters is not None:
                     zeros = of_counters.get(key)
                     if zeros is None or zeros.shape[0] < counters:
-                        zeros = of_counters[key] = like.new_zeros(max(1, counters), dtype=int32)
+                        zeros = outside_of_pools(partial(like.new_empty, max(1, counters), dtype=int32))
+                        of_counters[key] = zeros.zero_()
                     own = (zeros,)
             if zeroed:
                 space[:zeroed].zero_()

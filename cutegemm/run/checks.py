@@ -169,7 +169,7 @@ def _are(names: Sequence[str]) -> str:
 
 
 def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """(M, N, K, L) of matrices, or batches of them, that `wrong_extents` has let pass; in a graph they may be symbols."""
+    """(M, N, K, L) of matrices or batches that `wrong_extents` has let pass; symbols, if they are those of a graph."""
     return a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if a.dim() == 3 else 1
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 
 def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
-    """What allocates row-major results, each on the device and of the class of a tensor."""
+    """Return a function that allocates a row-major result of this shape, on the device of `a`."""
     from torch import contiguous_format, empty_like
 
-    # One element is kept, as large as is asked for: torch makes its like sooner than a tensor by shape and type.
+    # torch makes the like of a tensor sooner than a tensor by shape and type. The tensor that is kept has no memory:
+    # it may be allocated while a CUDA graph is captured, from the graph's own pool, which no tensor may outlive.
     kept = a.new_empty([1] * len(shape), dtype=dtype).expand(shape)
+    kept.untyped_storage().resize_(0)
     return lambda: empty_like(kept, memory_format=contiguous_format)
 
 
