@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu, where  # noqa: E402
+from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.plan.epilogue import epilogue_of  # noqa: E402
 from cutegemm.plan.epilogue.dependencies import state_of  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
@@ -130,6 +131,15 @@ def test_what_is_returned_when_it_is_called_is_what_is_computed(launched):
         cutegemm.gemm(A, B, epilogue=function, bias=bias)
     assert [str(each.plan.epilogue) for each in launched] == ["(acc + bias) * 2", "(acc + bias) * 3"]
     assert [len(each.calls) for each in launched] == [2, 1]
+
+
+def test_an_operand_without_memory_has_a_signature_of_its_own(launched):
+    bias = torch.zeros(6, dtype=torch.float64)
+    freed = bias.clone()
+    freed.untyped_storage().resize_(0)
+    cutegemm.gemm(A, B, epilogue=lambda acc, bias: acc + bias, bias=bias)
+    with pytest.raises(UnsupportedError, match="bias is a Tensor without memory of its own"):
+        cutegemm.gemm(A, B, epilogue=lambda acc, bias: acc + bias, bias=freed)
 
 
 def test_zeros_of_either_sign(launched):

@@ -341,7 +341,9 @@ def test_a_result_that_is_given_counts_as_changed(launched):
 
 def test_a_plain_tensor_of_the_same_signature_vouches_for_no_other(launched):
     gemm(A, B)
-    for odd in (Wrapped(A), torch._neg_view(A)):
+    freed = A.clone()
+    freed.untyped_storage().resize_(0)
+    for odd in (Wrapped(A), torch._neg_view(A), torch._efficientzerotensor((8, 12)), freed):
         with pytest.raises(UnsupportedError):
             gemm(odd, B)
     assert gemm(torch.nn.Parameter(A, requires_grad=False), B).__class__ is torch.Tensor

@@ -85,7 +85,30 @@ def test_nothing_heavy_is_imported(tmp_path):
     assert (again, "cutegemm.run.prepare" in heavy) == (said, True)
 
 
+def test_a_name_of_ones_own_has_no_record(monkeypatch):
+    """In another process it may be the name of another plan."""
+    from types import SimpleNamespace
+
+    from cutegemm.choose import names
+    from cutegemm.run import recall
+    from cutegemm.run.calls import How
+
+    written = []
+    monkeypatch.setattr(recall, "_serves", lambda key, a, how: True)
+    monkeypatch.setattr(recall, "_text", lambda key, a: "")
+    monkeypatch.setattr(recall, "remember", lambda kind, text, record: written.append(record))
+    monkeypatch.setattr(names, "_OWN", {})
+    names.register_plan("own_of_recall", "simt:block=64x48x8,warp=32x24,thread=4x6,quad=4x2")
+    kernel = SimpleNamespace(needs_workspace=False, folder=Path("entry"), plan=SimpleNamespace(has_c=False))
+    problem = SimpleNamespace(m=1, n=1, k=1, l=1)
+    prepared = SimpleNamespace(kernel=kernel, problem=problem, views=[], shape=(1, 1), dtype=torch.float32)
+    for plan, count in ((None, 1), ("simt_64x64", 2), ("own_of_recall", 2), ("transposed:own_of_recall", 2)):
+        recall.keep((), None, How(plan=plan), prepared)
+        assert len(written) == count, plan
+
+
 def test_what_has_no_record():
+    from cutegemm.compile import exported
     from cutegemm.run import recall, tune
     from cutegemm.run.calls import How
 
@@ -100,4 +123,7 @@ def test_what_has_no_record():
     assert not recall._serves((int, *key[1:]), OnDevice(), How())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "_used", ["a table"])
+        assert not recall._serves(key, OnDevice(), How())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exported._LOADED, "a key", "its function")
         assert not recall._serves(key, OnDevice(), How())

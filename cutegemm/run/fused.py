@@ -268,8 +268,8 @@ def fused(
         if state is None and epilogue is not None:
             epilogue, state = _called(epilogue, a, b, operands)
         key = (
-            a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
-            b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
+            a.__class__, a.dtype, a.shape, a.stride(), (a.data_ptr() or 0.5) % 16, a.get_device(), a.is_neg(),
+            b.__class__, b.dtype, b.shape, b.stride(), (b.data_ptr() or 0.5) % 16, b.get_device(), b.is_neg(),
             plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
             varying_rows, tune, state,
             None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
@@ -378,7 +378,7 @@ def _signature(value: Any) -> Any:
     if value.__class__ is float or value.__class__ is int:
         return float
     return (
-        value.__class__, value.dtype, value.shape, value.stride(), value.data_ptr() & 15, value.get_device(),
+        value.__class__, value.dtype, value.shape, value.stride(), (value.data_ptr() or 0.5) % 16, value.get_device(),
         value.is_neg(),
     )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 A call looks up the signature of its arguments (types, shapes, strides, alignment, device); all that follows
 from the signature was decided when it was first seen: see `prepare`. What a warm call still does is to allocate the
-result, to compare addresses where a result is given, and to launch.
+result, to compare addresses where a result is given, and to launch. In a signature the address of a tensor
+without memory, such as one whose storage was freed, is 0.5: no kernel is launched on it.
 """
 
 from __future__ import annotations
@@ -196,15 +197,15 @@ def gemm(
         beta = 0.0
     try:
         key = (
-            a.__class__, a.dtype, a.shape, a.stride(), a.data_ptr() & 15, a.get_device(), a.is_neg(),
-            b.__class__, b.dtype, b.shape, b.stride(), b.data_ptr() & 15, b.get_device(), b.is_neg(),
+            a.__class__, a.dtype, a.shape, a.stride(), (a.data_ptr() or 0.5) % 16, a.get_device(), a.is_neg(),
+            b.__class__, b.dtype, b.shape, b.stride(), (b.data_ptr() or 0.5) % 16, b.get_device(), b.is_neg(),
             plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
             out if out is None else (
-                out.__class__, out.dtype, out.shape, out.stride(), out.data_ptr() & 15, out.get_device(),
+                out.__class__, out.dtype, out.shape, out.stride(), (out.data_ptr() or 0.5) % 16, out.get_device(),
                 out.is_neg(),
             ),
             c if c is None else (
-                c.__class__, c.dtype, c.shape, c.stride(), c.data_ptr() & 15, c.get_device(), c.is_neg()
+                c.__class__, c.dtype, c.shape, c.stride(), (c.data_ptr() or 0.5) % 16, c.get_device(), c.is_neg()
             ),
             varying_rows, tune,
         )  # fmt: skip

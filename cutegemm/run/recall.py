@@ -86,11 +86,16 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
-    """Writes the record that `find` reads, if it may; nothing is said where the disk is full or not ours."""
+    """Write the record that `find` reads, if the signature may have one; do nothing if the disk cannot be written."""
     global _written
     kernel = prepared.kernel
     if kernel is None or _written >= _MOST or not _serves(key, a, how):
         return
+    if isinstance(how.plan, str):
+        from cutegemm.choose.names import is_own, recipe_named
+
+        if is_own(recipe_named(how.plan).name):  # another process may give the name to another plan
+            return
     with contextlib.suppress(CutegemmError):
         assert prepared.problem is not None
         of = prepared.problem
@@ -115,7 +120,7 @@ def _serves(key: Any, a: Any, how: How) -> bool:
     if not all(each in (torch.Tensor, torch.nn.Parameter) for each in key if isinstance(each, type)):
         return False
     tuner, loaded, asked = (
-        sys.modules.get(f"cutegemm.run.{name}") for name in ("tune", "exported", "prepare")
+        sys.modules.get(f"cutegemm.{name}") for name in ("run.tune", "compile.exported", "run.prepare")
     )
     in_use = tuner is not None and (tuner._active is not None or tuner._used)
     is_first = loaded is None or not loaded._LOADED

@@ -180,10 +180,11 @@ def linear(
     if is_direct(x, w, bias):
         try:
             key = (
-                x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.get_device(), x.is_neg(),
-                w.dtype, w.shape, w.stride(), w.data_ptr() & 15, w.get_device(), w.is_neg(), activation,
+                x.dtype, x.shape, x.stride(), (x.data_ptr() or 0.5) % 16, x.get_device(), x.is_neg(),
+                w.dtype, w.shape, w.stride(), (w.data_ptr() or 0.5) % 16, w.get_device(), w.is_neg(), activation,
                 bias if bias is None else (
-                    bias.dtype, bias.shape, bias.stride(), bias.data_ptr() & 15, bias.get_device(), bias.is_neg()
+                    bias.dtype, bias.shape, bias.stride(), (bias.data_ptr() or 0.5) % 16, bias.get_device(),
+                    bias.is_neg(),
                 ),
             )  # fmt: skip
             call = _layers.found.get(key)
