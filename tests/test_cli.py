@@ -224,8 +224,9 @@ GELU = (
 SLOTS = ("--plan", "sm90_slots", "--layout", "nt")
 
 
-@pytest.mark.parametrize("way", [(), ("--emulate",)])
-@pytest.mark.parametrize(("name", "kind"), [("c", "tile"), ("c", "row"), ("alpha", "scalar=2")])
+@pytest.mark.parametrize(
+    ("name", "kind", "way"), [("c", "tile", ()), ("c", "row", ("--emulate",)), ("alpha", "scalar=2", ())]
+)
 def test_operands_may_be_called_as_those_of_alpha_and_beta_are(name, kind, way):
     said = run("gemm", "40", "64", "32", "--epilogue", f"acc + {name}", "--operand", f"{name}:{kind}", *way)
     assert "correct: relative error" in said

@@ -254,9 +254,9 @@ def advice_of(plan: str, dtype: str, problem: tuple[int, int, int]) -> dict[str,
     ("plan", "dtype", "problem", "what", "advice"),
     [
         # every product takes two loads of its own: 21 FLOP an instruction, a third of what the FMAs would allow
-        ("sgemm_01_naive", "f32", (4096, 4096, 4096), "issue binds", "in shared memory"),
+        ("sgemm_01_naive", "f32", (2048, 2048, 2048), "issue binds", "in shared memory"),
         # 4 x 4 a thread: 16 products for 8 elements read
-        ("simt_32x32", "f32", (4096, 4096, 4096), "shared binds", "a larger thread tile"),
+        ("simt_32x32", "f32", (2048, 2048, 2048), "shared binds", "a larger thread tile"),
         ("sm90_pingpong", "bf16", (4096, 4096, 4096), "shared binds", "a larger tile for each warpgroup"),
         # 2 * 4096^2 * 64 FLOP over 33.6 MB of D and 1 MB of A and B: 62
         ("sm90_pingpong", "bf16", (4096, 4096, 64), "DRAM binds", "62 FLOP for each byte"),

@@ -36,7 +36,18 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize(("name", "case"), sorted(HELD))
+THOROUGH = {
+    ("simt, split, kernel", "all_kinds"),
+    ("pingpong, m-major", "all_kinds"),
+    ("direct", "three"),
+    ("K shared by CTAs", "preact"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [pytest.param(*both, marks=[pytest.mark.thorough] * (both in THOROUGH)) for both in sorted(HELD)],
+)
 def test_against_float64(name, case):
     plan = CASES[case].on(PLANS[name]())
     bm, bn, bk = plan.cta_tile

@@ -27,9 +27,9 @@ DRAWN = {
     "mma_tma": (1, 3),
     "sm90": (2, 5),
 }
-QUICK = {("simt", 0), ("simt", 4), ("mma_sync", 4)}
+QUICK = {("simt", 0): (), ("mma_sync", 4): pytest.mark.thorough}
 CASES = [
-    pytest.param(family, number, marks=() if (family, number) in QUICK else pytest.mark.slow)
+    pytest.param(family, number, marks=QUICK.get((family, number), pytest.mark.slow))
     for family, numbers in DRAWN.items()
     for number in numbers
 ]

@@ -11,13 +11,19 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 from cutegemm.dtypes import round_to
 from cutegemm.run.emulated import emulate
 from tests.kernels.mma_sync_forms import form
+from tests.marks import with_thorough
 
 # Ragged in all modes; fewer k-tiles than parts; few elements, and none along K
 ODD = ((67, 41, 171), (33, 70, 31), (5, 3, 1), (5, 3, 0))
 EVEN = ((66, 42, 170), (34, 70, 30), (6, 4, 2), (6, 4, 0))
 
 
-@pytest.mark.parametrize("name", ["split", "split_last", "split_evenly", "deep_halves"])
+@pytest.mark.parametrize(
+    "name",
+    with_thorough(
+        ("split_last", "split_evenly", "split_strided", "deep_halves"), ("split_strided", "deep_halves")
+    ),
+)
 def test_whole_numbers_are_exact(name):
     """Against float64, with warps in step and in some other order; nothing outside of a matrix is touched."""
     plan = form(name)

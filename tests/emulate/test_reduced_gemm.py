@@ -19,10 +19,14 @@ def whole(*shape, dtype=torch.float32):
     return torch.randint(-3, 4, shape, dtype=torch.int8).to(dtype)
 
 
-@pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize(
-    "plan",
-    [None, "sm90:tile=64x64x64,ctas=3", "sm90:tile=64x64x64,ctas=3,split_k=2", "transposed:sm90_slots"],
+    ("plan", "batch"),
+    [
+        (None, ()),
+        (None, (2,)),
+        ("sm90:tile=64x64x64,ctas=3,split_k=2", (2,)),
+        ("transposed:sm90_slots", ()),
+    ],
 )
 def test_results_in_the_order_of_the_function(monkeypatch, plan, batch):
     emulate_launches(monkeypatch, 3)

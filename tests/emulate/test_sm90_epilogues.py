@@ -34,25 +34,6 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
     assert asks_for_the_shared_memory_of(plan, found)
 
 
-THOROUGH = (
-    "padded_d_m_major", "padded_c", "e4m3_f32", "e4m3_out_m_major", "e4m3_out_c_bf16", "lines_m_major", "lines_of_16",
-    "by_eight_f32", "by_eight_read_a",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "padded_f32", "c_of_the_other_major", "c_f32_warps_store", "e4m3_out_c", "e4m3_out_direct", "lines",
-        "lines_f32", "lines_c", "lines_e4m3", "by_eight", "by_eight_c", "by_eight_lines",
-        *[pytest.param(name, marks=pytest.mark.thorough) for name in THOROUGH],
-    ],
-)  # fmt: skip
-def test_forms(name):
-    plan = form(name, 2)
-    held_against_exact_sums(plan, 1.5, -0.5 if plan.has_c else 0.0)
-
-
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
 def test_bytes_saturate(kind):
     """Sums up to a few hundred, times 1000: most lie past 448, and past 57344 some."""

@@ -1,4 +1,4 @@
-"""Compiled Hopper plans that pack operands, executed on the CPU: exact, into a workspace that is poisoned."""
+"""Compiled Hopper plans that pack operands, executed on the CPU: tf32 is rounded by TMA, and padding is written."""
 
 from __future__ import annotations
 
@@ -11,36 +11,15 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.compile.plans import compile_plan
-from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.run.emulated import emulate
 from cutegemm.simulate import simulate
-from tests.kernels.sm90_forms import fitting, form
-from tests.kernels.test_sm90 import PACKED
-
-
-def operands(plan, m, n, k):
-    batch = (2,) if plan.operands.batched else ()
-    rng = np.random.default_rng(k)
-    return [rng.integers(-3, 4, (*batch, *s)).astype(np.float32) for s in ((m, k), (k, n), (m, n))]
-
-
-@pytest.mark.parametrize("name", PACKED)
-def test_exact(name):
-    """On ragged tiles, and with no k at all."""
-    plan = form(name, 2)
-    bm, bn, bk = plan.cta_tile
-    for shape in ((bm + 9, bn + 11, bk + 5), (3, 5, 0)):
-        a, b, c = operands(plan, *fitting(plan, *shape))
-        given, want = ({"c": c, "beta": -1.0}, a @ b - c) if plan.has_c else ({}, a @ b)
-        found = emulate(plan, a, b, **given)
-        assert np.array_equal(found.d, round_to(plan.operands.d.dtype, want))
-        assert [launch.is_early for launch in found.launches] == [True, True]
+from tests.kernels.sm90_forms import on_few_ctas
 
 
 def test_tf32_is_rounded_as_the_simulator_has_it():
     """Packing keeps all bits of f32; TMA rounds them."""
-    plan = form("pack_tf32", 2)
+    plan = on_few_ctas("pack_tf32")
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(30, 40)), np.eye(40)[:, :24]
     found = emulate(plan, a, b).d
@@ -50,11 +29,11 @@ def test_tf32_is_rounded_as_the_simulator_has_it():
 
 def test_padding_that_is_not_written():
     """Planted in the PTX: nothing is stored, so that the GEMM reads what nobody wrote."""
-    plan = form("pack_tf32", 2)
+    plan = on_few_ctas("pack_tf32")
     text = compile_plan(plan).ptx
     head, behind = text.split(".entry kernel_cutlass_pack_kernel", 1)
     broken = head + ".entry kernel_cutlass_pack_kernel" + re.sub(r"st\.global\.v4[^;]*;", "", behind, count=1)
     assert broken != text
-    a, b, _ = operands(plan, 64, 128, 32)
+    a, b = np.ones((64, 32), np.float32), np.ones((32, 128), np.float32)
     with pytest.raises(EmulationError):
         emulate(plan, a, b, ptx=broken)

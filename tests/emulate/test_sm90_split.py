@@ -30,11 +30,8 @@ def of(**options):
     ("options", "mnk"),
     [
         ({**SMALL, "split_k": 8, "with_c": True, "slots": 2}, (70, 72, 130)),  # more parts than k-tiles
-        ({**SMALL, "split_k": 2}, (70, 72, 0)),
-        pytest.param(
-            {**SMALL, "stream": 2, "cluster": (2, 1)}, (64 * 5 - 3, 64, 620), marks=pytest.mark.thorough
-        ),
-        ({**TALL, "stream": 1, "store": "direct"}, (300, 72, 620)),
+        ({**SMALL, "split_k": 8, "with_c": True, "slots": 2}, (70, 72, 0)),
+        pytest.param({**TALL, "stream": 1, "store": "direct"}, (300, 72, 620), marks=pytest.mark.thorough),
         ({**SMALL, "fill": True, "cluster": (2, 1), "ctas": 6}, (64 * 7 - 3, 64, 868)),
         pytest.param(  # 4 tiles, a whole wave: none is shared
             {**TALL, "stream": 1, "store": "direct"}, (256, 128, 40), marks=pytest.mark.thorough

@@ -290,6 +290,7 @@ def test_a_case_that_has_changed_is_passed_over():
     assert registers.predicted == 200  # of the kernel that was compiled then
 
 
+@pytest.mark.thorough
 def test_every_pattern_of_a_single_instruction_is_exact(runs):
     counted = [c for c in runs.found["probes"] if c.rows[0].measured is not None]
     assert len(counted) >= 272
@@ -297,6 +298,7 @@ def test_every_pattern_of_a_single_instruction_is_exact(runs):
     assert [c.case for c in counted if c.rows[0].error != 0] == []
 
 
+@pytest.mark.thorough
 def test_copies_past_the_end_are_counted_or_not(runs):
     """All of the last stages - 1 k-tiles, or none."""
     cases = {case.name: case for case in (*proof_cases(), *mma_cases(), *traffic_cases())}
@@ -308,6 +310,7 @@ def test_copies_past_the_end_are_counted_or_not(runs):
             assert row.measured - row.predicted in (0, past)
 
 
+@pytest.mark.thorough
 def test_the_summary_says_what_is_kept(runs):
     lines = summary_table(runs).splitlines()
     assert lines[2].startswith("| shared load wavefronts | 2% | **")
@@ -316,6 +319,7 @@ def test_the_summary_says_what_is_kept(runs):
         assert int(line.split("**")[1].split()[0]) >= 20
 
 
+@pytest.mark.thorough
 def test_promises_are_kept_or_the_reason_is_given(runs):
     plans = runs.plans()
     assert len(plans) >= 20
@@ -330,6 +334,7 @@ def test_promises_are_kept_or_the_reason_is_given(runs):
         assert sum(held) >= 0.9 * len(held)
 
 
+@pytest.mark.thorough
 def test_registers_and_occupancy_are_exact(runs):
     for c in runs.plans():
         for row in c.rows:
@@ -337,6 +342,7 @@ def test_registers_and_occupancy_are_exact(runs):
                 assert row.error == 0
 
 
+@pytest.mark.thorough
 def test_stores_beyond_the_prediction_are_waits(runs):
     """What a store's counter shows beyond the prediction, the counter of conflicts shows too.
 
@@ -351,6 +357,7 @@ def test_stores_beyond_the_prediction_are_waits(runs):
             assert beyond == pytest.approx(conflicting, abs=2e-2 * total.measured)
 
 
+@pytest.mark.thorough
 def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
     """KiB that the driver can set aside on sm_90, over what a CTA takes."""
     carveouts = (8, 16, 32, 64, 100, 132, 164, 196, 228)
@@ -361,12 +368,14 @@ def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
         assert row.measured in {kib * 1024 // taken for kib in carveouts}
 
 
+@pytest.mark.thorough
 def test_the_tables_of_the_document_are_up_to_date(runs):
     text = (DOCS / "analysis.md").read_text()
     assert all(f"<!-- table: {name} -->" in text for name in TABLES)
     assert regenerated(text, runs) == text, "run: python -m docs.evidence report"
 
 
+@pytest.mark.thorough
 def test_an_unknown_table_is_refused(runs):
     with pytest.raises(CutegemmError, match="'nothing'"):
         regenerated("<!-- table: nothing -->\n<!-- end -->", runs)

@@ -54,6 +54,7 @@ def measured(monkeypatch):
     simt = ladder.LADDERS["simt"]
     few = replace(simt, steps=tuple([step for step in simt.steps if step.name in NAMES]))
     monkeypatch.setitem(ladder.LADDERS, "simt", few)
+    monkeypatch.setattr(ladder, "SIZES", (512,))  # of what is predicted
     monkeypatch.setattr(
         "cutegemm.compile.plans.compile_plans", lambda plans: [None] * len(plans)
     )  # one by one

@@ -1,4 +1,4 @@
-"""Forms of mma.sync plans: every majorness, type, alignment, schedule and way out, in small tiles."""
+"""Forms of mma.sync plans in small tiles: every majorness, type, alignment, schedule and way out."""
 
 from __future__ import annotations
 
@@ -112,6 +112,18 @@ FLOAT8: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "e4m3_sums_of_f16": ({"dtype": "e4m3", "layout": "nt", "out": "f16", "acc": "f16"}, _SMALL),
     "e4m3_split": ({"dtype": "e4m3", "layout": "nt", "out": "bf16"}, {**_SMALL, "split_k": 3}),
 }
+
+# Forms that hold every component of all forms, and every pair of components that meets: see `tests.kernels.components`.
+COVERING = (
+    "batched_tf32", "bf16_nn_4", "bf16_nn_8", "bf16_nt_2", "deep_halves", "e4m3_into_e4m3",
+    "e4m3_into_e4m3_m_major", "e4m3_nt_4", "e4m3_nt_8", "e5m2", "f16_nn_m_major", "f16_sums",
+    "f16_tn_m_major", "five_stages", "one_buffer_registers", "one_k_block", "one_stage_registers",
+    "one_warp", "padded_ldmatrix", "plain", "plain_tf32_tn", "rna", "shallow_atom_tf32", "split",
+    "split_batched", "split_evenly", "split_last", "split_strided", "split_tf32", "tf32_nn_m_major",
+    "tf32_tn_8", "tf32_tt_4", "three_k_blocks", "tma_batched", "tma_direct", "tma_eight_warps",
+    "tma_lines_m_major", "tma_lines_tf32", "tma_m_major", "tma_tf32_m_major", "tma_tf32_nn", "tma_tf32_nt",
+    "tma_unaligned_d", "two_stages",
+)  # fmt: skip
 
 
 def form(name: str, **more: Any) -> GemmPlan:

@@ -1,4 +1,4 @@
-"""Forms of Hopper plans: every majorness, type, schedule and way out, that compile and run in no time."""
+"""Forms of Hopper plans, small enough to compile and to run on a CPU: every majorness, type, schedule and way out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from _pytest.mark import ParameterSet
+
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.dtypes import DType
 from cutegemm.layout import product
 from cutegemm.plan import GemmPlan, Operands
+from tests.marks import with_thorough
 
 _SMALL = {"tile": (64, 64, 64), "subtile_n": 32, "raster": "grouped_m:3"}
 _COOPERATIVE = {"schedule": "cooperative"}
@@ -321,6 +324,36 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+# Forms that hold every component of the forms above. With PAIRS they hold every pair of components that meets, too:
+# tests/plan/test_covering.py computes that, by `tests.kernels.components`.
+ALONE = (
+    "by_eight_read_a", "by_lines_odd_2x1", "cooperative_two_wgmmas_wide", "deferred_stagger_2x1",
+    "e4m3_e5m2", "e4m3_out_direct", "e4m3_out_m_major", "e4m3_two_level_2x1", "e5m2", "l2", "lines_c",
+    "pack_e5m2_e4m3", "pack_f16_by_4_bytes", "pack_s8_split", "padded_f32", "read_a_packs_b",
+    "shared_k_direct", "shared_k_two_level", "shares_of_64_bytes", "single_two_per_sm_c", "stream_of_three",
+    "warps_store",
+)  # fmt: skip
+PAIRS = (
+    "by_eight_f32", "by_eight_lines", "by_lines_shared_k", "c_f32_warps_store", "cluster_2x2_mn",
+    "deferred_s8", "deferred_tall_1x2", "deferred_warps_store", "direct", "direct_m_major", "e4m3_out_c",
+    "e4m3_out_c_bf16", "e4m3_out_padded", "fill_c_batched", "fill_deferred_2x1", "fill_of_three",
+    "lines_e4m3", "lines_f32", "lines_f32_m_major", "lines_fill_2x1", "lines_m_major", "lines_split",
+    "one_tile_a_cta_2x1", "pack_bf16_c", "pack_e4m3", "pack_e5m2_by_bytes", "pack_tf32", "padded_c",
+    "padded_d_m_major", "read_a_2x1", "read_a_m_major_c", "read_a_of_three", "read_a_split_direct",
+    "shared_k_c", "shared_k_lines", "shared_k_of_eight", "shared_k_packed", "shared_k_pingpong_2x1",
+    "shared_k_s8", "shares_4x2", "split_c", "split_cooperative_2x1", "split_direct", "split_one_tile_a_cta",
+    "split_two_level", "stream_256x160", "stream_cooperative_2x1", "stream_wide_1x2", "two_level_pingpong",
+)  # fmt: skip
+
+# Element by element, and beside a C that threads read so, a whole tile takes ptxas ten seconds; half of it, one.
+_SMALLER = {"split_direct": (64, 64, 64)}
+
+
+def covering() -> list[ParameterSet]:
+    """Return the forms of ALONE and PAIRS as parameters of a test; those of PAIRS are marked `thorough`."""
+    return with_thorough((*ALONE, *PAIRS), PAIRS)
+
+
 @cache
 def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
     """The plan of a form, for a persistent grid of so many CTAs where it has one, with further arguments."""
@@ -339,9 +372,10 @@ def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
 
 
 def on_few_ctas(name: str) -> GemmPlan:
-    """A form for a persistent grid of 4 CTAs, or of one cluster."""
+    """Return a form for a persistent grid of 4 CTAs, or of one cluster if that is larger."""
     options = FORMS[name][1]
-    return form(name, max(4, product(options.get("cluster", (1, 1))) * options.get("k_ctas", 1)))
+    smaller = {"tile": _SMALLER[name]} if name in _SMALLER else {}
+    return form(name, max(4, product(options.get("cluster", (1, 1))) * options.get("k_ctas", 1)), **smaller)
 
 
 def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:

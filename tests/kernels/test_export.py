@@ -61,6 +61,7 @@ def library(tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 def test_neither_the_dsl_nor_a_compiler_is_needed(library, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(library)],

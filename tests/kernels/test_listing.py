@@ -24,7 +24,9 @@ def described_plan(name: str) -> GemmPlan:
     return plan
 
 
-@pytest.fixture(scope="module", params=STEPS)
+@pytest.fixture(
+    scope="module", params=["sm90_deferred_2x1", pytest.param("simt_32x32", marks=pytest.mark.thorough)]
+)
 def listed(request: pytest.FixtureRequest) -> tuple[GemmPlan, Listing]:
     plan = described_plan(request.param)
     return plan, listing(plan, "sm_90a")

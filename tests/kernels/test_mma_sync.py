@@ -69,15 +69,10 @@ def ldmatrices(plan, atoms_m, atoms_n):
     return plain, transposed
 
 
-@pytest.mark.parametrize(
-    "ways",
-    [
-        [("bf16", "tt")],  # where each operand is turned, or read by elements
-        pytest.param([("f32", "tn"), ("bf16", "nn"), ("f32", "nt")], marks=pytest.mark.thorough),
-    ],
-)
-def test_the_large_plan(ways):
-    plans = [plan_named("mma_128x256", Operands.of(dtype, layout=layout)) for dtype, layout in ways]
+@pytest.mark.thorough
+def test_the_large_plan():
+    """With each operand transposed on its way to registers, and with elements that are read one by one."""
+    plans = [plan_named("mma_128x256", Operands.of(*way)) for way in (("bf16", "tt"), ("f32", "tn"))]
     check_each(plans, check_large)
 
 
@@ -91,7 +86,12 @@ def check_large(kernel):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "arch"), [("f16", "nt", "sm_80"), ("f16", "tn", "sm_89"), ("f32", "nn", "sm_120")]
+    ("dtype", "layout", "arch"),
+    [
+        ("f16", "nt", "sm_80"),
+        pytest.param("f16", "tn", "sm_89", marks=pytest.mark.thorough),
+        pytest.param("f32", "nn", "sm_120", marks=pytest.mark.thorough),
+    ],
 )
 def test_other_architectures(dtype, layout, arch):
     """Each type and each architecture once; the ladder's steps are compiled for sm_80, all types and ways."""

@@ -19,7 +19,7 @@ from cutegemm.plan.program.operations import Arrive, EndRead, WaitStores
 from cutegemm.plan.program.schedule import Commit, Fetch, Sync, Wait
 from cutegemm.simulate import play_interleavings, protocol_of, simulate
 from cutegemm.tile.tiled_mma import TiledMma
-from tests.kernels.mma_sync_forms import FLOAT8, FORMS, form
+from tests.kernels.mma_sync_forms import COVERING, form
 from tests.simulate.plans import broken
 
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
@@ -34,7 +34,7 @@ def integers(plan, m, n, k):
     return [rng.integers(-2, 3, (*batch, *shape)).astype(np.float64) for shape in ((m, k), (k, n), (m, n))]
 
 
-@pytest.mark.parametrize("name", [*FORMS, *FLOAT8])
+@pytest.mark.parametrize("name", COVERING)
 def test_forms_are_exact(name):
     plan = form(name)
     bm, bn, bk = plan.cta_tile

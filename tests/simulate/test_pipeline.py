@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutegemm.build import sm90_plan
-from cutegemm.choose.ladders.sm90 import SM90_LADDER
+from cutegemm.choose.catalog import plan_named
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
@@ -22,7 +22,7 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TmaBox
-from tests.kernels.sm90_forms import FORMS, fitting, form, on_few_ctas
+from tests.kernels.sm90_forms import covering, fitting, form, on_few_ctas
 from tests.simulate.plans import broken
 
 BF16 = Operands.of("bf16", layout="nt")
@@ -39,7 +39,7 @@ def faults_of(plan, m=70, n=136, k=100, **options):
     return {fault.kind: fault for fault in simulate(plan, a, b, check="report", **options).faults}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", covering())
 def test_forms_are_exact_on_ragged_extents(name):
     plan = on_few_ctas(name)
     bm, bn, bk = plan.cta_tile
@@ -188,9 +188,17 @@ def test_faults_are_raised_by_default():
         simulate(other, a, b)
 
 
-@pytest.mark.parametrize("named", SM90_LADDER, ids=lambda named: named.name)
-def test_the_programs_of_named_plans_in_many_interleavings(named):
-    plan = named.build(BF16)
+# The others have the program of one of these, for other tiles, rasters or the other way round.
+OTHER_PROGRAMS = (
+    "sm90_multistage", "sm90_specialized", "sm90_persistent", "sm90_pingpong", "sm90_tma_plain", "sm90_padded",
+    "sm90_slots", "sm90_cluster_2x1", "sm90_cooperative_2x1", "sm90_deferred_2x1", "sm90_64x128", "sm90_split",
+    "sm90_stream", "sm90_fill",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_PROGRAMS)
+def test_the_programs_of_named_plans_in_many_interleavings(name):
+    plan = plan_named(name, BF16)
     most = 3 if plan.pipeline.ctas else 1
     if plan.split.is_split:
         plan = plan.with_(pipeline=replace(plan.pipeline, ctas=2 * product(plan.cluster_mn)))

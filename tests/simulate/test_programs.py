@@ -20,7 +20,8 @@ from cutegemm.simulate.arguments import laid_out
 from cutegemm.simulate.report import Report
 from cutegemm.simulate.roles import run_roles
 from cutegemm.simulate.task import Task
-from tests.kernels.sm90_forms import FORMS, on_few_ctas
+from tests.kernels.sm90_forms import covering, on_few_ctas
+from tests.marks import with_thorough
 
 BF16 = Operands.of("bf16", layout="nt")
 E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
@@ -45,7 +46,7 @@ PLANS = {
     ),
     "two wgmmas wide": (
         BF16,
-        {**SHARED, "tile": (128, 272, 64), "subtile_n": 16, "cluster": (2, 1), "slots": 2},
+        {**SHARED, "tile": (64, 272, 64), "consumers": 1, "subtile_n": 16, "cluster": (2, 1), "slots": 2},
     ),
     "odd groups of columns": (BF16, {**SHARED, "tile": (128, 120, 64), "subtile_n": 40, "slots": 3}),
     "multistage": (BF16, {"schedule": "single", "tile": (64, 64, 64), "subtile_n": 32, "stages": 3}),
@@ -120,7 +121,14 @@ def with_data(plan, programs=None):
     )
 
 
-@pytest.mark.parametrize("name", PLANS)
+# Each of their steps is in a program of the others.
+THOROUGH = (
+    "pingpong of three", "staggered", "deferred, staggered", "slots left over, rows of a warp", "two wgmmas wide",
+    "odd groups of columns", "two-level, halves", "split, cooperative", "stream", "fill, two-level",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_thorough(PLANS, THOROUGH))
 def test_a_sound_program_has_no_fault(name):
     plan = plan_of(name)
     assert played(plan) == ""
@@ -142,7 +150,7 @@ def faults_in_many_interleavings(protocol):
     return play_interleavings(protocol, random_runs=1).faults
 
 
-@pytest.mark.parametrize("name", [n for n in FORMS if FORMS[n][1].get("schedule") != "single"])
+@pytest.mark.parametrize("name", covering())
 def test_the_program_of_every_form_in_many_interleavings(name):
     plan = on_few_ctas(name)
     k_tiles = 2 * plan.stages + 1
@@ -364,7 +372,9 @@ def test_every_part_that_stores(name):
     is_found(name, always, "is stored 2 times", "is stored 3 times")
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name", [*IN_A_TILE, "multistage", "two-level", "rows of a warp", "slots by threads", "direct", "warps"]
+)
 def test_a_tile_that_is_not_stored(name):
     plan, programs = planted(name, without((step.ForSubtiles, step.StoreTile, step.Hold)))
     assert "is stored by no consumer" in played(plan, programs, until=("is stored by no",))

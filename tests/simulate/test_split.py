@@ -57,9 +57,7 @@ def integers(*shapes, seed=0):
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize(
-    "mnk", [(70, 136, 100), (64 * 5 - 3, 64 * 3, 777), (3, 8, 0), (200, 200, 1300)], ids=str
-)
+@pytest.mark.parametrize("mnk", [(70, 136, 100), (64 * 5 - 3, 64 * 3, 777), (3, 8, 0)], ids=str)
 def test_exact(name, mnk):
     plan, (m, n, k) = plan_of(name), mnk
     a, b, c = integers((m, k), (k, n), (m, n))
@@ -70,7 +68,7 @@ def test_exact(name, mnk):
     assert np.array_equal(got, round_to(plan.operands.d.dtype, want))
 
 
-@pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:2", "grouped_n:2", "hilbert:2"])
+@pytest.mark.parametrize("raster", ["along_m", "grouped_n:2", "hilbert:2"])
 @pytest.mark.parametrize("options", [{"stream": 2}, {"fill": True}, {"split_k": 3}], ids=str)
 @pytest.mark.parametrize("mnk", [(64, 128, 64), (0, 128, 64), (64, 0, 64)], ids=str)
 def test_work_tiles_past_the_last_tile(raster, options, mnk):

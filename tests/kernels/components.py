@@ -1,0 +1,182 @@
+"""What a plan of the tests consists of, and which forms hold every component alone and every pair that meets.
+
+Two components meet if one reads or writes what the other one does: a barrier, registers, shared memory, the workspace,
+or an address of D. Others have no code in common, so that forms of each alone hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+
+from cutegemm.plan import GemmPlan
+from cutegemm.tile.atoms import CopyAtom
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+Components = dict[str, str]
+Item = tuple[tuple[str, str], ...]
+
+# The component beside each other one that it meets. What a plan does not have, such as C, is no component of it.
+_MEETING = {
+    # Consumers wait and signal by the program of their role: for stages, turns, C, parts of K, CTAs of the cluster
+    "roles": "mainloop consumers store c k grid multicast_a multicast_b",
+    "consumers": "mainloop k",
+    # Products of a k-tile: their accumulators, their operands, and when their stage is released
+    "mainloop": "accumulator k pack columns multicast_a multicast_b",
+    "kind": "pack",
+    "accumulator": "d k",
+    # The boxes of A and B: how they lie, and how CTAs share them
+    "a": "b multicast_a",
+    "b": "multicast_b columns",
+    "columns": "multicast_b k",
+    "multicast_a": "multicast_b k order deferred",
+    "multicast_b": "k grid order deferred",
+    # Which k-tiles of which tile a CTA takes
+    "k": "store c batch grid order pack deferred",
+    # The way of the accumulators to D, and of C to them
+    "d": "store c subtile",
+    "store": "c batch subtile slots deferred",
+    "c": "batch subtile occupancy",
+    "pack": "batch",
+    "deferred": "stagger",
+    # By mma.sync: how threads bring an operand to shared memory, how it lies there, and how they read it
+    "load": "a b kind stages",
+    "read": "a b kind lies",
+    "lies": "a b kind load",
+    "stages": "shares fragments",
+    "split": "store",
+    "rounding": "read",
+}
+
+
+def hopper_components(plan: GemmPlan) -> Components:
+    """Return the components of a plan by wgmma, by what they decide."""
+    pipeline, slots, operands = plan.pipeline, plan.slots, plan.operands
+    assert pipeline is not None
+    in_halves = plan.consumer_product_tile[1] != plan.tiled_mma.atom.shape_mnk[1]
+    found = {
+        "roles": pipeline.kind,
+        "kind": "/".join(dict.fromkeys((operands.a.dtype.name, operands.b.dtype.name))),
+        "accumulator": operands.acc.name,
+        "a": operands.a.major,
+        "b": operands.b.major,
+        "d": f"{operands.d.dtype.bits} bits, {operands.d.major}-major",
+        "store": _store(plan),
+    }
+    present = {
+        "consumers": (pipeline.consumers != 2, str(pipeline.consumers)),
+        "mainloop": (
+            plan.tiled_mma.atom.a_source == "register" or pipeline.two_level or in_halves,
+            ("two levels" if pipeline.two_level else plan.tiled_mma.atom.a_source) + ", halves" * in_halves,
+        ),
+        "c": (plan.has_c, "by TMA" if slots is not None and slots.load_c is not None else "by threads"),
+        "multicast_b": (plan.cluster_mn[0] > 1, "by two" if plan.cluster_mn[0] == 2 else "by more"),
+        "multicast_a": (plan.cluster_mn[1] > plan.k_ctas, "by two"),
+        "k": (plan.split.is_split or plan.k_ctas > 1, _division(plan)),
+        "pack": (bool(plan.packs), "".join(packing.name for packing in plan.packs)),
+        "columns": (plan.loaded_tile[1] != plan.product_tile[1], "of the next tile"),
+        "batch": (operands.batched, "batched"),
+        "grid": (pipeline.ctas is None, "a tile a CTA"),
+        "order": (pipeline.gpcs is not None and len(set(pipeline.gpcs.rounds)) > 1, "of the GPCs"),
+        "deferred": (pipeline.deferred, "deferred"),
+        "stagger": (pipeline.stagger_cycles > 0, "staggered"),
+        "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
+        "policy": (
+            isinstance(plan.load_a, TmaBox) and plan.load_a.l2_policy != "evict_normal",
+            "of L2",
+        ),
+        "subtile": (slots is not None and slots.subtile[1] % 16 > 0, "of eights of columns"),
+        "slots": (slots is not None and slots.leave_over(pipeline.consumer_tile), "left over"),
+    }
+    return {**found, **{name: value for name, (is_there, value) in present.items() if is_there}}
+
+
+def mma_sync_components(plan: GemmPlan) -> Components:
+    """Return the components of a plan by mma.sync, by what they decide."""
+    operands, schedule, pipeline = plan.operands, plan.schedule, plan.pipeline
+    found = {
+        "kind": operands.a.dtype.name,
+        "accumulator": operands.acc.name,
+        "atom": str(plan.tiled_mma.atom.shape_mnk),
+        "a": operands.a.major,
+        "b": operands.b.major,
+        "load": f"{operands.a.align_bytes} bytes" if isinstance(plan.load_a, TiledCopy) else "by TMA",
+        "read": " ".join(dict.fromkeys((_name(plan.read_a), _name(plan.read_b)))),
+        "lies": type(plan.smem_a).__name__,
+        "d": f"{operands.d.dtype.bits} bits, {operands.d.major}-major",
+        "store": _store(plan) if pipeline is not None else _copies_of_d(plan),
+        "rounding": plan.rounding,
+        "order": plan.mma_order,
+    }
+    present = {
+        "register": (isinstance(plan.load_a, TiledCopy) and not plan.load_a.atom.is_async, "by registers"),
+        "stages": (schedule is not None and schedule.stages != 3, str(plan.stages)),
+        "fragments": (schedule is not None and schedule.fragments == 1, "1"),
+        "shares": (
+            schedule is not None and any(getattr(step, "parts", 1) > 1 for step in schedule.body),
+            "several",
+        ),
+        "split": (plan.split.is_split, f"{_division(plan)}, {plan.split.order}, {plan.split.reduction}"),
+        "batch": (operands.batched, "batched"),
+        "blocks": (plan.k_blocks in (1, 3), str(plan.k_blocks)),
+        "warps": (plan.tiled_mma.threads != 128, str(plan.tiled_mma.threads)),
+    }
+    return {**found, **{name: value for name, (is_there, value) in present.items() if is_there}}
+
+
+def _name(atom: CopyAtom | None) -> str:
+    assert atom is not None
+    return atom.name.split(".")[0] + " transposed" * ("trans" in atom.name)
+
+
+def _copies_of_d(plan: GemmPlan) -> str:
+    atom = plan.store_d if plan.copy_d is None else plan.copy_d.atom
+    return f"{atom.bits} bits " + ("from registers" if plan.copy_d is None else "through shared memory")
+
+
+def _store(plan: GemmPlan) -> str:
+    slots = plan.slots
+    if slots is None:
+        return "elements from registers" if plan.store_d.values == 1 else "vectors from registers"
+    if isinstance(slots.store, TmaBox):
+        by_warp = slots.store.box[1] < slots.subtile[0] and plan.operands.d.major == "n"
+        return "by TMA, a warp's rows" if by_warp else "by TMA"
+    return "lines by threads" if slots.turned else "vectors by threads"
+
+
+def _division(plan: GemmPlan) -> str:
+    if plan.k_ctas > 1:
+        return "by the cluster"
+    return "filled" if plan.split.owned else "evenly" if plan.split.waves else "in parts"
+
+
+def items(components: Mapping[str, str]) -> set[Item]:
+    """Return the components alone, and the pairs of them that meet."""
+    alone: set[Item] = {(each,) for each in components.items()}
+    pairs: set[Item] = {
+        (one, other)
+        for one, other in combinations(sorted(components.items()), 2)
+        if other[0] in _MEETING.get(one[0], "").split() or one[0] in _MEETING.get(other[0], "").split()
+    }
+    return alone | pairs
+
+
+def covering(held: Mapping[str, set[Item]]) -> list[str]:
+    """Return names that hold all items together, none of which could be left out: greedily the one with the most.
+
+    held   by name what a form holds; of equals the first is taken
+    """
+    left, chosen = set().union(*held.values()), []
+    while left:
+        chosen.append(max(held, key=lambda name: len(held[name] & left)))
+        left -= held[chosen[-1]]
+    for name in list(chosen):
+        if held[name] <= union(held[other] for other in chosen if other != name):
+            chosen.remove(name)
+    return chosen
+
+
+def union(sets: Iterable[set[Item]]) -> set[Item]:
+    """Return the items of all sets."""
+    return set().union(*sets)

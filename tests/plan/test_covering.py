@@ -1,0 +1,36 @@
+"""The forms that are compiled and executed hold every component of all forms alone, and every pair that meets."""
+
+from __future__ import annotations
+
+from tests.kernels import mma_sync_forms, sm90_forms
+from tests.kernels.components import covering, hopper_components, items, mma_sync_components, union
+
+
+def test_a_covering_by_hand() -> None:
+    """b holds what a does and one item more; c alone has its own."""
+    one, two, three = ((("x", "1"),), (("x", "2"),), (("y", "1"),))
+    assert covering({"a": {one}, "b": {one, two}, "c": {three}}) == ["b", "c"]
+
+
+def test_the_pairs_that_meet() -> None:
+    """C comes to the slots of D, whatever kind A is of: `kind` meets neither."""
+    found = items({"c": "by TMA", "store": "by TMA", "kind": "bf16"})
+    assert found == {
+        (("c", "by TMA"),), (("store", "by TMA"),), (("kind", "bf16"),), (("c", "by TMA"), ("store", "by TMA")),
+    }  # fmt: skip
+
+
+def test_forms_of_hopper_plans() -> None:
+    held = {name: items(hopper_components(sm90_forms.form(name))) for name in sm90_forms.FORMS}
+    every = union(held.values())
+    alone = union(held[name] for name in sm90_forms.ALONE)
+    assert {item for item in every if len(item) == 1} - alone == set()
+    missing = every - alone - union(held[name] for name in sm90_forms.PAIRS)
+    assert missing == set(), f"add forms that hold {sorted(missing)}; a covering: {sorted(covering(held))}"
+
+
+def test_forms_of_mma_sync_plans() -> None:
+    names = (*mma_sync_forms.FORMS, *mma_sync_forms.FLOAT8)
+    held = {name: items(mma_sync_components(mma_sync_forms.form(name))) for name in names}
+    missing = union(held.values()) - union(held[name] for name in mma_sync_forms.COVERING)
+    assert missing == set(), f"add forms that hold {sorted(missing)}; a covering: {sorted(covering(held))}"
