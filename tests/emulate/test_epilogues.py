@@ -61,7 +61,7 @@ def test_a_tile_that_comes_by_tma():
     hold(emulate, case, plan, *extents_of(plan, 137, 139, 69))
 
 
-@pytest.mark.parametrize("kind", [bf16, f16])
+@pytest.mark.parametrize("kind", [bf16, pytest.param(f16, marks=pytest.mark.thorough)])
 def test_arithmetic_of_16_bits(kind):
     """Compared, turned round and added as they are: the compiler keeps them in 16 bits."""
     case = Case(

@@ -86,6 +86,7 @@ def test_where_packing_lets_the_gemm_begin(ctas):
     assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
 
 
+@pytest.mark.thorough
 def test_on_ampere_none_overlap():
     plan = MADE["simt, packed and split"]()
     assert "griddepcontrol" not in compile_plan(plan, "sm_80").ptx

@@ -24,17 +24,15 @@ from tests.kernels.mma_sync_forms import form
 from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.marks import with_thorough
 
-STEPS = [step for step in SIMT_LADDER.steps if step.build().split_k == 1]
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
-# All but those that faults are planted in, and the first
-THOROUGH = [
-    step.name
-    for step in STEPS
-    if step.name
-    not in (
-        "sgemm_01_naive", "sgemm_05_row_of_4", "sgemm_08_turned", "sgemm_09_double_buffer", "sgemm_14_async_3",
-    )
-]  # fmt: skip
+# Each way of copies, shared memory and threads once: the first have steps that faults are planted in
+STEPS = (
+    "sgemm_01_naive", "sgemm_05_row_of_4", "sgemm_08_turned", "sgemm_09_double_buffer", "sgemm_14_async_3",
+)  # fmt: skip
+THOROUGH = (
+    "sgemm_06_vectors", "sgemm_07_square_of_8", "sgemm_10_swizzle", "sgemm_11_warp_tiles", "sgemm_12_warp_pad",
+    "sgemm_15_best",
+)  # fmt: skip
 
 
 def normal(plan: GemmPlan, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,9 +66,9 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize("step", with_thorough(STEPS, THOROUGH, lambda step: step.name))
-def test_simt_kernels_sum_up_in_order_to_the_bit(step):
-    plan = step.build()
+@pytest.mark.parametrize("name", with_thorough((*STEPS, *THOROUGH), THOROUGH))
+def test_simt_kernels_sum_up_in_order_to_the_bit(name):
+    plan = SIMT_LADDER.step(name).build()
     a, b = normal(plan, 132, 72, 44)
     found = emulate(plan, a, b)
     assert np.array_equal(found.d, one_by_one(a, b))

@@ -48,9 +48,8 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], **options: Any) -> tuple[Emul
         *[
             pytest.param(*given, marks=pytest.mark.thorough)
             for given in (
-                (of(), PINGPONG, (64 * 5 - 3, 136, 328)),  # 3 x 3 clusters of two tiles
+                (of(), PINGPONG, (64 * 5 - 3, 72, 200)),  # 3 x 2 clusters of two tiles
                 (of(), TALL, (200, 72, 40)),  # the second CTA has no k-tile
-                (of(), TALL, (200, 72, 0)),
                 (of().transposed, FEW, (200, 24, 600)),  # 4 x 2 tiles of a D^T, each CTA with eight columns
             )
         ],
@@ -82,7 +81,7 @@ def test_the_same_bits_in_any_order():
     rng = np.random.default_rng(2)
     a, b = rng.normal(size=(70, 600)), rng.normal(size=(600, 72))
     first = emulate(plan, a, b).d
-    assert all(np.array_equal(first, emulate(plan, a, b, seed=seed).d) for seed in range(3))
+    assert all(np.array_equal(first, emulate(plan, a, b, seed=seed).d) for seed in range(2))
     alone = emulate(sm90_plan(of(out="f32"), **{**FOUR, "k_ctas": 1}), a, b).d
     assert not np.array_equal(first, alone)
     assert np.allclose(first, alone, atol=1e-3)

@@ -21,7 +21,7 @@ Item = tuple[tuple[str, str], ...]
 _MEETING = {
     # Consumers wait and signal by the program of their role: for stages, turns, C, parts of K, CTAs of the cluster
     "roles": "mainloop consumers store c k grid multicast_a multicast_b",
-    "consumers": "mainloop k",
+    "consumers": "mainloop",
     # Products of a k-tile: their accumulators, their operands, and when their stage is released
     "mainloop": "accumulator k pack columns multicast_a multicast_b",
     "kind": "pack",
@@ -29,16 +29,15 @@ _MEETING = {
     # The boxes of A and B: how they lie, and how CTAs share them
     "a": "b multicast_a",
     "b": "multicast_b columns",
-    "columns": "multicast_b k",
-    "multicast_a": "multicast_b k order deferred",
-    "multicast_b": "k grid order deferred",
+    "columns": "multicast_b",
+    "multicast_a": "multicast_b k",
+    "multicast_b": "k deferred",
     # Which k-tiles of which tile a CTA takes
-    "k": "store c batch grid order pack deferred",
+    "k": "store c batch grid pack deferred",
     # The way of the accumulators to D, and of C to them
     "d": "store c subtile",
     "store": "c batch subtile slots deferred",
-    "c": "batch subtile occupancy",
-    "pack": "batch",
+    "c": "subtile",
     "deferred": "stagger",
     # By mma.sync: how threads bring an operand to shared memory, how it lies there, and how they read it
     "load": "a b kind stages",

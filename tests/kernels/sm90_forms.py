@@ -334,15 +334,15 @@ ALONE = (
     "warps_store",
 )  # fmt: skip
 PAIRS = (
-    "by_eight_f32", "by_eight_lines", "by_lines_shared_k", "c_f32_warps_store", "cluster_2x2_mn",
-    "deferred_s8", "deferred_tall_1x2", "deferred_warps_store", "direct", "direct_m_major", "e4m3_out_c",
-    "e4m3_out_c_bf16", "e4m3_out_padded", "fill_c_batched", "fill_deferred_2x1", "fill_of_three",
-    "lines_e4m3", "lines_f32", "lines_f32_m_major", "lines_fill_2x1", "lines_m_major", "lines_split",
-    "one_tile_a_cta_2x1", "pack_bf16_c", "pack_e4m3", "pack_e5m2_by_bytes", "pack_tf32", "padded_c",
-    "padded_d_m_major", "read_a_2x1", "read_a_m_major_c", "read_a_of_three", "read_a_split_direct",
-    "shared_k_c", "shared_k_lines", "shared_k_of_eight", "shared_k_packed", "shared_k_pingpong_2x1",
-    "shared_k_s8", "shares_4x2", "split_c", "split_cooperative_2x1", "split_direct", "split_one_tile_a_cta",
-    "split_two_level", "stream_256x160", "stream_cooperative_2x1", "stream_wide_1x2", "two_level_pingpong",
+    "by_eight_f32", "by_eight_lines", "c_f32_warps_store", "cluster_2x2_mn", "deferred_s8",
+    "deferred_warps_store", "direct", "direct_m_major", "e4m3_out_c", "e4m3_out_c_bf16", "e4m3_out_padded",
+    "fill_c_batched", "fill_deferred_2x1", "lines_e4m3", "lines_f32", "lines_f32_m_major", "lines_fill_2x1",
+    "lines_m_major", "lines_split", "pack_bf16_c", "pack_e4m3", "pack_e5m2_by_bytes", "pack_tf32",
+    "padded_c", "padded_d_m_major", "read_a_2x1", "read_a_m_major_c", "read_a_of_three",
+    "read_a_split_direct", "shared_k_c", "shared_k_lines", "shared_k_of_eight", "shared_k_packed",
+    "shared_k_pingpong_2x1", "shared_k_s8", "shares_4x2", "split_c", "split_cooperative_2x1",
+    "split_direct", "split_one_tile_a_cta", "split_two_level", "stream_256x160", "stream_cooperative_2x1",
+    "stream_wide_1x2", "two_level_pingpong",
 )  # fmt: skip
 
 # Element by element, and beside a C that threads read so, a whole tile takes ptxas ten seconds; half of it, one.

@@ -264,6 +264,7 @@ def test_threads_at_once(fresh, rebuilt, monkeypatch):
     assert rebuilt == [small()]
 
 
+@pytest.mark.thorough
 def test_processes_at_once(seeded):
     """Of two with one plan either may win; what is there stays; an error comes back from where it was raised."""
     broken = simt_plan(

@@ -72,7 +72,8 @@ def ldmatrices(plan, atoms_m, atoms_n):
 @pytest.mark.thorough
 def test_the_large_plan():
     """With each operand transposed on its way to registers, and with elements that are read one by one."""
-    plans = [plan_named("mma_128x256", Operands.of(*way)) for way in (("bf16", "tt"), ("f32", "tn"))]
+    operands = (Operands.of("bf16", layout="tt"), Operands.of("f32", layout="tn"))
+    plans = [plan_named("mma_128x256", each) for each in operands]
     check_each(plans, check_large)
 
 
