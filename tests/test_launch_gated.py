@@ -12,6 +12,8 @@ from cutegemm import gemm  # noqa: E402
 from cutegemm.epilogue import halves, relu, silu, swiglu  # noqa: E402
 from cutegemm.errors import CutegemmError  # noqa: E402
 from cutegemm.run.gemm import plan_of  # noqa: E402
+from cutegemm.torch.activations import dgated, gated  # noqa: E402
+from cutegemm.torch.launch import by_gemm  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
 BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -70,21 +72,19 @@ def test_operands_and_results(launched):
     assert gemm(a, b, epilogue=lambda acc: swiglu(acc), out=out) is out
 
 
+def seen_by(kernel, shape):
+    """The tensors of a shape that a kernel was called with last."""
+    return [x for x in kernel.calls[-1] if isinstance(x, torch.Tensor) and tuple(x.shape) == shape]
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, interleaved):
     """What a gated layer keeps for its backward pass: gates and ups, into the halves of one tensor."""
-    from cutegemm.torch.activations import gated
-    from cutegemm.torch.launch import AS_CHOSEN, _of_halves
-    from cutegemm.torch.text import formula
-
-    a, b = matrices()
-    read = formula(gated("swiglu", ("bias",), interleaved, True))
-    postact, preact = _of_halves(a, b, read, [torch.zeros(1024)], [BF16, F32], AS_CHOSEN)
-    assert (postact.dtype, preact.dtype) == (BF16, F32)
+    text = gated("swiglu", ("bias",), interleaved, True)
+    postact, preact = by_gemm(*matrices(), text, [torch.zeros(1024)])
     assert (tuple(postact.shape), tuple(preact.shape)) == ((256, 512), (256, 1024))
     (kernel,) = launched
-    seen = [x for x in kernel.calls[-1] if isinstance(x, torch.Tensor) and tuple(x.shape) == (256, 512)]
-    gates, ups = seen[-2:]
+    gates, ups = seen_by(kernel, (256, 512))[-2:]
     if interleaved:
         assert preact.is_contiguous()
     else:
@@ -92,15 +92,35 @@ def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, inte
         assert gates.stride() == ups.stride() == (1024, 1)
 
 
-def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched):
-    from cutegemm.torch.activations import dgated
-    from cutegemm.torch.launch import AS_CHOSEN, _into_halves
-    from cutegemm.torch.text import formula
+def test_results_of_two_types_into_tensors_of_the_caller(launched):
+    out, types = torch.empty(256, 1024), (torch.float16, BF16)
+    postact, preact = by_gemm(*matrices(), gated("swiglu", (), False, True), (), (), types, outs=(None, out))
+    assert (postact.dtype, preact is out) == (torch.float16, True)
+    (kernel,) = launched
+    d, gates, ups = seen_by(kernel, (256, 512))[-3:]
+    assert (d.data_ptr(), d.dtype) == (postact.data_ptr(), torch.float16)
+    assert (gates.data_ptr(), ups.data_ptr()) == (out.data_ptr(), out[:, 512:].data_ptr())
 
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_tile_in_halves_is_read_as_two_tiles(launched, interleaved):
+    """A residual of all columns of A @ B, in front of the gate."""
+    c = torch.zeros(256, 1024, dtype=BF16)
+    by_gemm(*matrices(), gated("swiglu", ("bias", "c"), interleaved, False), [torch.zeros(1024), c])
+    (kernel,) = launched
+    assert str(kernel.plan.epilogue) == ("silu(acc.gate + bias.gate + c_gate) * (acc.up + bias.up + c_up)")
+    tiles = [x for x in seen_by(kernel, (256, 512)) if x.data_ptr() in (c.data_ptr(), c[:, 512:].data_ptr())]
+    if interleaved:
+        assert tiles == []  # copies, of unit strides
+    else:
+        assert [x.stride() for x in tiles] == [(1024, 1)] * 2
+
+
+def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched):
     a, b = matrices()
     dx, preact = torch.empty(256, 2048, dtype=BF16), torch.zeros(256, 2048, dtype=BF16)
-    gate, up = preact.split(1024, -1)
-    postact = _into_halves(a, b, formula(dgated("swiglu")), gate, up, dx, AS_CHOSEN)
+    halves_of_dx = dx.split(1024, -1)
+    *_, postact = by_gemm(a, b, dgated("swiglu"), preact.split(1024, -1), outs=(*halves_of_dx, None))
     assert tuple(postact.shape) == (256, 1024)
     (kernel,) = launched
     assert {dx.data_ptr(), dx[:, 1024:].data_ptr(), postact.data_ptr()} <= {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cutegemm.plan.epilogue import Accumulator
+from cutegemm.plan.epilogue import Accumulator, Reduction, Tensor
 from cutegemm.torch.pullback import derivative
 from cutegemm.torch.text import formula, text_of
 from cutegemm.torch.traced import constant
@@ -54,51 +54,71 @@ def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
     return [f"activation = {name!r}; {listed} are there."]
 
 
+SCALE = "scale"  # the operand that multiplies the sums; the last one
+
+
 @constant
 def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = False) -> str:
-    """The text of act(acc + each operand).
+    """Return the text of act(acc + each operand), and of what is in front of act if that is wanted.
+
+    operands   names; `SCALE`, which comes last, multiplies acc
 
     >>> activated("gelu", ("bias",), True)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
+    >>> activated("relu", ("bias", "scale"))
+    'lambda acc, bias, scale: relu(scale * acc + bias)'
     """
-    x = " + ".join(["acc", *operands])
+    x = _preact(operands)
     y = ACTIVATIONS[ALIASES.get(name, name)].format(x=x)  # type: ignore[arg-type]
     return _lambda(operands, [y, x] if with_preact else [y])
 
 
 @constant
 def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
-    """The text of act(gate) * up, of the two halves of the columns of acc + each operand, or of pairs of neighbours.
+    """Return the text of act(gate) * up, of the two halves of the columns of what `activated` has, or of neighbours.
 
     >>> gated("swiglu", (), False, False)
     'lambda acc: silu(halves(acc)[0]) * halves(acc)[1]'
     """
-    x = " + ".join(["acc", *operands])
+    x = _preact(operands)
     parted = f"{'pairs' if interleaved else 'halves'}({x})"
     y = GATED[name].format(gate=f"{parted}[0]", up=f"{parted}[1]")
     return _lambda(operands, [y, x] if with_preact else [y])
 
 
 @constant
-def dactivated(name: str | None) -> str:
-    """The text of acc * act'(preact), and act(preact) beside it.
+def dactivated(name: str | None, scaled: bool = False, summed: bool = False) -> str:
+    """Return the text of acc * act'(preact) and act(preact).
+
+    scaled   whether both are multiplied by the operand `SCALE`
+    summed   whether the row sums of acc * act(preact), without the scale, are a third result
 
     >>> dactivated("tanh")
     'lambda acc, preact: (acc * (1 - tanh(preact) * tanh(preact)), tanh(preact))'
+    >>> dactivated(None, True, True)
+    'lambda acc, preact, scale: (acc * scale, preact * scale, row_sum(acc * preact))'
     """
     body = ACTIVATIONS[ALIASES.get(name, name)].format(x="preact")  # type: ignore[arg-type]
-    (y,) = formula(f"lambda acc, preact: {body} + 0 * acc").results
-    y = y.children[0]
-    return text_of([derivative(y, "preact", Accumulator()), y], ["preact"])
+    return _derivatives(body, ["preact"], scaled, summed)
 
 
 @constant
-def dgated(name: str) -> str:
-    """The text of acc times the derivatives of act(gate) * up by gate and by up, and act(gate) * up beside them."""
-    (y,) = formula(f"lambda acc, gate, up: {GATED[name].format(gate='gate', up='up')} + 0 * acc").results
-    y = y.children[0]
-    names = ["gate", "up"]
-    return text_of([*[derivative(y, each, Accumulator()) for each in names], y], names)
+def dgated(name: str, scaled: bool = False, summed: bool = False) -> str:
+    """Return the text of acc times the derivatives of act(gate) * up by gate and by up, and of act(gate) * up.
+
+    scaled, summed   as of `dactivated`
+    """
+    return _derivatives(GATED[name].format(gate="gate", up="up"), ["gate", "up"], scaled, summed)
+
+
+def _derivatives(body: str, names: list[str], scaled: bool, summed: bool) -> str:
+    """Return the text of the derivatives of `body` by the operands `names`, and what else `dactivated` has."""
+    (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
+    y, g, scale = y.children[0], Accumulator(), Tensor(SCALE)
+    by_names = [derivative(y, each, g * scale if scaled else g) for each in names]
+    sums = [Reduction("sum", ("n",), g * y)] if summed else []
+    operands = [*names, SCALE] if scaled else names
+    return text_of([*by_names, y * scale if scaled else y, *sums], operands)
 
 
 def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -110,6 +130,12 @@ def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Ten
     (y,) = formula(f"lambda acc, up: {GATED[name].format(gate='acc', up='up')}").results
     found: torch.Tensor = Values(lambda: gate, {"up": up})(y)
     return found
+
+
+def _preact(operands: Sequence[str]) -> str:
+    """Return the text of what an activation is computed of."""
+    acc = f"{SCALE} * acc" if SCALE in operands else "acc"
+    return " + ".join([acc, *[each for each in operands if each != SCALE]])
 
 
 def _lambda(operands: Sequence[str], results: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ torch.compile, torch.export and torch.vmap, and with torch.autocast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from cutegemm.torch import library as library  # the operators are registered by
 from cutegemm.torch.activations import (
     ACTIVATIONS,
     GATED,
+    SCALE,
     activated,
     dactivated,
     dgated,
@@ -29,16 +30,8 @@ from cutegemm.torch.activations import (
 )
 from cutegemm.torch.copies import is_loadable, loadable
 from cutegemm.torch.gradients import needed, with_kept
-from cutegemm.torch.launch import (
-    AS_CHOSEN,
-    LINEAR,
-    OF_LAYER,
-    PLAIN,
-    SCALED,
-    compute,
-    dgated_of,
-    factors_read,
-)
+from cutegemm.torch.halves import halves_of
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, OF_LAYER, SCALED, OutDtype, Outs, result_dtype
 from cutegemm.torch.product import layered, product
 from cutegemm.torch.pullback import ACC
 from cutegemm.torch.refusals import (
@@ -54,7 +47,6 @@ from cutegemm.torch.refusals import (
 from cutegemm.torch.route import Route, as_autocast, is_direct, reshaped, route_of, rows_of
 from cutegemm.torch.text import formula
 
-_AS_CHOSEN = AS_CHOSEN.options
 _layers = Calls()  # what computes a layer, by the signature of its arguments
 
 
@@ -153,7 +145,7 @@ def addmm(
     if beta == 0:
         operands, numbers, text = (), (float(alpha),), SCALED  # type: ignore[assignment]
     if out is not None:
-        return _into(out, mat1, mat2, text, operands, numbers)
+        return product(mat1, (mat2,), text, operands, numbers, outs=(out,))[0]
     found = product(mat1, (mat2,), text, operands, numbers, out_dtype)[0]
     if beta == 0 and input.requires_grad and torch.is_grad_enabled():
         unread = torch.where(input.new_zeros((), dtype=torch.bool), input, 0)  # whose gradient is 0
@@ -253,17 +245,25 @@ def gemm_act(
     activation: str | None = None,
     store_preact: bool = True,
     out_dtype: torch.dtype | None = None,
+    *,
+    alpha: float | torch.Tensor = 1.0,
+    postact_dtype: torch.dtype | None = None,
+    preact_out: torch.Tensor | None = None,
+    postact_out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """preact = a @ b + bias + c and postact = act(preact), by one kernel.
+    """Return preact = alpha * (a @ b) + bias + c and postact = act(preact), by one kernel.
 
-    a, b           M x K and K x N, or batches of them
-    bias           (N,)
-    c              M x N, or what broadcasts to it
-    activation     as of `linear`
-    store_preact   whether preact is wanted; None is returned for it where not
-    out_dtype      of both
-    returns        preact, postact
-    raises         UnsupportedError with every rule that is broken
+    a, b            M x K and K x N, or batches of them
+    bias            (N,)
+    c               M x N, or what broadcasts to it
+    activation      as of `linear`
+    store_preact    whether preact is wanted; None is returned for it otherwise, unless `preact_out` is given
+    out_dtype       type of preact
+    alpha           a number, or a tensor of one element
+    postact_dtype   type of postact; None for the type of preact
+    preact_out, postact_out   tensors that the results are written to; no gradients are recorded then
+    returns         preact, postact
+    raises          UnsupportedError with every rule that is broken
 
     >>> preact, postact = gemm_act(torch.tensor([[1.0, -2.0]]), torch.eye(2), activation="relu")
     >>> preact, postact
@@ -271,20 +271,25 @@ def gemm_act(
     """
     a, b, bias, c = as_autocast(a, b, bias, c)
     a, b = _of_one_length(a, b)
-    given = {"a": a, "b": b, "bias": bias, "c": c}
+    given = {"a": a, "b": b, "bias": bias, "c": c, **_if_tensor("alpha", alpha)}
     rules = wrong_tensors(given, ("bias", "c")) or [
         *wrong_activation(activation, ACTIVATIONS),
         *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("bias", bias, (*a.shape[:-1], b.shape[-1])),
         *wrong_operand("c", c, (*a.shape[:-1], b.shape[-1])),
         *wrong_operand_dtypes(a, bias=bias, c=c),
+        *_wrong_alpha(alpha),
     ]
+    if not rules and _is_any(postact_dtype, preact_out, postact_out):
+        shape = (*a.shape[:-1], b.shape[-1])
+        outs = {"preact_out": (preact_out, shape), "postact_out": (postact_out, shape)}
+        rules = _wrong_results(a, given, postact_dtype, outs)
     refuse("gemm_act", given, rules)
-    named = {name: x for name, x in (("bias", bias), ("c", c)) if x is not None}
-    found = product(
-        a, (b,), activated(activation, tuple(named), store_preact), tuple(named.values()), (), out_dtype
-    )
-    return (found[1] if store_preact else None), found[0]
+    names, operands, scalars = _addends(alpha, bias=bias, c=c)
+    keeps = store_preact or preact_out is not None
+    types, outs = _of_activation(a, keeps, out_dtype, postact_dtype, preact_out, postact_out)
+    found = product(a, (b,), activated(activation, names, keeps), operands, scalars, types, outs=outs)
+    return (found[1] if keeps else None), found[0]
 
 
 def gemm_gated(
@@ -296,8 +301,14 @@ def gemm_gated(
     interleaved: bool = False,
     out_dtype: torch.dtype | None = None,
     varying_rows: bool = False,
+    *,
+    c: torch.Tensor | None = None,
+    alpha: float | torch.Tensor = 1.0,
+    postact_dtype: torch.dtype | None = None,
+    preact_out: torch.Tensor | None = None,
+    postact_out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """preact = a @ b + bias, and postact = act(gate) * up of its columns, by one kernel.
+    """Return preact = alpha * (a @ b) + bias + c, and postact = act(gate) * up of its columns, by one kernel.
 
     a, b           M x K and K x N, or batches of them. b may be a pair (of gate, of up), each K x N/2: two views of one
                    weight that lie side by side in memory are read as they are, others are copied together first
@@ -305,8 +316,9 @@ def gemm_gated(
     activation     "swiglu", "geglu", "geglu_tanh", "reglu" or "glu": silu, gelu, gelu_tanh, relu, sigmoid of the gate;
                    "swiglu_oai" of gpt-oss: see `cutegemm.epilogue.swiglu_oai`
     interleaved    whether gate and up are columns 2j and 2j + 1; else j and j + N/2
-    store_preact   whether preact is wanted; None is returned for it where not
     varying_rows   whether a has other numbers of rows in other calls: see `cutegemm.gemm`
+    c              M x N, or what broadcasts to it
+    store_preact, out_dtype, alpha, postact_dtype, preact_out, postact_out   as of `gemm_act`
     returns        preact, M x N, and postact, M x N/2
     raises         UnsupportedError with every rule that is broken
 
@@ -315,17 +327,19 @@ def gemm_gated(
     tensor([[3.]])
     """
     parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
-    a, bias, *parts = as_autocast(a, bias, *parts)  # type: ignore[assignment]
+    a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]
     a, *parts = _of_one_length(a, *parts)  # type: ignore[assignment]
     names = ("b",) if len(parts) == 1 else ("b[0]", "b[1]")
-    given = {"a": a, **dict(zip(names, parts, strict=False)), "bias": bias}
-    rules = wrong_tensors(given, ("bias",)) or [
+    weights = dict(zip(names, parts, strict=False))
+    given = {"a": a, **weights, "bias": bias, "c": c, **_if_tensor("alpha", alpha)}
+    rules = wrong_tensors(given, ("bias", "c")) or [
         *wrong_activation(activation, GATED),
         *[
             rule
             for name, x in zip(names, parts, strict=True)
             for rule in wrong_product(("a", name), a, x, a.dim(), out_dtype)
         ],
+        *_wrong_alpha(alpha),
     ]
     n = sum(x.shape[-1] for x in parts) if not rules else 0
     if not rules and n % 2:
@@ -333,16 +347,26 @@ def gemm_gated(
     if not rules and len(parts) == 2 and (interleaved or parts[0].shape != parts[1].shape):
         rules.append(
             f"b is a pair of {tuple(parts[0].shape)} and {tuple(parts[1].shape)}, interleaved = {interleaved}; two "
-            "halves of one shape are expected. Pass one matrix where they are interleaved."
+            "halves of one shape are expected. Pass one matrix if they are interleaved."
         )
     if not rules:
-        rules = wrong_operand("bias", bias, (*a.shape[:-1], n)) + wrong_operand_dtypes(a, bias=bias)
+        rows = a.shape[:-1]
+        rules = [
+            *wrong_operand("bias", bias, (*rows, n)),
+            *wrong_operand("c", c, (*rows, n)),
+            *wrong_operand_dtypes(a, bias=bias, c=c),
+        ]
+        if _is_any(postact_dtype, preact_out, postact_out):
+            outs = {"preact_out": (preact_out, (*rows, n)), "postact_out": (postact_out, (*rows, n // 2))}
+            rules += _wrong_results(a, given, postact_dtype, outs)
     refuse("gemm_gated", given, rules)
-    names = () if bias is None else ("bias",)  # type: ignore[assignment]
-    text = gated(activation, names, interleaved, store_preact)
+    names, operands, scalars = _addends(alpha, bias=bias, c=c)  # type: ignore[assignment]
+    keeps = store_preact or preact_out is not None
+    text = gated(activation, names, interleaved, keeps)
+    types, outs = _of_activation(a, keeps, out_dtype, postact_dtype, preact_out, postact_out)
     how = OF_LAYER if varying_rows else AS_CHOSEN
-    found = product(a, tuple(parts), text, () if bias is None else (bias,), (), out_dtype, how)
-    return (found[1] if store_preact else None), found[0]
+    found = product(a, tuple(parts), text, operands, scalars, types, how, outs)
+    return (found[1] if keeps else None), found[0]
 
 
 def gemm_dact(
@@ -351,14 +375,26 @@ def gemm_dact(
     preact: torch.Tensor,
     activation: str | None = None,
     out_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx = (a @ b) * act'(preact) and postact = act(preact), by one kernel: the way back through `gemm_act`.
+    *,
+    postact_dtype: torch.dtype | None = None,
+    dx_out: torch.Tensor | None = None,
+    postact_out: torch.Tensor | None = None,
+    colvec_scale: torch.Tensor | None = None,
+    colvec_reduce: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Return dx = (a @ b) * act'(preact) and postact = act(preact), by one kernel: the way back through `gemm_act`.
 
-    a, b         M x K and K x N: the gradient of what follows, and the transposed weight of it
-    preact       M x N, of `gemm_act`
-    activation   as of `linear`
-    returns      dx, the gradient of preact, and postact, both M x N
-    raises       UnsupportedError with every rule that is broken
+    a, b            M x K and K x N: the gradient of what follows, and the transposed weight of it
+    preact          M x N, of `gemm_act`
+    activation      as of `linear`
+    out_dtype       type of dx
+    postact_dtype   type of postact; None for the type of dx
+    dx_out, postact_out   tensors that the results are written to; no gradients are recorded then
+    colvec_scale    (M,) or (M, 1): multiplies the rows of dx and of postact, as a router's weights of a mixture of
+                    experts do
+    colvec_reduce   whether the row sums of (a @ b) * act(preact), the gradient of `colvec_scale`, are a third result
+    returns         dx, the gradient of preact, and postact, both M x N; and the row sums, (M,) of float32
+    raises          UnsupportedError with every rule that is broken
 
     >>> dx, postact = gemm_dact(torch.ones(1, 1), torch.ones(1, 2), torch.tensor([[-1.0, 2.0]]), "relu")
     >>> dx, postact
@@ -366,16 +402,25 @@ def gemm_dact(
     """
     a, b, preact = as_autocast(a, b, preact)
     a, b = _of_one_length(a, b)
-    given = {"a": a, "b": b, "preact": preact}
-    rules = wrong_tensors(given) or [
+    given = {"a": a, "b": b, "preact": preact, "colvec_scale": colvec_scale}
+    rules = wrong_tensors(given, ("colvec_scale",)) or [
         *wrong_activation(activation, ACTIVATIONS),
         *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
         *wrong_operand("preact", preact, (*a.shape[:-1], b.shape[-1])),
-        *wrong_operand_dtypes(a, preact=preact),
+        *wrong_operand_dtypes(a, preact=preact, colvec_scale=colvec_scale),
+        *_wrong_column("colvec_scale", colvec_scale, a.shape[:-1]),
     ]
+    if not rules and _is_any(postact_dtype, dx_out, postact_out):
+        shape = (*a.shape[:-1], b.shape[-1])
+        outs = {"dx_out": (dx_out, shape), "postact_out": (postact_out, shape)}
+        rules = _wrong_results(a, given, postact_dtype, outs)
     refuse("gemm_dact", given, rules)
-    found = product(a, (b,), dactivated(activation), (preact,), (), out_dtype)
-    return found[0], found[1]
+    text = dactivated(activation, colvec_scale is not None, colvec_reduce)
+    operands = (preact, *_columns(colvec_scale, a.shape[:-1]))
+    outs = (dx_out, postact_out, *[None] * colvec_reduce)
+    types = out_dtype if postact_dtype is None else (out_dtype, postact_dtype)
+    found = product(a, (b,), text, operands, (), types, outs=outs)
+    return tuple(found[: len(outs)])
 
 
 def gemm_dgated(
@@ -385,13 +430,20 @@ def gemm_dgated(
     activation: str = "swiglu",
     interleaved: bool = False,
     out_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of preact, of postact's gradient a @ b, and postact itself: the way back through `gemm_gated`.
+    *,
+    postact_dtype: torch.dtype | None = None,
+    dx_out: torch.Tensor | None = None,
+    postact_out: torch.Tensor | None = None,
+    colvec_scale: torch.Tensor | None = None,
+    colvec_reduce: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Return dx, the gradient of preact, and postact, by one kernel: the way back through `gemm_gated`.
 
     a, b          M x K and K x N: the gradient of what follows, and the transposed weight of it
     preact        M x 2N, of `gemm_gated`
     activation    as of `gemm_gated`, and `interleaved`
-    returns       dx, M x 2N, in the order of preact, and postact, M x N
+    out_dtype, postact_dtype, dx_out, postact_out, colvec_scale, colvec_reduce   as of `gemm_dact`
+    returns       dx, M x 2N, in the order of preact, and postact, M x N; and the row sums, (M,) of float32
     raises        UnsupportedError with every rule that is broken
 
     >>> dx, postact = gemm_dgated(torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[2.0, 5.0]]), "reglu")
@@ -400,55 +452,132 @@ def gemm_dgated(
     """
     a, b, preact = as_autocast(a, b, preact)
     a, b = _of_one_length(a, b)
-    given = {"a": a, "b": b, "preact": preact}
-    rules = wrong_tensors(given) or [
+    given = {"a": a, "b": b, "preact": preact, "colvec_scale": colvec_scale}
+    rules = wrong_tensors(given, ("colvec_scale",)) or [
         *wrong_activation(activation, GATED),
         *wrong_product(("a", "b"), a, b, a.dim(), out_dtype),
+        *_wrong_column("colvec_scale", colvec_scale, a.shape[:-1]),
     ]
-    expected = (*a.shape[:-1], 2 * b.shape[-1]) if not rules else ()
-    if not rules and tuple(preact.shape) != tuple(expected):
-        rules.append(
-            f"preact has shape {tuple(preact.shape)}; {tuple(expected)} is expected, of gate and up."
-        )
     if not rules:
-        rules = wrong_operand_dtypes(a, preact=preact)
+        shape, expected = (*a.shape[:-1], b.shape[-1]), (*a.shape[:-1], 2 * b.shape[-1])
+        if tuple(preact.shape) != expected:
+            rules.append(f"preact has shape {tuple(preact.shape)}; {expected} is expected, of gate and up.")
+        rules += wrong_operand_dtypes(a, preact=preact, colvec_scale=colvec_scale)
+        if _is_any(postact_dtype, dx_out, postact_out):
+            outs = {"dx_out": (dx_out, expected), "postact_out": (postact_out, shape)}
+            rules += _wrong_results(a, given, postact_dtype, outs)
     refuse("gemm_dgated", given, rules)
-    if interleaved:
-        gate, up = (x.contiguous() for x in (preact[..., 0::2], preact[..., 1::2]))
-    else:
-        gate, up = preact.split(b.shape[-1], -1)
-    if not interleaved and is_direct(a, b, preact):
-        return dgated_of(a, b, preact, activation, out_dtype)
-    dgate, dup, postact = product(a, (b,), dgated(activation), (gate, up), (), out_dtype)[:3]
+    n, scales = b.shape[-1], _columns(colvec_scale, a.shape[:-1])
+    text = dgated(activation, colvec_scale is not None, colvec_reduce)
+    operands = (*halves_of(preact, interleaved), *scales)
+    types = out_dtype if postact_dtype is None else (out_dtype, out_dtype, postact_dtype)
+    beside = (postact_out, *[None] * colvec_reduce)
+    given_outs = [each for each in (dx_out, postact_out) if each is not None]
+    if not interleaved and route_of(a, b, preact, *scales, *given_outs) is Route.DIRECT:
+        # One kernel writes both gradients into the halves of dx
+        dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype)) if dx_out is None else dx_out
+        found = product(a, (b,), text, operands, (), types, outs=(*dx.split(n, -1), *beside))
+        return (dx, *found[2:])
+    dgate, dup, *others = product(a, (b,), text, operands, (), types, outs=(None, None, *beside))
     dx = reshaped(torch.stack([dgate, dup], -1), preact.shape) if interleaved else torch.cat([dgate, dup], -1)
-    return dx, postact
+    return (dx if dx_out is None else dx_out.copy_(dx), *others[: len(beside)])
 
 
 def _multiplied(
     a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None, out: torch.Tensor | None
 ) -> torch.Tensor:
-    if out is not None:
-        return _into(out, a, b, PLAIN, (), ())
-    return product(a, (b,), out_dtype=out_dtype)[0]
+    return product(a, (b,), out_dtype=out_dtype, outs=(out,))[0]
 
 
-def _into(
-    out: torch.Tensor,
+def _if_tensor(name: str, x: Any) -> dict[str, torch.Tensor]:
+    return {name: x} if isinstance(x, torch.Tensor) else {}
+
+
+def _addends(
+    alpha: float | torch.Tensor, **given: torch.Tensor | None
+) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...], tuple[float, ...]]:
+    """Return the names of an epilogue's operands, the tensors among them, and the numbers among them.
+
+    given   what is added to the product, by name; None if it is not added
+    """
+    there = {name: x for name, x in given.items() if x is not None}
+    if isinstance(alpha, torch.Tensor):
+        return (*there, SCALE), (*there.values(), alpha), ()
+    if alpha == 1:
+        return tuple(there), tuple(there.values()), ()
+    return (*there, SCALE), tuple(there.values()), (float(alpha),)
+
+
+def _wrong_alpha(alpha: Any) -> list[str]:
+    if isinstance(alpha, torch.Tensor):
+        if alpha.numel() == 1 and alpha.dtype.is_floating_point:
+            return []
+        kind = str(alpha.dtype).removeprefix("torch.")
+        return [
+            f"alpha is of {kind} and has shape {tuple(alpha.shape)}; one floating-point number is expected."
+        ]
+    if isinstance(alpha, (int, float)) and not isinstance(alpha, bool):
+        return []
+    return [f"alpha = {alpha!r}; a number, or a tensor of one element, is expected."]
+
+
+def _wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list[str]:
+    """Return why a tensor does not have one number for each row of D.
+
+    rows   extents of a without K
+    """
+    shapes = [tuple(rows), (*rows, 1), *([(rows[-1],), (rows[-1], 1)] if len(rows) > 1 else [])]
+    if x is None or tuple(x.shape) in shapes:
+        return []
+    return [
+        f"{name} has shape {tuple(x.shape)}; {' or '.join(map(str, shapes))} is expected, one number for each row."
+    ]
+
+
+def _columns(x: torch.Tensor | None, rows: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Return a tensor with one number for each row of D as a column, as an operand of an epilogue; none for None."""
+    if x is None:
+        return ()
+    return (x.unsqueeze(-1) if tuple(x.shape) in (tuple(rows), (rows[-1],)) else x,)
+
+
+def _of_activation(
     a: torch.Tensor,
-    b: torch.Tensor,
-    text: str,
-    operands: tuple[torch.Tensor, ...],
-    scalars: tuple[float, ...],
-) -> torch.Tensor:
-    """Write the product to memory of the caller, and return it."""
-    a, (b,) = factors_read(a, (b,), text, scalars)
-    if route_of(a, b, out, *operands) is Route.DIRECT:
-        compute(a, (b,), text, operands, scalars, out=out)
-    elif text == PLAIN:
-        torch.ops.cutegemm.mm_out(a, b, out)
-    else:
-        torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *_AS_CHOSEN)
-    return out
+    keeps: bool,
+    out_dtype: torch.dtype | None,
+    postact_dtype: torch.dtype | None,
+    preact_out: torch.Tensor | None,
+    postact_out: torch.Tensor | None,
+) -> tuple[OutDtype, Outs]:
+    """Return types and memory of postact and, if it is kept, of preact, as `product` takes them."""
+    if not keeps:
+        return postact_dtype or out_dtype, (postact_out,)
+    types = out_dtype if postact_dtype is None else (postact_dtype, result_dtype(a, out_dtype))
+    return types, (postact_out, preact_out)
+
+
+def _is_any(*given: Any) -> bool:
+    """Return whether one of some arguments is given."""
+    return any(each is not None for each in given)
+
+
+def _wrong_results(
+    a: torch.Tensor,
+    given: Mapping[str, Any],
+    postact_dtype: torch.dtype | None,
+    outs: Mapping[str, tuple[Any, tuple[int, ...]]],
+) -> list[str]:
+    """Return what is wrong with types and memory of results.
+
+    outs   tensors that are written to, with the shapes of the results, by the names of the arguments
+    """
+    rules = [rule.replace("out_dtype", "postact_dtype") for rule in wrong_out_dtype(a, postact_dtype)]
+    for name, (out, shape) in outs.items():
+        rules += _wrong_out(out, shape, a, name) or wrong_gradients(given, out, name)
+    tensors = {name: out for name, (out, _) in outs.items() if isinstance(out, torch.Tensor)}
+    if len(tensors) > 1 and len({out.data_ptr() for out in tensors.values() if out.numel()}) == 1:
+        rules.append(f"{' and '.join(tensors)} begin at the same address; each needs memory of its own.")
+    return rules
 
 
 def _length(*matrices: torch.Tensor) -> int:
@@ -485,14 +614,16 @@ def _check_matrices(
     refuse(called, given, rules)
 
 
-def _wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor) -> list[str]:
+def _wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "out") -> list[str]:
     if out is None:
         return []
     if not isinstance(out, torch.Tensor):
-        return [f"out is a {type(out).__name__}; a torch tensor is expected."]
+        return [f"{name} is a {type(out).__name__}; a torch tensor is expected."]
     if tuple(out.shape) != shape:
-        return [f"out has shape {tuple(out.shape)}; {shape} is expected."]
-    return [rule.replace("out_dtype = ", "out is of ") for rule in wrong_out_dtype(a, out.dtype)]
+        return [f"{name} has shape {tuple(out.shape)}; {shape} is expected."]
+    if out.device != a.device:
+        return [f"{name} is on {out.device}, a on {a.device}; all must be on one device."]
+    return [rule.replace("out_dtype = ", f"{name} is of ") for rule in wrong_out_dtype(a, out.dtype)]
 
 
 def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:

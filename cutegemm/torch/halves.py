@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cutegemm.plan.epilogue import Expression, Half
+from cutegemm.plan.epilogue import Expression, Half, Tensor
 
 
 def is_half(node: Expression) -> bool:
@@ -40,6 +40,51 @@ def in_halves(results: Sequence[Expression]) -> tuple[list[Expression], bool | N
         for result in results
         for each in ([result] if is_gated(result) else [Half(result, 0, of), Half(result, 1, of)])
     ], of
+
+
+def interleaved_of(results: Sequence[Expression]) -> bool:
+    """Return whether gates and ups are neighbours: those of the first half in some results."""
+    halves = [node for result in results for node in result.nodes() if isinstance(node, Half)]
+    return halves[0].interleaved
+
+
+def parts_named(name: str) -> tuple[str, str]:
+    """Return the names of the gates and of the ups of an operand."""
+    return f"{name}_gate", f"{name}_up"
+
+
+def with_parts(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
+    """Replace gates and ups of tile operands by operands of their own, outside of the halves.
+
+    tiles   names of operands with all columns of A @ B
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> (found,) = with_parts([Half(Accumulator() + Tensor("c"), 1, False)], ["c"])
+    >>> print(found)
+    acc.up + c_up
+    """
+
+    def of_half(of: Expression, half: Half) -> Expression:
+        if isinstance(of, Tensor) and of.name in tiles:
+            return Tensor(parts_named(of.name)[half.side])
+        if not any(name in tiles for name in of.tensors):
+            return Half(of, half.side, half.interleaved)
+        return of.with_children(*[of_half(child, half) for child in of.children])
+
+    def replaced(node: Expression) -> Expression:
+        if isinstance(node, Half):
+            return of_half(node.child, node)
+        return node.with_children(*[replaced(child) for child in node.children])
+
+    return [replaced(result) for result in results]
+
+
+def halves_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return gates and ups of a tile operand as tiles that a kernel reads: views if they lie in halves, else copies."""
+    if interleaved:
+        return x[..., 0::2].contiguous(), x[..., 1::2].contiguous()
+    gate, up = x.split(x.shape[-1] // 2, -1)
+    return gate, up
 
 
 def part(node: Any, x: torch.Tensor) -> torch.Tensor:

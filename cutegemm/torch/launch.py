@@ -7,6 +7,7 @@ rounding at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,13 +21,22 @@ from cutegemm.run.gemm import gemm
 from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.copies import is_loadable, loadable
-from cutegemm.torch.halves import in_halves, is_gated
-from cutegemm.torch.text import Formula, OutDtype, formula, text_of
+from cutegemm.torch.halves import (
+    halves_of,
+    in_halves,
+    interleaved_of,
+    is_gated,
+    parts_named,
+    with_parts,
+)
+from cutegemm.torch.text import Formula, OutDtype, formula, names_in_halves, text_of
 from cutegemm.torch.values import Values, stored, tensor_of
 
 PLAIN = "lambda acc: acc"
 SCALED = "lambda acc, factor: factor * acc"
 LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
+
+Outs = Sequence[torch.Tensor | None] | None
 
 AS_CHOSEN = How()
 OF_LAYER = How(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
@@ -110,42 +120,44 @@ def compute(
     scalars: Sequence[float] = (),
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
-    out: torch.Tensor | None = None,
+    outs: Outs = None,
 ) -> list[torch.Tensor]:
     """Return the results of a product and its epilogue, D first.
 
     b          matrices side by side
     text       the epilogue: see `text`
     operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
-    out        tensor that D is written to
+    outs       tensors that results are written to, in the order of the results; None for a new one
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
-        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, out)
-    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, out)
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, outs)
+    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs)
 
 
 def by_gemm(
     a: torch.Tensor,
     whole: torch.Tensor,
     text: str,
-    operands: Sequence[torch.Tensor],
-    scalars: Sequence[float],
-    out_dtype: torch.dtype | None,
-    how: How,
-    out: torch.Tensor | None,
+    operands: Sequence[torch.Tensor] = (),
+    scalars: Sequence[float] = (),
+    out_dtype: OutDtype = None,
+    how: How = AS_CHOSEN,
+    outs: Outs = None,
 ) -> list[torch.Tensor]:
     """Return what `compute` does, by `gemm`; operands of any strides are copied if no kernel reads them as they lie."""
     names = ("the first factor", "the second factor", *formula(text).names)
     a, whole, operands = loadable(a, whole, operands, names)
-    if out is not None and not is_loadable(out):
-        d, *others = by_gemm(a, whole, text, operands, scalars, out.dtype, how, None)
-        return [out.copy_(d), *others]
-    if _parted(text)[1] is not None:
-        kinds = result_dtypes(a, formula(text).results, out_dtype if out is None else out.dtype)
-        results = _of_halves(a, whole, formula(text), [*operands, *scalars], kinds, how)
-        return results if out is None else [out.copy_(results[0]), *results[1:]]
+    if outs is not None and not all(out is None or is_loadable(out) for out in outs):
+        kinds = tuple(_dtypes_with(a, formula(text), out_dtype, outs))
+        passed = [out if out is not None and is_loadable(out) else None for out in outs]
+        found = by_gemm(a, whole, text, operands, scalars, kinds, how, passed)
+        return [each if out is None else out.copy_(each) for each, out in zip(found, outs, strict=True)]
+    lowered = _lowered(text, _tiles_in_halves(text, a, whole, operands))
+    if lowered.interleaved is not None or (outs is not None and len(outs) > 1):
+        return _by_parts(lowered, a, whole, formula(text), [*operands, *scalars], out_dtype, how, outs)
     keywords: dict[str, Any] = dict(vars(how))
+    out = None if outs is None else outs[0]
     if out is not None:
         keywords["out"] = out
     elif out_dtype is not None:
@@ -161,7 +173,7 @@ def by_gemm(
         and operands[0].dtype == dtype
     ):
         return [gemm(a, whole, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
-    read = formula(text)
+    read = lowered.read
     found = gemm(a, whole, epilogue=read.function, **keywords, **read.named([*operands, *scalars]))
     return list(found) if isinstance(found, tuple) else [found]
 
@@ -184,12 +196,13 @@ def by_torch(
     read: Formula,
     given: Sequence[Any],
     out_dtype: OutDtype,
-    out: torch.Tensor | None = None,
+    outs: Outs = None,
 ) -> list[torch.Tensor]:
     """Return the results by torch's own operations, each of which it can differentiate and transform."""
     rows, columns = a.shape[:-1], b.shape[-1]
+    given = [_widened(x, sums_dtype(a.dtype)) for x in given]
     values = Values(lambda: sums(a, b), read.named(given), (*rows, read.columns_of_d(columns)))
-    kinds = result_dtypes(a, read.results, out.dtype if out is not None else out_dtype)
+    kinds = _dtypes_with(a, read, out_dtype, outs)
     found, sources = [], [*given]
     for result, shape, kind in zip(read.results, read.shapes(rows, columns), kinds, strict=True):
         source = tensor_of(values(result))
@@ -199,53 +212,117 @@ def by_torch(
         is_shared = value._is_view() or any(source is each for each in sources)
         found.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
         sources.append(source)
-    if out is not None:
-        found[0] = out.copy_(found[0])
-    return found
+    if outs is None:
+        return found
+    return [each if out is None else out.copy_(each) for each, out in zip(found, outs, strict=True)]
+
+
+def _widened(x: Any, kind: torch.dtype) -> Any:
+    """Return an operand in the type of the sums, as a kernel computes with it, unless its own type is wider."""
+    is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype.itemsize < kind.itemsize
+    return x.to(kind) if is_narrow and kind.is_floating_point else x
+
+
+def _dtypes_with(a: torch.Tensor, read: Formula, out_dtype: OutDtype, outs: Outs) -> list[torch.dtype]:
+    """Return the type of each result, which is that of its tensor in `outs` if there is one."""
+    kinds = result_dtypes(a, read.results, out_dtype)
+    if outs is None:
+        return kinds
+    return [kind if out is None else out.dtype for kind, out in zip(kinds, outs, strict=True)]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An epilogue as a kernel computes it.
+
+    read          each result and tile operand with all columns of A @ B is replaced by its gate and its up; those of
+                  an operand have the names of `parts_named`
+    interleaved   whether gates and ups of these are neighbours in memory; None if nothing was replaced
+    """
+
+    read: Formula
+    interleaved: bool | None
 
 
 @lru_cache(maxsize=1024)
-def _parted(text: str) -> tuple[Formula, bool | None]:
-    """An epilogue as a kernel stores it: see `in_halves`."""
+def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
+    """Lower an epilogue.
+
+    tiles   operands with all columns of A @ B that stand inside of halves() or pairs()
+
+    >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
+    'lambda acc, c_gate, c_up: (relu(halves(acc)[0] + c_gate) * ..., halves(acc)[0] + c_gate, halves(acc)[1] + c_up)'
+    """
     read = formula(text)
     results, interleaved = in_halves(read.results)
-    return (read if interleaved is None else formula(text_of(results, read.names))), interleaved
+    if tiles:
+        interleaved = interleaved_of(read.results)
+        results = with_parts(results, tiles)
+    if interleaved is None:
+        return Lowered(read, None)
+    names = [each for name in read.names for each in (parts_named(name) if name in tiles else (name,))]
+    return Lowered(formula(text_of(results, names)), interleaved)
 
 
-def _of_halves(
+def _tiles_in_halves(
+    text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]
+) -> tuple[str, ...]:
+    """Return the names of the operands in halves() or pairs() that are M x N; a kernel reads a single row as a row."""
+    names = names_in_halves(text)
+    if not names or a.shape[-2] == 1:
+        return ()
+    whole = (a.shape[-2], b.shape[-1])
+    pairs = zip(formula(text).names, operands, strict=False)
+    return tuple([name for name, x in pairs if name in names and x.dim() > 1 and x.shape[-2:] == whole])
+
+
+def _by_parts(
+    lowered: Lowered,
     a: torch.Tensor,
     b: torch.Tensor,
     read: Formula,
     given: Sequence[Any],
-    dtypes: Sequence[torch.dtype],
+    out_dtype: OutDtype,
     how: How,
+    outs: Outs,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue some of which have half of b's columns, and others all of them.
+    """Return the results of one kernel, each in its tensor in `outs` if there is one.
 
-    One kernel stores gates and ups of a wide result into the halves of one tensor; if gates and ups are neighbours in
-    a row, into two tensors that are joined.
+    A gated epilogue may have results with all columns of A @ B. The kernel stores the gates and the ups of such a
+    result into the two halves of one tensor. If they are interleaved it stores two tensors, which are joined.
 
-    dtypes   of the results
+    read   the epilogue as it was given; `lowered` is what the kernel computes
     """
-    parted, interleaved = _parted(read.text)
-    shape, wide = (*a.shape[:-1], b.shape[-1]), [not is_gated(result) for result in read.results]
-    whole = [
-        a.new_empty(shape, dtype=dtype) if each and not interleaved else None
-        for each, dtype in zip(wide, dtypes, strict=True)
-    ]
-    of_parts = tuple([dtype for is_wide, dtype in zip(wide, dtypes, strict=True) for _ in range(1 + is_wide)])
-    outs: list[torch.Tensor | None] = []
-    for is_wide, of in zip(wide, whole, strict=True):
-        outs += [None] * (1 + is_wide) if of is None else of.split(shape[-1] // 2, -1)
-    keywords = {**vars(how), **parted.named(given), "out_dtype": of_parts}
-    found = iter(gemm(a, b, epilogue=parted.function, out=tuple(outs), **keywords))
+    kinds, interleaved = _dtypes_with(a, read, out_dtype, outs), lowered.interleaved
+    outs = outs or [None] * len(kinds)
+    shape, is_whole = (*a.shape[:-1], b.shape[-1]), [False] * len(kinds)
+    if interleaved is not None:
+        is_whole = [not is_gated(result) for result in read.results]
+    whole: list[torch.Tensor | None] = []  # which both parts of a result are stored into
+    targets: list[torch.Tensor | None] = []
+    for out, kind, of_both in zip(outs, kinds, is_whole, strict=True):
+        joint = (
+            (a.new_empty(shape, dtype=kind) if out is None else out) if of_both and not interleaved else None
+        )
+        whole.append(joint)
+        targets += (
+            joint.split(shape[-1] // 2, -1) if joint is not None else [None, None] if of_both else [out]
+        )
+    parts = [kind for kind, of_both in zip(kinds, is_whole, strict=True) for _ in range(1 + of_both)]
+    named = dict(zip(read.names, given, strict=True))
+    for name in [name for name in read.names if name not in lowered.read.names]:
+        named |= dict(zip(parts_named(name), halves_of(named.pop(name), bool(interleaved)), strict=True))
+    keywords = {**vars(how), **named, "out_dtype": tuple(parts), "out": tuple(targets)}
+    found = gemm(a, b, epilogue=lowered.read.function, **keywords)
+    stored_parts = iter(found if isinstance(found, tuple) else (found,))
     results = []
-    for is_wide, of in zip(wide, whole, strict=True):
-        halves = [next(found) for _ in range(1 + is_wide)]
-        if of is not None:
-            results.append(of)
+    for out, joint, of_both in zip(outs, whole, is_whole, strict=True):
+        halves = [next(stored_parts) for _ in range(1 + of_both)]
+        if of_both and joint is None:
+            both = torch.stack(halves, -1).resize_(shape)
+            results.append(both if out is None else out.copy_(both))
         else:
-            results.append(torch.stack(halves, -1).resize_(shape) if is_wide else halves[0])
+            results.append(halves[0] if joint is None else joint)
     return results
 
 
@@ -264,9 +341,9 @@ def dgated_of(
     if not a.is_cuda:
         return dgated_by_torch(a, b, preact, activation, out_dtype)
     a, b, (preact,) = loadable(a, b, (preact,), ("the first factor", "the second factor", "preact"))
-    gate, up = preact.split(b.shape[-1], -1)
     dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
-    return dx, _into_halves(a, b, formula(dgated(activation)), gate, up, dx, how)
+    outs, operands = (*dx.split(b.shape[-1], -1), None), preact.split(b.shape[-1], -1)
+    return dx, by_gemm(a, b, dgated(activation), operands, (), dx.dtype, how, outs)[2]
 
 
 def dgated_by_torch(
@@ -280,16 +357,6 @@ def dgated_by_torch(
     operands = torch.split(preact, b.shape[-1], -1)
     *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, out_dtype)
     return torch.cat(both, -1), hidden
-
-
-def _into_halves(
-    a: torch.Tensor, b: torch.Tensor, read: Formula, gate: Any, up: Any, dx: torch.Tensor, how: How
-) -> torch.Tensor:
-    """The third result of an epilogue, whose first two go into the halves of dx."""
-    outs = (*dx.split(b.shape[-1], -1), None)
-    keywords = {**vars(how), "out_dtype": dx.dtype, "gate": gate, "up": up}
-    third: torch.Tensor = gemm(a, b, epilogue=read.function, out=outs, **keywords)[2]
-    return third
 
 
 def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def _mm(
 
 
 def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    compute(a, (b,), PLAIN, out=out)
+    compute(a, (b,), PLAIN, outs=(out,))
 
 
 def _gemm(*given: Any) -> list[torch.Tensor]:
@@ -65,7 +65,7 @@ def _gemm(*given: Any) -> list[torch.Tensor]:
 def _gemm_out(*given: Any) -> None:
     *product, out = given[:-_OPTIONS]
     run: Callable[..., list[torch.Tensor]] = compute
-    run(*product, how=How(*given[-_OPTIONS:]), out=out)
+    run(*product, how=How(*given[-_OPTIONS:]), outs=(out,))
 
 
 def _mm_parts(

@@ -15,11 +15,13 @@ from cutegemm.torch.launch import (
     AS_CHOSEN,
     OF_LAYER,
     PLAIN,
+    Outs,
     by_torch,
     compute,
     dgated_by_torch,
     dgated_of,
     factors_read,
+    result_dtype,
 )
 from cutegemm.torch.route import Route, route_of
 from cutegemm.torch.text import OutDtype, formula, types_text
@@ -33,14 +35,19 @@ def product(
     scalars: tuple[float, ...] = (),
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
+    outs: Outs = None,
 ) -> Sequence[torch.Tensor]:
-    """Return the results of an epilogue of a @ b, D first, and perhaps after them what the backward pass reads.
+    """Return the results of an epilogue of a @ b, D first, perhaps followed by what the backward pass reads.
 
-    a, b       M x K and K x N, or batches of them of one length; b in parts, side by side
-    text       the epilogue: see `text`
-    operands   of the epilogue, which broadcast against D; `scalars` come after them
+    a, b        M x K and K x N, or batches of them of one length; b in parts, side by side
+    text        the epilogue: see `text`
+    operands    of the epilogue, which broadcast against D; `scalars` follow them
+    out_dtype   see `launch.result_dtypes`
+    outs        tensors that results are written to, None for a new one; none of the tensors has gradients then
     """
     a, b = factors_read(a, b, text, scalars)
+    if outs is not None and any(out is not None for out in outs):
+        return _into(outs, a, b, text, operands, scalars, out_dtype, how)
     route = route_of(a, *b, *operands)
     if route is Route.DIRECT:
         return compute(a, b, text, operands, scalars, out_dtype, how)
@@ -55,6 +62,38 @@ def product(
         whole = b[0] if len(b) == 1 else torch.cat(b, -1)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
     return by_operator(a, b, text, operands, scalars, out_dtype, how)
+
+
+def _into(
+    outs: Sequence[torch.Tensor | None],
+    a: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    text: str,
+    operands: tuple[torch.Tensor, ...],
+    scalars: tuple[float, ...],
+    out_dtype: OutDtype,
+    how: How,
+) -> Sequence[torch.Tensor]:
+    """Write results to tensors of the caller, and return all results. A graph copies them, unless D is the only one."""
+    given = [each for each in outs if each is not None]
+    if route_of(a, *b, *given, *operands) is Route.DIRECT:
+        return compute(a, b, text, operands, scalars, out_dtype, how, outs)
+    if len(outs) > 1:
+        asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype,)
+        d = result_dtype(a, asked[0])
+        of_all = [*asked, *[None] * (len(outs) - len(asked))]
+        types = tuple(
+            [each or d if out is None else out.dtype for each, out in zip(of_all, outs, strict=True)]
+        )
+        found = product(a, b, text, operands, scalars, types, how)
+        pairs = zip(outs, found[: len(outs)], strict=True)
+        return [each if out is None else out.copy_(each) for out, each in pairs]
+    (out,) = given
+    if text == PLAIN and len(b) == 1 and how == AS_CHOSEN:
+        torch.ops.cutegemm.mm_out(a, b[0], out)
+    else:
+        torch.ops.cutegemm.gemm_out(a, list(b), text, list(operands), list(scalars), out, *how.options)
+    return [out]
 
 
 def layered(

@@ -138,16 +138,19 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
     return [f"{name} has shape {own}; a number, {listed} or what broadcasts to the last is expected."]
 
 
-def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[str]:
+def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None, called: str = "out") -> list[str]:
     """Return the rule that derivatives break if a result is written to `out`: none are recorded or carried then.
 
-    given   tensors by name, and None
+    given    tensors by name, and None
+    called   the name of the argument `out`
     """
     if out is None:
         return []
-    named = {**given, "out": out}
+    named = {**given, called: out}
     if carried(named.values()):
-        return ["derivatives are carried forward, and out is given, into which they are not. Leave out away."]
+        return [
+            f"derivatives are carried forward, and {called} is given, into which they are not. Leave {called} away."
+        ]
     if not torch.is_grad_enabled():
         return []
     names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -155,6 +158,6 @@ def wrong_gradients(given: Mapping[str, Any], out: torch.Tensor | None) -> list[
         return []
     are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
     return [
-        f"{are} to have gradients, and out is given: none are recorded then. Leave out away, or call it under "
-        "torch.no_grad()."
+        f"{are} to have gradients, and {called} is given: none are recorded then. Leave {called} away, or call it "
+        "under torch.no_grad()."
     ]

@@ -30,7 +30,7 @@ from cutegemm.plan.epilogue.text import function_of, operands_of, written
 from cutegemm.plan.rules.gated import wide_results
 from cutegemm.run.calls import Calls
 from cutegemm.run.torch_ops import DTYPES
-from cutegemm.torch.halves import is_gated
+from cutegemm.torch.halves import in_halves, is_gated, is_half
 from cutegemm.torch.traced import constant
 
 _texts = Calls()  # by the key of a caller's function, and by the names of its operands
@@ -43,7 +43,7 @@ class Formula:
     text       what was read
     names      of its operands
     function   what `gemm` takes; one object for one text
-    results    expressions in the order in which they are returned, D's first; every operand in them is a `Tensor`
+    results    expressions in the order of what is returned, D's first; every operand in them is a `Tensor`
     """
 
     text: str
@@ -64,7 +64,7 @@ class Formula:
         return dict(zip(self.names, values, strict=True))
 
     def columns_of_d(self, columns: Any) -> Any:
-        """Return how many columns D has: half of those of A @ B if the epilogue is gated."""
+        """Return the number of columns of D: half of those of A @ B if the epilogue is gated."""
         return columns // 2 if any(is_gated(result) for result in self.results) else columns
 
     def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:
@@ -139,6 +139,20 @@ def formula(text: str) -> Formula:
     names, function = operands_of(text), function_of(text)
     epilogue = epilogue_of(function, dict.fromkeys(names, Tensor))
     return Formula(text, names, function, returned(epilogue))
+
+
+@lru_cache(maxsize=4096)
+def names_in_halves(text: str) -> frozenset[str]:
+    """Return the operands of a gated epilogue that stand inside of halves() or pairs(), or in a result without these.
+
+    >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
+    ['c']
+    >>> names_in_halves("lambda acc, c: acc + c")
+    frozenset()
+    """
+    results = in_halves(formula(text).results)[0]
+    halves = [node for result in results for node in result.nodes() if is_half(node)]
+    return frozenset([name for half in halves for name in half.tensors])
 
 
 def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:

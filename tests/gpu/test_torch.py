@@ -289,6 +289,71 @@ def test_gemm_gated_and_the_way_back(activation, interleaved):
     compared(lambda *t: gemm_dgated(*t, activation, interleaved), back, (up, w, preact))
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_factor_and_a_residual_in_front_of_a_gate(dtype, interleaved):
+    """Also of shapes whose halves are not aligned to 16 bytes."""
+    for m, n, k in ((264, 512, 128), (72, 84, 104)):
+        a, b = (
+            on_gpu(m, k, dtype=dtype, grad=True),
+            on_gpu(k, n, seed=1, dtype=dtype, grad=True, scale=k**-0.5),
+        )
+        c, alpha = (
+            on_gpu(m, n, seed=2, dtype=dtype, grad=True),
+            on_gpu(1, seed=3, dtype=torch.float32),
+        )
+
+        def theirs(a, b, c, alpha):
+            x = alpha.to(a.dtype) * (a @ b) + c
+            return x, GATED["swiglu"](*parted(x, interleaved))
+
+        compared(
+            lambda a, b, c, alpha: gemm_gated(a, b, interleaved=interleaved, c=c, alpha=alpha),
+            theirs,
+            (a, b, c, alpha),
+            (m, n, k),
+        )
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu", "swiglu", "swiglu_oai"])
+def test_a_scale_of_rows_and_its_gradient(name):
+    is_gated = name in GATED
+    columns = 512 if is_gated else 256
+    up, w, preact = on_gpu(264, 64), on_gpu(64, 256, seed=1, scale=0.125), on_gpu(264, columns, seed=4)
+    scale = on_gpu(264, seed=5, dtype=torch.float32)
+
+    def back(up, w, preact, scale):
+        x, s = preact.detach().requires_grad_(), scale.detach().to(up.dtype).requires_grad_()
+        y = (GATED[name](*x.chunk(2, -1)) if is_gated else ACTIVATIONS[name](x)) * s[:, None]
+        dx, ds = torch.autograd.grad(y, (x, s), up @ w)
+        return dx, y.detach(), ds.to(torch.promote_types(ds.dtype, torch.float32))
+
+    call = gemm_dgated if is_gated else gemm_dact
+    compared(
+        lambda up, w, preact, scale: call(up, w, preact, name, colvec_scale=scale, colvec_reduce=True),
+        back,
+        (up, w, preact, scale),
+    )
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_results_of_two_types_into_tensors_of_the_caller(interleaved):
+    a, b = on_gpu(264, 128), on_gpu(128, 512, seed=1, scale=128**-0.5)
+    preact, postact = gemm_gated(a, b, interleaved=interleaved, postact_dtype=torch.float32)
+    assert (preact.dtype, postact.dtype) == (torch.bfloat16, torch.float32)
+    outs = torch.empty_like(preact), torch.full((264, 512), torch.nan, device="cuda")
+    found = gemm_gated(a, b, interleaved=interleaved, preact_out=outs[0], postact_out=outs[1][:, 128:384])
+    assert found[0] is outs[0]
+    assert torch.equal(outs[0], preact)
+    assert relative(outs[1][:, 128:384], postact) < 2.0**-20
+    assert outs[1].isnan().sum() == 264 * 256
+    dx, again = torch.empty_like(preact), torch.empty_like(postact)
+    back = gemm_dgated(a, b[:, :256], preact, interleaved=interleaved, dx_out=dx, postact_out=again)
+    assert back[0] is dx
+    assert relative(again, postact) < 2.0**-7
+    assert torch.isfinite(dx).all()
+
+
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_sums_of_rows_with_gradients(is_gated):
     """A residual and the sums of squares that RMSNorm needs, behind a product or a gated one."""
