@@ -87,6 +87,18 @@ def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: 
 
 
 @constant
+def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
+    """Return the text of act(gate) * up, of gate and of up, as `gated` has them, as three results.
+
+    >>> gate_and_up("reglu", (), True)
+    'lambda acc: (relu(pairs(acc)[0]) * pairs(acc)[1], pairs(acc)[0], pairs(acc)[1])'
+    """
+    parted = f"{'pairs' if interleaved else 'halves'}({_preact(operands)})"
+    gate, up = f"{parted}[0]", f"{parted}[1]"
+    return _lambda(operands, [GATED[name].format(gate=gate, up=up), gate, up])
+
+
+@constant
 def dactivated(name: str | None, scaled: bool = False, summed: bool = False) -> str:
     """Return the text of acc * act'(preact) and act(preact).
 

@@ -102,13 +102,16 @@ def layered(
     bias: torch.Tensor | None,
     activation: str | None = None,
     keeps: bool = False,
+    interleaved: bool = False,
 ) -> Sequence[torch.Tensor]:
-    """act(x @ b + bias) of a layer and, where it is kept, what is in front of the activation.
+    """Return act(x @ b + bias) of a layer and, if it is kept, what is in front of the activation.
 
-    b   a weight as K x N; two of them, of gate and up, for a gated activation
+    b             a weight as K x N; two of them, of gate and up, for a gated activation
+    interleaved   whether b is one weight whose columns are gates and ups in turn
     """
     names = () if bias is None else ("bias",)
-    text = gated(activation, names, False, keeps) if len(b) == 2 else activated(activation, names, keeps)
+    is_gated = len(b) == 2 or interleaved
+    text = gated(activation, names, interleaved, keeps) if is_gated else activated(activation, names, keeps)  # type: ignore[arg-type]
     return product(x, b, text, () if bias is None else (bias,), how=OF_LAYER)
 
 

@@ -408,6 +408,19 @@ def test_mlp(activation, dtype):
         compared(ours, theirs, (x, up, down, *(biases if has_bias else ())), (activation, dtype))
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_an_mlp_of_interleaved_weights(has_bias):
+    x, down = on_gpu(264, 128, grad=True), on_gpu(192, 384, seed=2, grad=True, scale=384**-0.5)
+    up = on_gpu(768, 128, seed=1, grad=True, scale=128**-0.5)
+    biases = [on_gpu(768, seed=3, grad=True), on_gpu(192, seed=4, grad=True)] if has_bias else []
+
+    def theirs(x, up, down, up_bias=None, down_bias=None):
+        gate, through = parted(F.linear(x, up, up_bias), True)
+        return F.linear(GATED["swiglu_oai"](gate, through), down, down_bias)
+
+    compared(lambda *t: mlp(*t[:3], "swiglu_oai", *t[3:], interleaved=True), theirs, (x, up, down, *biases))
+
+
 def test_a_weight_in_two_parts_is_read_where_it_lies():
     whole = on_gpu(512, 128, scale=128**-0.5)
     x = on_gpu(264, 128, seed=1)

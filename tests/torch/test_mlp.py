@@ -51,6 +51,48 @@ def test_values_and_gradients_are_torchs(activation, with_bias):
     close(torch.autograd.grad(ours, given, dy), torch.autograd.grad(theirs, given, dy))
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", GATED)
+def test_interleaved_weights(activation, with_bias, is_compiled):
+    """Of one weight whose rows are gates and ups in turn, values and gradients are those of the pair."""
+    x, (gate, up), down, *biases = operands(True, with_bias)
+    whole = torch.stack([gate, up], 1).flatten(0, 1).detach().requires_grad_()
+    mixed = biases[0] if not with_bias else biases[0].view(2, -1).t().flatten()
+
+    def call(x, whole, down, mixed, last):
+        return mlp(x, whole, down, activation, mixed, last, interleaved=True)
+
+    torch._dynamo.reset()
+    run = torch.compile(call, fullgraph=True, backend="aot_eager") if is_compiled else call
+    ours, theirs = run(x, whole, down, mixed, biases[1]), mlp(x, (gate, up), down, activation, *biases)
+    close([ours], [theirs])
+    dy, others = normal(*ours.shape), [each for each in (x, down, *biases) if each is not None]
+    close(
+        torch.autograd.grad(ours, others, dy, retain_graph=True),
+        torch.autograd.grad(theirs, others, dy, True),
+    )
+    (of_whole,) = torch.autograd.grad(ours, [whole], dy)
+    close([of_whole[0::2], of_whole[1::2]], torch.autograd.grad(theirs, [gate, up], dy))
+    with torch.no_grad():
+        close([call(x, whole, down, mixed, biases[1])], [theirs])
+
+
+def test_interleaved_weights_keep_gate_and_up():
+    x, (gate, up), down, *_ = operands(True, False)
+    whole, kept = torch.cat([gate, up]).detach().requires_grad_(), []
+
+    def pack(tensor):
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = mlp(x, whole, down, "swiglu", interleaved=True)
+    assert isinstance(found.grad_fn, Mlp._backward_cls)
+    assert kept[-2:] == [(5, 6), (5, 6)]
+    assert torch.autograd.gradgradcheck(lambda *t: mlp(*t, "glu", interleaved=True), (x, whole, down))
+
+
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_gradients_of_gradients(activation):
     x, up, down, *biases = operands(activation in GATED, True, 2, 2, 2, 2)
@@ -214,4 +256,12 @@ def test_every_rule_that_is_broken_is_said():
         mlp(torch.ones(2, 4), (torch.ones(6, 4), torch.ones(6, 4)), torch.ones(3, 6), "gelu")
     with pytest.raises(UnsupportedError, match=r"up\[1\] is a list"):
         mlp(torch.ones(2, 4), (torch.ones(6, 4), [1.0]), torch.ones(3, 6), "swiglu")
+    with pytest.raises(
+        UnsupportedError, match=r"up is \(7, 4\), interleaved = True; one weight .* of an even number"
+    ):
+        mlp(torch.ones(2, 4), torch.ones(7, 4), torch.ones(3, 3), "swiglu", interleaved=True)
+    with pytest.raises(UnsupportedError, match="down has rows of 6, up has 6 rows, two for each of H"):
+        mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 6), "swiglu", interleaved=True)
+    with pytest.raises(UnsupportedError, match="activation = 'gelu'; 'swiglu', "):
+        mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 3), "gelu", interleaved=True)
     assert cutegemm.mlp is mlp
