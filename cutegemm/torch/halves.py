@@ -87,6 +87,16 @@ def halves_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.T
     return gate, up
 
 
+def in_turn(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return the columns of two tensors in turn, one of each.
+
+    >>> in_turn(torch.tensor([1, 2]), torch.tensor([3, 4]))
+    tensor([1, 3, 2, 4])
+    """
+    # Batched gradients have no rule for flatten
+    return torch.stack([gate, up], -1).view(*gate.shape[:-1], 2 * gate.shape[-1])
+
+
 def part(node: Any, x: torch.Tensor) -> torch.Tensor:
     """The columns that a node stands for.
 
@@ -111,7 +121,7 @@ def together(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
             if node.interleaved == interleaved:
                 sides[node.side] = g
         first, second = (torch.zeros_like(halves[0][1]) if side is None else side for side in sides)
-        both = torch.stack([first, second], -1).flatten(-2) if interleaved else torch.cat([first, second], -1)
+        both = in_turn(first, second) if interleaved else torch.cat([first, second], -1)
         found = both if found is None else found + both
     assert found is not None
     return found

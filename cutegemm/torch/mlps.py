@@ -15,6 +15,7 @@ import torch
 from cutegemm.run.calls import How
 from cutegemm.torch.activations import ACTIVATIONS, GATED, dactivated, dgated, gate_and_up, wrong_activation
 from cutegemm.torch.gradients import Extents, by_a, by_parts, loadable
+from cutegemm.torch.halves import in_turn
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER
 from cutegemm.torch.product import by_dgated, layered, product
 from cutegemm.torch.refusals import refuse, wrong_factors, wrong_operand_dtypes, wrong_tensors
@@ -174,8 +175,8 @@ class Mlp(torch.autograd.Function):  # type: ignore[misc]
         by_x, *by_up, by_down, by_up_bias, by_down_bias = needs
         dy = loadable(dy)
         if ctx.interleaved:
-            *of_both, hidden = product(dy, (down.mT,), dgated(ctx.activation), preact, how=OF_LAYER)[:3]
-            dpre = torch.stack(of_both, -1).flatten(-2)
+            *both, hidden = product(dy, (down.mT,), dgated(ctx.activation), preact, how=OF_LAYER)[:3]
+            dpre = in_turn(*both)
         elif ctx.parts == 2:
             dpre, hidden = by_dgated(dy, down.mT, *preact, ctx.activation, OF_LAYER)
         else:

@@ -38,10 +38,22 @@ FUNCTIONS = {
         lambda a, g, u: gemm_gated(a, (torch.cat([g, u], 1)[:, :3], torch.cat([g, u], 1)[:, 3:]))[1],
         [(3, 4), (4, 3), (4, 3)],
     ),
+    "gemm_gated, a residual of pairs": (
+        lambda a, b, c, s: gemm_gated(a, b, interleaved=True, c=c, alpha=s), [(3, 4), (4, 6), (3, 6), (1,)]
+    ),
     "gemm_dact": (lambda *t: gemm_dact(*t, "gelu"), [(3, 4), (4, 6), (3, 6)]),
+    "gemm_dact, scaled and summed": (
+        lambda a, b, x, s: gemm_dact(a, b, x, "tanh", colvec_scale=s, colvec_reduce=True),
+        [(3, 4), (4, 6), (3, 6), (3,)],
+    ),
     "gemm_dgated": (gemm_dgated, [(3, 4), (4, 6), (3, 12)]),
+    "gemm_dgated, scaled and summed": (
+        lambda a, b, x, s: gemm_dgated(a, b, x, "glu", True, colvec_scale=s, colvec_reduce=True),
+        [(3, 4), (4, 6), (3, 12), (3, 1)],
+    ),
     "mlp": (lambda *t: mlp(*t[:3], "gelu", *t[3:]), [(3, 4), (6, 4), (5, 6), (6,), (5,)]),
     "gated mlp": (lambda x, g, u, d: mlp(x, (g, u), d, "swiglu"), [(3, 4), (6, 4), (6, 4), (5, 6)]),
+    "interleaved mlp": (lambda x, u, d: mlp(x, u, d, "swiglu", interleaved=True), [(3, 4), (12, 4), (5, 6)]),
 }  # fmt: skip
 
 
