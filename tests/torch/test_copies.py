@@ -150,6 +150,16 @@ def test_further_operands_and_results_are_copied(launched):
         by_gemm(a, b, LINEAR, (with_gaps(c),), (1.0, 2.0), None, AS_CHOSEN, None)
     out = with_gaps(c)
     for text, operands, scalars in ((PLAIN, (), ()), (LINEAR, (c,), (1.0, 2.0))):
-        (found,) = by_gemm(a, b, text, operands, scalars, None, AS_CHOSEN, out)
+        (found,) = by_gemm(a, b, text, operands, scalars, None, AS_CHOSEN, (out,))
         assert found is out
     assert launched[-1].calls
+
+
+def test_one_of_several_results_has_gaps(launched):
+    """It is stored apart and copied; the other one is stored where it is to be."""
+    a, b = normal(8, 16, dtype=torch.bfloat16), normal(16, 32, seed=1, dtype=torch.bfloat16)
+    apart, plain = with_gaps(normal(8, 32, dtype=torch.float32)), torch.empty(8, 32)
+    found = by_gemm(a, b, "lambda acc: (relu(acc), acc)", outs=(apart, plain))
+    assert found[0] is apart
+    assert found[1] is plain
+    assert any(x is plain for x in launched[-1].calls[-1])
