@@ -31,7 +31,7 @@ from cutegemm.torch.activations import (
 from cutegemm.torch.copies import is_loadable, loadable
 from cutegemm.torch.gradients import needed, with_kept
 from cutegemm.torch.halves import halves_of
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, OF_LAYER, SCALED, OutDtype, Outs, result_dtype
+from cutegemm.torch.launch import AS_CHOSEN, LINEAR, OF_LAYER, SCALED, Outs, result_dtype
 from cutegemm.torch.product import layered, product
 from cutegemm.torch.pullback import ACC
 from cutegemm.torch.refusals import (
@@ -45,7 +45,7 @@ from cutegemm.torch.refusals import (
     wrong_tensors,
 )
 from cutegemm.torch.route import Route, as_autocast, is_direct, reshaped, route_of, rows_of
-from cutegemm.torch.text import formula
+from cutegemm.torch.text import OutDtype, formula
 
 _layers = Calls()  # what computes a layer, by the signature of its arguments
 
@@ -282,8 +282,8 @@ def gemm_act(
     ]
     if not rules and _is_any(postact_dtype, preact_out, postact_out):
         shape = (*a.shape[:-1], b.shape[-1])
-        outs = {"preact_out": (preact_out, shape), "postact_out": (postact_out, shape)}
-        rules = _wrong_results(a, given, postact_dtype, outs)
+        memory = {"preact_out": (preact_out, shape), "postact_out": (postact_out, shape)}
+        rules = _wrong_results(a, given, postact_dtype, memory)
     refuse("gemm_act", given, rules)
     names, operands, scalars = _addends(alpha, bias=bias, c=c)
     keeps = store_preact or preact_out is not None
@@ -357,8 +357,8 @@ def gemm_gated(
             *wrong_operand_dtypes(a, bias=bias, c=c),
         ]
         if _is_any(postact_dtype, preact_out, postact_out):
-            outs = {"preact_out": (preact_out, (*rows, n)), "postact_out": (postact_out, (*rows, n // 2))}
-            rules += _wrong_results(a, given, postact_dtype, outs)
+            memory = {"preact_out": (preact_out, (*rows, n)), "postact_out": (postact_out, (*rows, n // 2))}
+            rules += _wrong_results(a, given, postact_dtype, memory)
     refuse("gemm_gated", given, rules)
     names, operands, scalars = _addends(alpha, bias=bias, c=c)  # type: ignore[assignment]
     keeps = store_preact or preact_out is not None
@@ -412,8 +412,8 @@ def gemm_dact(
     ]
     if not rules and _is_any(postact_dtype, dx_out, postact_out):
         shape = (*a.shape[:-1], b.shape[-1])
-        outs = {"dx_out": (dx_out, shape), "postact_out": (postact_out, shape)}
-        rules = _wrong_results(a, given, postact_dtype, outs)
+        memory = {"dx_out": (dx_out, shape), "postact_out": (postact_out, shape)}
+        rules = _wrong_results(a, given, postact_dtype, memory)
     refuse("gemm_dact", given, rules)
     text = dactivated(activation, colvec_scale is not None, colvec_reduce)
     operands = (preact, *_columns(colvec_scale, a.shape[:-1]))
@@ -464,8 +464,8 @@ def gemm_dgated(
             rules.append(f"preact has shape {tuple(preact.shape)}; {expected} is expected, of gate and up.")
         rules += wrong_operand_dtypes(a, preact=preact, colvec_scale=colvec_scale)
         if _is_any(postact_dtype, dx_out, postact_out):
-            outs = {"dx_out": (dx_out, expected), "postact_out": (postact_out, shape)}
-            rules += _wrong_results(a, given, postact_dtype, outs)
+            memory = {"dx_out": (dx_out, expected), "postact_out": (postact_out, shape)}
+            rules += _wrong_results(a, given, postact_dtype, memory)
     refuse("gemm_dgated", given, rules)
     n, scales = b.shape[-1], _columns(colvec_scale, a.shape[:-1])
     text = dgated(activation, colvec_scale is not None, colvec_reduce)
@@ -565,16 +565,16 @@ def _wrong_results(
     a: torch.Tensor,
     given: Mapping[str, Any],
     postact_dtype: torch.dtype | None,
-    outs: Mapping[str, tuple[Any, tuple[int, ...]]],
+    memory: Mapping[str, tuple[Any, tuple[int, ...]]],
 ) -> list[str]:
     """Return what is wrong with types and memory of results.
 
-    outs   tensors that are written to, with the shapes of the results, by the names of the arguments
+    memory   tensors that are written to, with the shapes of the results, by the names of the arguments
     """
     rules = [rule.replace("out_dtype", "postact_dtype") for rule in wrong_out_dtype(a, postact_dtype)]
-    for name, (out, shape) in outs.items():
+    for name, (out, shape) in memory.items():
         rules += _wrong_out(out, shape, a, name) or wrong_gradients(given, out, name)
-    tensors = {name: out for name, (out, _) in outs.items() if isinstance(out, torch.Tensor)}
+    tensors = {name: out for name, (out, _) in memory.items() if isinstance(out, torch.Tensor)}
     if len(tensors) > 1 and len({out.data_ptr() for out in tensors.values() if out.numel()}) == 1:
         rules.append(f"{' and '.join(tensors)} begin at the same address; each needs memory of its own.")
     return rules

@@ -83,7 +83,7 @@ def halves_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.T
     """Return gates and ups of a tile operand as tiles that a kernel reads: views if they lie in halves, else copies."""
     if interleaved:
         return x[..., 0::2].contiguous(), x[..., 1::2].contiguous()
-    gate, up = x.split(x.shape[-1] // 2, -1)
+    gate, up = torch.split(x, x.shape[-1] // 2, -1)
     return gate, up
 
 

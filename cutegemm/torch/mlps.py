@@ -178,7 +178,7 @@ class Mlp(torch.autograd.Function):  # type: ignore[misc]
             *both, hidden = product(dy, (down.mT,), dgated(ctx.activation), preact, how=OF_LAYER)[:3]
             dpre = in_turn(*both)
         elif ctx.parts == 2:
-            dpre, hidden = by_dgated(dy, down.mT, *preact, ctx.activation, OF_LAYER)
+            dpre, hidden = by_dgated(dy, down.mT, preact[0], ctx.activation, OF_LAYER)
         else:
             text = dactivated(ctx.activation)
             dpre, hidden = product(dy, (down.mT,), text, preact, how=OF_LAYER)[:2]

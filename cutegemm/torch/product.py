@@ -111,7 +111,7 @@ def layered(
     """
     names = () if bias is None else ("bias",)
     is_gated = len(b) == 2 or interleaved
-    text = gated(activation, names, interleaved, keeps) if is_gated else activated(activation, names, keeps)  # type: ignore[arg-type]
+    text = gated(activation, names, interleaved, keeps) if is_gated else activated(activation, names, keeps)
     return product(x, b, text, () if bias is None else (bias,), how=OF_LAYER)
 
 
