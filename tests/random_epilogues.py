@@ -298,7 +298,12 @@ def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: 
     assert got.shape == want.shape
     found = got.double()
     wrong = ~((found - want).abs() <= allowed)
-    assert not wrong.any(), (int(wrong.sum()), wrong.nonzero()[:3].tolist(), found[wrong][:3], want[wrong][:3])
+    assert not wrong.any(), (
+        int(wrong.sum()),
+        wrong.nonzero()[:3].tolist(),
+        found[wrong][:3],
+        want[wrong][:3],
+    )
 
 
 def _signs(acc: torch.Tensor) -> list[torch.Tensor]:
