@@ -148,7 +148,8 @@ def gemm(
              or c does not count then. With an epilogue, c, alpha and beta are its operands of these names
     out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
              int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32 is
-             exact. What is past the largest float8 becomes that. It may be c; it must not overlap a or b
+             exact. What is past the largest float8 becomes that. It may be c, or an operand of the epilogue that has
+             one number for each element; it must not overlap anything else that is read
     plan     a GemmPlan, or a name from `cutegemm.choose.catalog.plans()`; chosen by the shape where left out. After
              "transposed:" the name of a plan for D^T = B^T A^T
     accumulate   of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "two_level":
