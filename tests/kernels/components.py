@@ -32,7 +32,7 @@ _MEETING = {
     "columns": "multicast_b",
     "multicast_a": "multicast_b k",
     "multicast_b": "k deferred",
-    # Which k-tiles of which tile a CTA takes
+    # The tiles and k-tiles that a CTA takes
     "k": "store c batch grid pack deferred",
     # The way of the accumulators to D, and of C to them
     "d": "store c subtile",
@@ -162,9 +162,11 @@ def items(components: Mapping[str, str]) -> set[Item]:
 
 
 def covering(held: Mapping[str, set[Item]]) -> list[str]:
-    """Return names that hold all items together, none of which could be left out: greedily the one with the most.
+    """Return names whose items are together those of all names. Without any of them an item would be missing.
 
-    held   by name what a form holds; of equals the first is taken
+    The name with the most items that are missing yet is taken first, of equals the first one.
+
+    held   the items of each name
     """
     left, chosen = set().union(*held.values()), []
     while left:

@@ -13,7 +13,7 @@ def test_a_covering_by_hand() -> None:
 
 
 def test_the_pairs_that_meet() -> None:
-    """C comes to the slots of D, whatever kind A is of: `kind` meets neither."""
+    """C is copied to the shared memory that D is stored from, and neither depends on the type of A."""
     found = items({"c": "by TMA", "store": "by TMA", "kind": "bf16"})
     assert found == {
         (("c", "by TMA"),), (("store", "by TMA"),), (("kind", "bf16"),), (("c", "by TMA"), ("store", "by TMA")),
