@@ -99,6 +99,9 @@ class Region:
 
     span    bytes from the first element to the end of the last; 0 if there are none
     steps   (bytes of a step, number of steps) of each mode that has some; the bytes of an element are a mode too
+
+    >>> Region((3, 2), (4, 1), element_bytes=4).steps
+    ((1, 3), (16, 2), (4, 1))
     """
 
     __slots__ = ("span", "steps")
@@ -110,12 +113,7 @@ class Region:
 
     @staticmethod
     def of(tensor: Any) -> Region:
-        """Return the region of a tensor.
-
-        >>> import torch
-        >>> Region.of(torch.zeros(3, 4)[:, :2]).steps
-        ((1, 3), (16, 2), (4, 1))
-        """
+        """Return the region of a tensor."""
         return Region(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
 
 

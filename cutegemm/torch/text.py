@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -87,7 +87,7 @@ class Formula:
 
 
 # The type of D and of auxiliary results; or one for each result, with None in the place of one that is not asked for.
-OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
+OutDtype: TypeAlias = torch.dtype | tuple[torch.dtype | None, ...] | None
 
 
 @constant
@@ -188,7 +188,8 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
         if not several or any(each is None for each in results):
             kind = type(value).__name__
             return _refused(f"it returned a {kind}; an expression, or a tuple of them, is expected.")
-        return _read(text_of(results, (*tensors, *numbers)), tensors, numbers)
+        expressions = [each for each in results if each is not None]
+        return _read(text_of(expressions, (*tensors, *numbers)), tensors, numbers)
     state = state_of(function)
     if state is None:
         return _text_of(function, tensors, numbers)

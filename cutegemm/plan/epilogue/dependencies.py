@@ -127,7 +127,7 @@ class _Reader:
 
     def _with_builtins(self, function: FunctionType) -> Any:
         """The values of the global variables; those that the module lacks are Python's own."""
-        python = function.__builtins__  # type: ignore[attr-defined]
+        python = operator.attrgetter("__builtins__")(function)
         if type(python) is not dict:
             raise _Unknown
         try:
