@@ -223,7 +223,7 @@ _hooks.notebook.register(_notebook)
 
 
 def _through_torch(given: Any) -> Any:
-    from cutegemm.torch.entry import gemm_in_torch  # a statement, which Dynamo follows
+    from cutegemm.torch.gemm import gemm_in_torch  # a statement, which Dynamo follows
 
     return gemm_in_torch(given)
 
@@ -232,7 +232,7 @@ _graph.through_torch.register(_through_torch)
 
 
 def _questions_of(given: Any) -> Any:
-    return import_module(f"{__name__}.torch.ahead").questions_of(*given)
+    return import_module(f"{__name__}.torch.models.preparation").questions_of(*given)
 
 
 _graph.questions_of.register(_questions_of)

@@ -17,7 +17,6 @@ from cutegemm.plan.epilogue import epilogue_of  # noqa: E402
 from cutegemm.plan.epilogue.dependencies import state_of  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
 from cutegemm.run.calls import Calls  # noqa: E402
-from cutegemm.torch import entry  # noqa: E402
 from tests.changes import CHANGES  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 
@@ -39,7 +38,7 @@ def launched(monkeypatch):
 @pytest.fixture
 def on_cpu(monkeypatch):
     """`gemm` with gradients and in graphs, as if the CPU were a GPU."""
-    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
 
 
 def epilogue_of_last(kernels):

@@ -318,8 +318,8 @@ def test_calls_that_record_gradients_are_tuned(device, monkeypatch):
         asked.append(how.tune)
         return real(a, b, text, *given[:3], how=how, **named)
 
-    monkeypatch.setattr("cutegemm.torch.product.compute", compute)
-    monkeypatch.setattr("cutegemm.torch.entry.wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.autograd.compute", compute)
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
     a, b = torch.ones(8, 4, requires_grad=True), torch.ones(4, 8, requires_grad=True)
     gemm(a, b, tune=True).sum().backward()
     assert asked == [True] * 3

@@ -1,6 +1,6 @@
 """The calls of `gemm` that torch has to see: in a graph that it makes, or with gradients to record.
 
-What then answers is above this room, and registers itself: `cutegemm.torch.entry`.
+What then answers is above this room, and registers itself: `cutegemm.torch.gemm`.
 """
 
 from __future__ import annotations

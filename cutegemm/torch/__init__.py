@@ -1,15 +1,17 @@
-"""The face to torch: products as torch names them, with activations, gradients and `torch.compile`. See docs/torch.md.
+"""PyTorch API: products by the names that torch gives them, with activations, gradients and `torch.compile`.
 
-functions of tensors      `functional`, `mlps` and `scaled`
-modules                   `modules`; `replace` puts them into a model
-what a graph holds        `library`: operators of torch.library
-how a call gets there     `route`: past torch's dispatcher where torch needs to see nothing of it
-what is computed          `launch`: by `gemm` on CUDA tensors, else by torch
-of an epilogue            `text` as text; `values` by torch; `pullback` its derivatives; `gradients` those of a product
+functions of tensors              `functional`, `mlps`, `scaled`, and `gemm` for `cutegemm.gemm`; `checks`
+modules                           `modules`; `fallback` to torch; `models` replaces the modules of other libraries
+operators of torch.library        `library`
+dispatch and gradients            `dispatch`, `autograd`
+kernels, and the same by torch    `launch`, `reference`
+epilogues                         `epilogue` as text, `activations` by name, `derivatives`
+
+See docs/torch.md.
 """
 
 try:
-    import torch as _torch  # noqa: F401 - asked for here, so that it is missed in words
+    import torch as _torch  # noqa: F401 - for an error with advice if torch is not installed
 except ImportError as error:
     raise ImportError("cutegemm.torch needs torch: pip install 'cutegemm[torch]'") from error
 
@@ -24,8 +26,8 @@ from cutegemm.torch.functional import (
     mm,
 )
 from cutegemm.torch.mlps import mlp
+from cutegemm.torch.models import Replaced, use
 from cutegemm.torch.modules import GatedMLP, Linear
-from cutegemm.torch.replace import Replaced, use
 from cutegemm.torch.scaled import scaled_mm
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Activations by the names that the field has for them, as text of epilogues."""
+"""Activations by their names, as text of epilogues."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from cutegemm.plan.epilogue import Accumulator, Reduction, Tensor
-from cutegemm.torch.pullback import derivative
-from cutegemm.torch.text import formula, text_of
-from cutegemm.torch.traced import constant
-from cutegemm.torch.values import Values
+from cutegemm.torch.derivatives import derivative
+from cutegemm.torch.epilogue import constant, formula, lambda_of, text_of
+from cutegemm.torch.reference import FUNCTIONS, Values
 
-# Of one value.
 ACTIVATIONS: Mapping[str | None, str] = {
     None: "{x}",
     "relu": "relu({x})",
@@ -24,7 +23,6 @@ ACTIVATIONS: Mapping[str | None, str] = {
     "sigmoid": "sigmoid({x})",
     "tanh": "tanh({x})",
 }
-# Of a gate and what it lets through.
 GATED: Mapping[str, str] = {
     "swiglu": "silu({gate}) * {up}",
     "geglu": "gelu({gate}) * {up}",
@@ -34,34 +32,34 @@ GATED: Mapping[str, str] = {
     "swiglu_oai": "minimum({gate}, 7) * sigmoid(1.702 * minimum({gate}, 7)) * (clamp({up}, -7, 7) + 1)",
 }
 ALIASES = {
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_tanh_approx": "gelu_tanh",
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_tanh_approx"), "gelu_tanh"),
     "relu2": "relu_sq",
     "swish": "silu",
 }
+# The gated activation by the activation of its gate.
 OF_GATE = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu", "sigmoid": "glu"}
+SCALE = "scale"  # name of the last operand, which multiplies the accumulator
 
 
 def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
-    """What is to be said of a name that is not known."""
+    """Return the rule that an unknown activation breaks; no rule for a known one.
+
+    known   `ACTIVATIONS` or `GATED`
+
+    >>> wrong_activation("swish", ACTIVATIONS), wrong_activation("swiglu", {"glu": ""})
+    ([], ["activation = 'swiglu' is unknown. Use one of 'glu'."])
+    """
     if isinstance(name, (str, type(None))) and ALIASES.get(name, name) in known:  # type: ignore[arg-type]
         return []
-    listed = ", ".join(
-        repr(each) for each in [*known, *(other for other, own in ALIASES.items() if own in known)]
-    )
-    return [f"activation = {name!r}; {listed} are there."]
-
-
-SCALE = "scale"  # the operand that multiplies the sums; the last one
+    names = [*known, *[alias for alias, own in ALIASES.items() if own in known]]
+    return [f"activation = {name!r} is unknown. Use one of {', '.join(map(repr, names))}."]
 
 
 @constant
 def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = False) -> str:
-    """Return the text of act(acc + each operand), and of what is in front of act if that is wanted.
+    """Return the text of act(acc + operands), and of its argument as a second result if `with_preact`.
 
-    operands   names; `SCALE`, which comes last, multiplies acc
+    operands   names of the operands; `SCALE` comes last and multiplies acc
 
     >>> activated("gelu", ("bias",), True)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
@@ -69,87 +67,105 @@ def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = F
     'lambda acc, bias, scale: relu(scale * acc + bias)'
     """
     x = _preact(operands)
-    y = ACTIVATIONS[ALIASES.get(name, name)].format(x=x)  # type: ignore[arg-type]
-    return _lambda(operands, [y, x] if with_preact else [y])
+    y = _of_one(name, x)
+    return lambda_of([y, x] if with_preact else [y], operands)
 
 
 @constant
 def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
-    """Return the text of act(gate) * up, of the two halves of the columns of what `activated` has, or of neighbours.
+    """Return the text of act(gate) * up, and of its argument as a second result if `with_preact`.
+
+    operands      as for `activated`
+    interleaved   True: gate and up are columns 2j and 2j + 1; False: the left and the right half
 
     >>> gated("swiglu", (), False, False)
     'lambda acc: silu(halves(acc)[0]) * halves(acc)[1]'
     """
     x = _preact(operands)
-    parted = f"{'pairs' if interleaved else 'halves'}({x})"
-    y = GATED[name].format(gate=f"{parted}[0]", up=f"{parted}[1]")
-    return _lambda(operands, [y, x] if with_preact else [y])
+    gate, up = _gate_and_up(x, interleaved)
+    y = GATED[name].format(gate=gate, up=up)
+    return lambda_of([y, x] if with_preact else [y], operands)
 
 
 @constant
 def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
-    """Return the text of act(gate) * up, of gate and of up, as `gated` has them, as three results.
+    """Return the text of three results: act(gate) * up, gate and up. The arguments are those of `gated`.
 
     >>> gate_and_up("reglu", (), True)
     'lambda acc: (relu(pairs(acc)[0]) * pairs(acc)[1], pairs(acc)[0], pairs(acc)[1])'
     """
-    parted = f"{'pairs' if interleaved else 'halves'}({_preact(operands)})"
-    gate, up = f"{parted}[0]", f"{parted}[1]"
-    return _lambda(operands, [GATED[name].format(gate=gate, up=up), gate, up])
+    gate, up = _gate_and_up(_preact(operands), interleaved)
+    return lambda_of([GATED[name].format(gate=gate, up=up), gate, up], operands)
 
 
 @constant
-def dactivated(name: str | None, scaled: bool = False, summed: bool = False) -> str:
+def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) -> str:
     """Return the text of acc * act'(preact) and act(preact).
 
-    scaled   whether both are multiplied by the operand `SCALE`
-    summed   whether the row sums of acc * act(preact), without the scale, are a third result
+    scaled      whether both are multiplied by the operand `SCALE`
+    with_sums   whether the row sums of acc * act(preact), without the scale, are a third result
 
     >>> dactivated("tanh")
     'lambda acc, preact: (acc * (1 - tanh(preact) * tanh(preact)), tanh(preact))'
     >>> dactivated(None, True, True)
     'lambda acc, preact, scale: (acc * scale, preact * scale, row_sum(acc * preact))'
     """
-    body = ACTIVATIONS[ALIASES.get(name, name)].format(x="preact")  # type: ignore[arg-type]
-    return _derivatives(body, ["preact"], scaled, summed)
+    return _derivatives(_of_one(name, "preact"), ["preact"], scaled, with_sums)
 
 
 @constant
-def dgated(name: str, scaled: bool = False, summed: bool = False) -> str:
+def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
     """Return the text of acc times the derivatives of act(gate) * up by gate and by up, and of act(gate) * up.
 
-    scaled, summed   as of `dactivated`
+    scaled, with_sums   as for `dactivated`
+
+    >>> dgated("reglu")
+    'lambda acc, gate, up: (where(relu(gate) > 0, acc * up, 0), acc * relu(gate), relu(gate) * up)'
     """
-    return _derivatives(GATED[name].format(gate="gate", up="up"), ["gate", "up"], scaled, summed)
+    return _derivatives(GATED[name].format(gate="gate", up="up"), ["gate", "up"], scaled, with_sums)
 
 
-def _derivatives(body: str, names: list[str], scaled: bool, summed: bool) -> str:
-    """Return the text of the derivatives of `body` by the operands `names`, and what else `dactivated` has."""
+def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> str:
+    """Return the text of acc times the derivatives of `body` by the operands `names`, and of `body`."""
     (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
     y, g, scale = y.children[0], Accumulator(), Tensor(SCALE)
-    by_names = [derivative(y, each, g * scale if scaled else g) for each in names]
-    sums = [Reduction("sum", ("n",), g * y)] if summed else []
-    operands = [*names, SCALE] if scaled else names
-    return text_of([*by_names, y * scale if scaled else y, *sums], operands)
+    by_names = [derivative(y, name, g * scale if scaled else g) for name in names]
+    sums = [Reduction("sum", ("n",), g * y)] if with_sums else []
+    return text_of([*by_names, y * scale if scaled else y, *sums], [*names, SCALE] if scaled else names)
+
+
+def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return act(x), computed by torch; x may be a proxy of torch.fx.
+
+    name   name of an activation, or an alias
+
+    >>> activated_by_torch("relu2", torch.tensor([-1.0, 3.0]))
+    tensor([0., 9.])
+    """
+    name = ALIASES.get(name, name)
+    return F.relu(x).square() if name == "relu_sq" else FUNCTIONS[name](x)
 
 
 def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return what a gated activation makes of gate and up, by torch's own operations.
+    """Return act(gate) * up, computed by torch.
 
     >>> gated_by_torch("reglu", torch.tensor([-1.0, 3.0]), torch.tensor([5.0, 2.0]))
     tensor([0., 6.])
     """
     (y,) = formula(f"lambda acc, up: {GATED[name].format(gate='acc', up='up')}").results
-    found: torch.Tensor = Values(lambda: gate, {"up": up})(y)
-    return found
+    value: torch.Tensor = Values(lambda: gate, {"up": up})(y)
+    return value
+
+
+def _of_one(name: str | None, x: str) -> str:
+    return ACTIVATIONS[ALIASES.get(name, name)].format(x=x)  # type: ignore[arg-type]
 
 
 def _preact(operands: Sequence[str]) -> str:
-    """Return the text of what an activation is computed of."""
+    """Return the text of the argument of an activation."""
     acc = f"{SCALE} * acc" if SCALE in operands else "acc"
-    return " + ".join([acc, *[each for each in operands if each != SCALE]])
+    return " + ".join([acc, *[name for name in operands if name != SCALE]])
 
 
-def _lambda(operands: Sequence[str], results: Sequence[str]) -> str:
-    body = results[0] if len(results) == 1 else f"({', '.join(results)})"
-    return f"lambda {', '.join(['acc', *operands])}: {body}"
+def _gate_and_up(x: str, interleaved: bool) -> list[str]:
+    return [f"{'pairs' if interleaved else 'halves'}({x})[{side}]" for side in (0, 1)]

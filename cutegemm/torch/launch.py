@@ -1,11 +1,15 @@
-"""What the functions and the operators compute: by `gemm` on CUDA tensors, by torch itself on all others.
+"""Kernels of products: `gemm` for CUDA tensors, `reference.by_torch` for all others.
 
-The way by torch is the reference: sums in float32 (float64 of float64, int32 of int8), the epilogue on them, and one
-rounding at the end.
+A kernel reads rows or columns of adjacent elements. torch multiplies views of any strides, so the functions that have
+torch's names do too: other views are copied, and a `CopyWarning` names them.
+
+A gated epilogue is lowered for the kernel: a result with all columns of A @ B is replaced by its gate and its up.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,76 +17,81 @@ from typing import Any
 
 import torch
 
-from cutegemm.errors import UnsupportedError
-from cutegemm.plan.epilogue import Expression, Reduction
-from cutegemm.run import torch_ops
-from cutegemm.run.calls import How
+from cutegemm.errors import CopyWarning
+from cutegemm.plan.epilogue import Expression, Half, Tensor
+from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.gemm import gemm
-from cutegemm.run.torch_ops import RESULTS
 from cutegemm.torch.activations import dgated
-from cutegemm.torch.copies import is_loadable, loadable
-from cutegemm.torch.halves import (
-    halves_of,
-    in_halves,
-    interleaved_of,
-    is_gated,
-    parts_named,
-    with_parts,
-)
-from cutegemm.torch.text import Formula, OutDtype, formula, names_in_halves, text_of
-from cutegemm.torch.values import Values, stored, tensor_of
-
-PLAIN = "lambda acc: acc"
-SCALED = "lambda acc, factor: factor * acc"
-LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
-
-Outs = Sequence[torch.Tensor | None] | None
+from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
+from cutegemm.torch.reference import Outs, by_torch, copied_to, gate_and_up_of, result_dtype, result_dtypes
 
 AS_CHOSEN = How()
-OF_LAYER = How(varying_rows=True)  # whose weight stays, and whose rows vary from call to call
+OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows varies from call to call
 
 
-def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
-    """Return the type of D: what is asked for, or the first that `gemm` gives of a's type.
+# --- copies -------------------------------------------------------------------------------------------------------
 
-    raises   UnsupportedError for a type that is not multiplied
+
+def is_loadable(x: torch.Tensor) -> bool:
+    """Return whether the rows or the columns of a matrix, or of a batch of matrices, are adjacent elements.
+
+    A tensor whose elements are negated when they are read, such as `z.conj().imag`, is not loadable.
+
+    >>> x = torch.zeros(4, 6)
+    >>> is_loadable(x.t()), is_loadable(x[:, ::2]), is_loadable(x[:1, ::2]), is_loadable(x[0, 0].expand(4, 6))
+    (True, False, True, False)
     """
-    if a.dtype not in RESULTS:
-        served = ", ".join(str(kind).removeprefix("torch.") for kind in RESULTS)
-        raise UnsupportedError(f"a product of {a.dtype}: {served} are served.")
-    return torch_ops.result_dtypes(a.dtype, (False,), out_dtype)[0]
+    if x.is_neg():
+        return False
+    if x.dim() < 2 or x.stride(-1) == 1 or x.stride(-2) == 1:
+        return True
+    return x.shape[-1] <= 1 or x.shape[-2] <= 1 or x.numel() == 0
 
 
-def sums_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of the sums of products of a type."""
-    if not dtype.is_floating_point:
-        return torch.int32
-    return dtype if dtype == torch.float64 else torch.float32
+def loadable(
+    a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], names: Sequence[str]
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Return the factors and the operands of a product, with a copy of each that is not loadable.
 
+    names   names of a, b and the operands, for the warning
 
-def result_dtypes(a: torch.Tensor, results: Sequence[Expression], out_dtype: OutDtype) -> list[torch.dtype]:
-    """Return the type of each result of an epilogue: sums and maxima over D are float32, or float64 if a is.
-
-    Results behind those that `out_dtype` names have the type of D.
-
-    raises   UnsupportedError for a type that is not multiplied
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     a, b, _ = loadable(torch.zeros(4, 6)[:, ::2], torch.zeros(3, 2), (), ("a", "b"))
+    >>> a.stride(), str(caught[0].message)[:64]
+    ((3, 1), 'product of (4, 3) by (3, 2): a contiguous copy of a is made, bec')
     """
-    result_dtype(a, out_dtype)
-    return torch_ops.result_dtypes(a.dtype, [isinstance(each, Reduction) for each in results], out_dtype)
+    wrong = [not is_loadable(x) for x in (a, b, *operands)]
+    if not any(wrong):
+        return a, b, list(operands)
+    listed = " and ".join(name for name, is_wrong in zip(names, wrong, strict=False) if is_wrong)
+    warnings.warn(
+        f"product of {shapes_of(a, b)}: a contiguous copy of {listed} is made, because neither of the last two "
+        "dimensions has a stride of 1, or the elements are negated. Pass a contiguous tensor, or a transposed one.",
+        CopyWarning,
+        stacklevel=_caller_level(),
+    )
+    first, second, *others = wrong
+    return (
+        _copy(a) if first else a,
+        _copy(b.mT).mT if second else b,  # K-major, which kernels of every type read
+        [_copy(x) if is_wrong else x for x, is_wrong in zip(operands, others, strict=True)],
+    )
 
 
-def allocated(
-    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype
-) -> list[torch.Tensor]:
-    """Allocate the results of a product, row-major and not filled. A graph takes its fake results from it."""
-    read, n = formula(text), sum(part.shape[-1] for part in b)
-    kinds = result_dtypes(a, read.results, out_dtype)
-    shapes = read.shapes(a.shape[:-1], n)
-    return [a.new_empty(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    return x.resolve_neg().contiguous()
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` of the innermost call outside of cutegemm and torch."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("cutegemm", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Matrices side by side as one: a view where they follow each other in memory already, else a copy.
+    """Return matrices side by side as one matrix: a view if they follow each other in memory, else a copy.
 
     >>> whole = torch.randn(8, 16)
     >>> joined([whole[:4].t(), whole[4:].t()]).data_ptr() == whole.data_ptr()
@@ -90,26 +99,51 @@ def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
     >>> joined([whole[4:].t(), whole[:4].t()]).data_ptr() == whole.data_ptr()
     False
     """
-    if len(b) == 1:
-        return b[0]
     first = b[0]
-    if first.__class__ in (torch.Tensor, torch.nn.Parameter) and _follow(b):
+    if len(b) == 1:
+        return first
+    if first.__class__ in (torch.Tensor, torch.nn.Parameter) and _are_adjacent(b):
         columns = sum(part.shape[-1] for part in b)
         return first.as_strided((*first.shape[:-1], columns), first.stride())
     return torch.cat(list(b), -1)
 
 
-def _follow(b: Sequence[torch.Tensor]) -> bool:
-    """Whether each part begins in memory where the columns of the one before it end."""
+def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
+    """Return whether each matrix begins in memory where the columns of the one before it end."""
     first = b[0]
-    storage, at = first.untyped_storage().data_ptr(), first.data_ptr()
+    storage, address = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in b:
-        if part.data_ptr() != at or part.stride() != first.stride() or part.dtype != first.dtype:
+        if part.data_ptr() != address or part.stride() != first.stride() or part.dtype != first.dtype:
             return False
         if part.untyped_storage().data_ptr() != storage:
             return False
-        at += part.shape[-1] * part.stride(-1) * part.element_size()
+        address += part.shape[-1] * part.stride(-1) * part.element_size()
     return True
+
+
+def factors_read(
+    a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return the factors without their elements if alpha is 0, so that a NaN in them does not count.
+
+    scalars   numbers of the epilogue; alpha is the first of `SCALED` and `LINEAR`
+    """
+    if text not in (SCALED, LINEAR) or scalars[0] != 0:
+        return a, b
+    return a[..., :0], tuple([part[..., :0, :] for part in b])
+
+
+# --- products -----------------------------------------------------------------------------------------------------
+
+
+def allocated(
+    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype
+) -> list[torch.Tensor]:
+    """Allocate the results of a product, row-major and not filled. A graph takes its fake results from here."""
+    read, n = formula(text), sum(part.shape[-1] for part in b)
+    dtypes = result_dtypes(a, read.results, out_dtype)
+    shapes = read.shapes(a.shape[:-1], n)
+    return [a.new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
 def compute(
@@ -122,12 +156,15 @@ def compute(
     how: How = AS_CHOSEN,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return the results of a product and its epilogue, D first.
+    """Return the results of an epilogue of a product, D first.
 
-    b          matrices side by side
-    text       the epilogue: see `text`
+    a          M x K, or a batch of L such matrices
+    b          K x N, or parts of it side by side
+    text       the epilogue, as `epilogue.formula` parses it
     operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
-    outs       tensors that results are written to, in the order of the results; None for a new one
+    out_dtype  as for `reference.result_dtypes`
+    how        options of `gemm`: plan, accumulation, tuning
+    outs       tensors that results are written to, in the order of the results; None for a new tensor
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda:
@@ -137,7 +174,7 @@ def compute(
 
 def by_gemm(
     a: torch.Tensor,
-    whole: torch.Tensor,
+    b: torch.Tensor,
     text: str,
     operands: Sequence[torch.Tensor] = (),
     scalars: Sequence[float] = (),
@@ -145,99 +182,70 @@ def by_gemm(
     how: How = AS_CHOSEN,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return what `compute` does, by `gemm`; operands of any strides are copied if no kernel reads them as they lie."""
-    names = ("the first factor", "the second factor", *formula(text).names)
-    a, whole, operands = loadable(a, whole, operands, names)
+    """Return the results of `compute` by `gemm`, for b as one matrix. Tensors that are not loadable are copied."""
+    read = formula(text)
+    a, b, operands = loadable(a, b, operands, ("the first factor", "the second factor", *read.names))
     if outs is not None and not all(out is None or is_loadable(out) for out in outs):
-        kinds = tuple(_dtypes_with(a, formula(text), out_dtype, outs))
-        passed = [out if out is not None and is_loadable(out) else None for out in outs]
-        found = by_gemm(a, whole, text, operands, scalars, kinds, how, passed)
-        return [each if out is None else out.copy_(each) for each, out in zip(found, outs, strict=True)]
-    lowered = _lowered(text, _tiles_in_halves(text, a, whole, operands))
+        dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
+        direct = [out if out is not None and is_loadable(out) else None for out in outs]
+        return copied_to(outs, by_gemm(a, b, text, operands, scalars, dtypes, how, direct))
+    lowered = _lowered(text, _tiles_in_halves(text, a, b, operands))
     if lowered.interleaved is not None or (outs is not None and len(outs) > 1):
-        return _by_parts(lowered, a, whole, formula(text), [*operands, *scalars], out_dtype, how, outs)
+        return _by_halves(lowered, a, b, read, [*operands, *scalars], out_dtype, how, outs)
     keywords: dict[str, Any] = dict(vars(how))
     out = None if outs is None else outs[0]
     if out is not None:
         keywords["out"] = out
     elif out_dtype is not None:
-        keywords["out_dtype"] = tuple(result_dtypes(a, formula(text).results, out_dtype))
+        keywords["out_dtype"] = tuple(result_dtypes(a, read.results, out_dtype))
     if text == PLAIN:
-        return [gemm(a, whole, **keywords)]
+        return [gemm(a, b, **keywords)]
     if text == SCALED:
-        return [gemm(a, whole, alpha=scalars[0], **keywords)]
-    dtype = result_dtype(a, out_dtype) if out is None else out.dtype
-    if (
-        text == LINEAR
-        and operands[0].shape == (*a.shape[:-1], whole.shape[-1])
-        and operands[0].dtype == dtype
-    ):
-        return [gemm(a, whole, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
-    read = lowered.read
-    found = gemm(a, whole, epilogue=read.function, **keywords, **read.named([*operands, *scalars]))
+        return [gemm(a, b, alpha=scalars[0], **keywords)]
+    if text == LINEAR and operands[0].shape == (*a.shape[:-1], b.shape[-1]):
+        dtype = result_dtype(a, out_dtype) if out is None else out.dtype
+        if operands[0].dtype == dtype:
+            return [gemm(a, b, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
+    named = lowered.read.named([*operands, *scalars])
+    found = gemm(a, b, epilogue=lowered.read.function, **keywords, **named)
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def factors_read(
-    a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the factors that are read: of an alpha of 0 none of their elements, so that no NaN of theirs counts.
+def dgated_of(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = AS_CHOSEN
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradient of `preact` and the gated values, by one kernel.
 
-    scalars   numbers of the epilogue; alpha is the first of `SCALED` and `LINEAR`
+    a, b     factors of the gradient of the gated values
+    preact   gate columns in the left half, up columns in the right half
     """
-    if text not in (SCALED, LINEAR) or scalars[0] != 0:
-        return a, b
-    return a[..., :0], tuple([part[..., :0, :] for part in b])
+    if not a.is_cuda:
+        return dgated_by_torch(a, b, preact, activation)
+    a, b, (preact,) = loadable(a, b, (preact,), ("the first factor", "the second factor", "preact"))
+    dx = a.new_empty(preact.shape, dtype=result_dtype(a, None))
+    outs, operands = (*dx.split(b.shape[-1], -1), None), preact.split(b.shape[-1], -1)
+    return dx, by_gemm(a, b, dgated(activation), operands, (), dx.dtype, how, outs)[2]
 
 
-def by_torch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    read: Formula,
-    given: Sequence[Any],
-    out_dtype: OutDtype,
-    outs: Outs = None,
-) -> list[torch.Tensor]:
-    """Return the results by torch's own operations, each of which it can differentiate and transform."""
-    rows, columns = a.shape[:-1], b.shape[-1]
-    given = [_widened(x, sums_dtype(a.dtype)) for x in given]
-    values = Values(lambda: sums(a, b), read.named(given), (*rows, read.columns_of_d(columns)))
-    kinds = _dtypes_with(a, read, out_dtype, outs)
-    found, sources = [], [*given]
-    for result, shape, kind in zip(read.results, read.shapes(rows, columns), kinds, strict=True):
-        source = tensor_of(values(result))
-        value = stored(source, kind)
-        value = value if value.shape == shape else value.expand(shape)
-        # A result has memory of its own, also if it is an operand, a part of the sums, or another result once more.
-        is_shared = value._is_view() or any(source is each for each in sources)
-        found.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
-        sources.append(source)
-    if outs is None:
-        return found
-    return [each if out is None else out.copy_(each) for each, out in zip(found, outs, strict=True)]
+def dgated_by_torch(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the results of `dgated_of` by operations of torch."""
+    operands = torch.split(preact, b.shape[-1], -1)
+    *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, None)
+    return torch.cat(both, -1), hidden
 
 
-def _widened(x: Any, kind: torch.dtype) -> Any:
-    """Return an operand in the type of the sums, as a kernel computes with it, unless its own type is wider."""
-    is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype.itemsize < kind.itemsize
-    return x.to(kind) if is_narrow and kind.is_floating_point else x
-
-
-def _dtypes_with(a: torch.Tensor, read: Formula, out_dtype: OutDtype, outs: Outs) -> list[torch.dtype]:
-    """Return the type of each result, which is that of its tensor in `outs` if there is one."""
-    kinds = result_dtypes(a, read.results, out_dtype)
-    if outs is None:
-        return kinds
-    return [kind if out is None else out.dtype for kind, out in zip(kinds, outs, strict=True)]
+# --- gated epilogues ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """An epilogue as a kernel computes it.
+    """A gated epilogue as a kernel computes it.
 
-    read          each result and tile operand with all columns of A @ B is replaced by its gate and its up; those of
-                  an operand have the names of `parts_named`
-    interleaved   whether gates and ups of these are neighbours in memory; None if nothing was replaced
+    read          the epilogue, in which each result and each tile operand with all columns of A @ B is replaced by its
+                  gate and its up. Those of an operand have the names of `_gate_and_up_names`
+    interleaved   whether gate and up are adjacent columns; None if nothing was replaced
     """
 
     read: Formula
@@ -248,26 +256,92 @@ class Lowered:
 def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
     """Lower an epilogue.
 
-    tiles   operands with all columns of A @ B that stand inside of halves() or pairs()
+    tiles   names of operands with all columns of A @ B inside halves() or pairs()
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
     'lambda acc, c_gate, c_up: (relu(halves(acc)[0] + c_gate) * ..., halves(acc)[0] + c_gate, halves(acc)[1] + c_up)'
     """
     read = formula(text)
-    results, interleaved = in_halves(read.results)
-    if tiles:
-        interleaved = interleaved_of(read.results)
-        results = with_parts(results, tiles)
-    if interleaved is None:
+    results = split_results(read.results)
+    if len(results) == len(read.results) and not tiles:
         return Lowered(read, None)
-    names = [each for name in read.names for each in (parts_named(name) if name in tiles else (name,))]
-    return Lowered(formula(text_of(results, names)), interleaved)
+    results = split_operands(results, tiles)
+    names = [part for name in read.names for part in (_gate_and_up_names(name) if name in tiles else (name,))]
+    return Lowered(formula(text_of(results, names)), _interleaving(read.results))
+
+
+def _interleaving(results: Sequence[Expression]) -> bool | None:
+    """Return whether gate and up are adjacent columns; None if the epilogue is not gated."""
+    halves = (node for result in results for node in result.nodes() if isinstance(node, Half))
+    return next((half.interleaved for half in halves), None)
+
+
+def split_results(results: Sequence[Expression]) -> list[Expression]:
+    """Return the results of a gated epilogue, with gate and up for each result that has all columns of A @ B.
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> acc = Accumulator()
+    >>> gate, up = Half(acc, 0, False), Half(acc, 1, False)
+    >>> [str(each) for each in split_results([gate * up, acc + 1.0])]
+    ['acc.gate * acc.up', 'halves(acc + 1)[0]', 'halves(acc + 1)[1]']
+    """
+    interleaved = _interleaving(results)
+    if interleaved is None:
+        return list(results)
+    return [
+        part
+        for result in results
+        for part in ([result] if is_gated(result) else [Half(result, side, interleaved) for side in (0, 1)])
+    ]
+
+
+def split_operands(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
+    """Return results whose tile operands inside halves() or pairs() are replaced by operands for gate and for up.
+
+    tiles   names of operands with all columns of A @ B
+
+    >>> from cutegemm.plan.epilogue import Accumulator
+    >>> print(*split_operands([Half(Accumulator() + Tensor("c"), 1, False)], ["c"]))
+    acc.up + c_up
+    """
+
+    def half_of(node: Expression, half: Half) -> Expression:
+        if isinstance(node, Tensor) and node.name in tiles:
+            return Tensor(_gate_and_up_names(node.name)[half.side])
+        if not any(name in tiles for name in node.tensors):
+            return Half(node, half.side, half.interleaved)
+        return node.with_children(*[half_of(child, half) for child in node.children])
+
+    def replaced(node: Expression) -> Expression:
+        if isinstance(node, Half):
+            return half_of(node.child, node)
+        return node.with_children(*[replaced(child) for child in node.children])
+
+    return [replaced(result) for result in results]
+
+
+def _gate_and_up_names(name: str) -> tuple[str, str]:
+    return f"{name}_gate", f"{name}_up"
+
+
+@lru_cache(maxsize=4096)
+def names_in_halves(text: str) -> frozenset[str]:
+    """Return the operands of a gated epilogue that are inside halves() or pairs(), or in a result with all columns.
+
+    >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
+    ['c']
+    >>> names_in_halves("lambda acc, c: acc + c")
+    frozenset()
+    """
+    results = split_results(formula(text).results)
+    halves = [node for result in results for node in result.nodes() if isinstance(node, Half)]
+    return frozenset([name for half in halves for name in half.tensors])
 
 
 def _tiles_in_halves(
     text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> tuple[str, ...]:
-    """Return the names of the operands in halves() or pairs() that are M x N; a kernel reads a single row as a row."""
+    """Return the operands in `names_in_halves` that are M x N. For M = 1 a kernel reads them as rows instead."""
     names = names_in_halves(text)
     if not names or a.shape[-2] == 1:
         return ()
@@ -276,91 +350,50 @@ def _tiles_in_halves(
     return tuple([name for name, x in pairs if name in names and x.dim() > 1 and x.shape[-2:] == whole])
 
 
-def _by_parts(
+def _by_halves(
     lowered: Lowered,
     a: torch.Tensor,
     b: torch.Tensor,
     read: Formula,
-    given: Sequence[Any],
+    operands: Sequence[Any],
     out_dtype: OutDtype,
     how: How,
     outs: Outs,
 ) -> list[torch.Tensor]:
-    """Return the results of one kernel, each in its tensor in `outs` if there is one.
+    """Return the results of one kernel, each in its tensor in `outs` if it has one.
 
-    A gated epilogue may have results with all columns of A @ B. The kernel stores the gates and the ups of such a
-    result into the two halves of one tensor. If they are interleaved it stores two tensors, which are joined.
+    The kernel stores the gate and the up of a result with all columns of A @ B into the two halves of one tensor. If
+    they are interleaved, it stores two tensors, which are joined by a copy.
 
-    read   the epilogue as it was given; `lowered` is what the kernel computes
+    lowered   the epilogue that the kernel computes
+    read      the epilogue of the call; `operands` are its tensors and numbers
     """
-    kinds, interleaved = _dtypes_with(a, read, out_dtype, outs), lowered.interleaved
-    outs = outs or [None] * len(kinds)
-    shape, is_whole = (*a.shape[:-1], b.shape[-1]), [False] * len(kinds)
-    if interleaved is not None:
-        is_whole = [not is_gated(result) for result in read.results]
-    whole: list[torch.Tensor | None] = []  # which both parts of a result are stored into
+    dtypes, interleaved = result_dtypes(a, read.results, out_dtype, outs), lowered.interleaved
+    outs = outs or [None] * len(dtypes)
+    shape, half = (*a.shape[:-1], b.shape[-1]), b.shape[-1] // 2
+    is_split = [interleaved is not None and not is_gated(result) for result in read.results]
+    wholes: list[torch.Tensor | None] = []  # tensors whose two halves the kernel stores
     targets: list[torch.Tensor | None] = []
-    for out, kind, of_both in zip(outs, kinds, is_whole, strict=True):
-        joint = (
-            (a.new_empty(shape, dtype=kind) if out is None else out) if of_both and not interleaved else None
-        )
-        whole.append(joint)
-        targets += (
-            joint.split(shape[-1] // 2, -1) if joint is not None else [None, None] if of_both else [out]
-        )
-    parts = [kind for kind, of_both in zip(kinds, is_whole, strict=True) for _ in range(1 + of_both)]
-    named = dict(zip(read.names, given, strict=True))
+    for out, dtype, splits in zip(outs, dtypes, is_split, strict=True):
+        whole = None
+        if splits and not interleaved:
+            whole = a.new_empty(shape, dtype=dtype) if out is None else out
+        wholes.append(whole)
+        targets += [out] if not splits else [None, None] if whole is None else whole.split(half, -1)
+    types = [dtype for dtype, splits in zip(dtypes, is_split, strict=True) for _ in range(1 + splits)]
+    named = dict(zip(read.names, operands, strict=True))
     for name in [name for name in read.names if name not in lowered.read.names]:
-        named |= dict(zip(parts_named(name), halves_of(named.pop(name), bool(interleaved)), strict=True))
-    keywords = {**vars(how), **named, "out_dtype": tuple(parts), "out": tuple(targets)}
+        parts = gate_and_up_of(named.pop(name), bool(interleaved))
+        named |= dict(zip(_gate_and_up_names(name), parts, strict=True))
+    keywords = {**vars(how), **named, "out_dtype": tuple(types), "out": tuple(targets)}
     found = gemm(a, b, epilogue=lowered.read.function, **keywords)
-    stored_parts = iter(found if isinstance(found, tuple) else (found,))
+    stored = iter(found if isinstance(found, tuple) else (found,))
     results = []
-    for out, joint, of_both in zip(outs, whole, is_whole, strict=True):
-        halves = [next(stored_parts) for _ in range(1 + of_both)]
-        if of_both and joint is None:
-            both = torch.stack(halves, -1).resize_(shape)
+    for out, whole, splits in zip(outs, wholes, is_split, strict=True):
+        parts = [next(stored) for _ in range(1 + splits)]
+        if splits and whole is None:
+            both = torch.stack(parts, -1).resize_(shape)
             results.append(both if out is None else out.copy_(both))
         else:
-            results.append(halves[0] if joint is None else joint)
+            results.append(parts[0] if whole is None else whole)
     return results
-
-
-def dgated_of(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    preact: torch.Tensor,
-    activation: str,
-    out_dtype: torch.dtype | None = None,
-    how: How = AS_CHOSEN,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of preact, whose halves are gates and ups, and the gated values, by one kernel.
-
-    a, b   their product is the gradient of the gated values
-    """
-    if not a.is_cuda:
-        return dgated_by_torch(a, b, preact, activation, out_dtype)
-    a, b, (preact,) = loadable(a, b, (preact,), ("the first factor", "the second factor", "preact"))
-    dx = a.new_empty(preact.shape, dtype=result_dtype(a, out_dtype))
-    outs, operands = (*dx.split(b.shape[-1], -1), None), preact.split(b.shape[-1], -1)
-    return dx, by_gemm(a, b, dgated(activation), operands, (), dx.dtype, how, outs)[2]
-
-
-def dgated_by_torch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    preact: torch.Tensor,
-    activation: str,
-    out_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `dgated_of` does, by torch's own operations."""
-    operands = torch.split(preact, b.shape[-1], -1)
-    *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, out_dtype)
-    return torch.cat(both, -1), hidden
-
-
-def sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a @ b in the type of its sums, by torch; also under torch.autocast, which would round them."""
-    kind = sums_dtype(a.dtype)
-    with torch.autocast(a.device.type, enabled=False):
-        return torch.matmul(a.to(kind), b.to(kind))

@@ -1,36 +1,39 @@
-"""The operators of torch.library, which graphs of torch.compile and torch.export hold, and transformations see.
+"""Operators of torch.library, which graphs of torch.compile and torch.export hold, and which transformations see.
 
-| operator               | gives                                                                                     |
-|------------------------|-------------------------------------------------------------------------------------------|
-| `cutegemm::mm`         | a @ b, of matrices or of batches                                                          |
-| `cutegemm::mm_out`     | the same into `out`                                                                       |
-| `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue and types as `text`, b in parts         |
-| `cutegemm::gemm_out`   | the same into `out`: D alone                                                              |
-| `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients            |
-| `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                          |
+| operator               | returns                                                                                  |
+|------------------------|------------------------------------------------------------------------------------------|
+| `cutegemm::mm`         | a @ b, of matrices or of batches                                                         |
+| `cutegemm::mm_out`     | nothing; a @ b is written to `out`                                                       |
+| `cutegemm::gemm`       | the results of an epilogue of a @ b; the epilogue and types as text, b in parts          |
+| `cutegemm::gemm_out`   | nothing; D is written to `out`                                                           |
+| `cutegemm::mm_parts`   | a @ b^T, b in parts side by side: the gradient by `a`; it records no gradients           |
+| `cutegemm::gemm_dgated`| the backward pass of a gated activation; it records no gradients                         |
 
-Each has a kernel for CUDA and for CPU tensors, a fake from the function that allocates, and a formula that counts its
-operations. `mm` and `gemm` have derivatives and a rule for vmap: a batch of products with one b is one product with
-more rows; other batches are batches of `gemm`.
+Each operator has a kernel for CUDA and CPU tensors, a fake for graphs, and a formula that counts its floating-point
+operations. `mm` and `gemm` also have derivatives and a rule for torch.vmap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
+from cutegemm.plan.epilogue import Reduction
 from cutegemm.run.calls import How
-from cutegemm.torch.batches import batched_gemm, batched_mm
-from cutegemm.torch.flops import register_flops
-from cutegemm.torch.gradients import Call
-from cutegemm.torch.launch import OF_LAYER, PLAIN, allocated, compute, dgated_of, joined
-from cutegemm.torch.product import backward, keep
-from cutegemm.torch.text import types_read
+from cutegemm.torch.autograd import Call, backward, save
+from cutegemm.torch.epilogue import PLAIN, formula, types_read, types_text
+from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, allocated, compute, dgated_of, joined
 
-# Of `gemm` no argument has a default: torch leaves those out that equal it, and then takes the gradients of a call with
-# lists of tensors for too many.
+Tensors = Sequence[torch.Tensor]
+Dtype = torch.dtype | None
+Shape = Sequence[int]
+
+# No argument of `gemm` has a default: torch omits arguments that equal their default, and then rejects the gradients of
+# a call with lists of tensors as too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
 _HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
 _OPTIONS = len(How().options)
@@ -45,45 +48,53 @@ SCHEMAS = {
 }
 
 
+# --- kernels and fakes --------------------------------------------------------------------------------------------
+
+
 def _mm(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, varying_rows: bool = False
+    a: torch.Tensor, b: torch.Tensor, out_dtype: Dtype = None, varying_rows: bool = False
 ) -> torch.Tensor:
     return compute(a, (b,), PLAIN, out_dtype=out_dtype, how=How(varying_rows=varying_rows))[0]
+
+
+def _fake_mm(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: Dtype = None, varying_rows: bool = False
+) -> torch.Tensor:
+    return allocated(a, (b,), PLAIN, out_dtype)[0]
 
 
 def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     compute(a, (b,), PLAIN, outs=(out,))
 
 
-def _gemm(*given: Any) -> list[torch.Tensor]:
-    """given   as in the schema, which ends with the types of the results and the fields of a `How`"""
-    *product, types = given[:-_OPTIONS]
-    run: Callable[..., list[torch.Tensor]] = compute
-    return run(*product, types_read(types), how=How(*given[-_OPTIONS:]))
+def _gemm(*args: Any) -> list[torch.Tensor]:
+    """Return the results. The arguments are those of the schema, which ends with the types and the options of `How`."""
+    a, b, text, operands, scalars, types = args[:-_OPTIONS]
+    return compute(a, b, text, operands, scalars, types_read(types), How(*args[-_OPTIONS:]))
 
 
-def _gemm_out(*given: Any) -> None:
-    *product, out = given[:-_OPTIONS]
-    run: Callable[..., list[torch.Tensor]] = compute
-    run(*product, how=How(*given[-_OPTIONS:]), outs=(out,))
+def _fake_gemm(*args: Any) -> list[torch.Tensor]:
+    a, b, text, _, _, types, *_ = args
+    return allocated(a, b, text, types_read(types))
 
 
-def _mm_parts(
-    a: torch.Tensor, b: Sequence[torch.Tensor], out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def _gemm_out(*args: Any) -> None:
+    a, b, text, operands, scalars, out = args[:-_OPTIONS]
+    compute(a, b, text, operands, scalars, None, How(*args[-_OPTIONS:]), (out,))
+
+
+def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Dtype = None) -> torch.Tensor:
     return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=OF_LAYER)[0]
 
 
-def _fake_mm_parts(
-    a: torch.Tensor, b: Sequence[torch.Tensor], out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Dtype = None) -> torch.Tensor:
     return allocated(a, (b[0].mT,), PLAIN, out_dtype)[0]
 
 
 def _dgated(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return dgated_of(a, b, preact, activation, how=How(varying_rows=varying_rows))
+    return dgated_of(a, b, preact, activation, How(varying_rows=varying_rows))
 
 
 def _fake_dgated(
@@ -93,74 +104,143 @@ def _fake_dgated(
     return hidden.new_empty(preact.shape), hidden
 
 
-def _fake_mm(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, varying_rows: bool = False
-) -> torch.Tensor:
-    return allocated(a, (b,), PLAIN, out_dtype)[0]
+def _fake_out(*args: Any, **kwargs: Any) -> None:
+    """Do nothing: the result is in `out`."""
 
 
-def _fake_gemm(*given: Any) -> list[torch.Tensor]:
-    a, b, epilogue, _, _, types, *_ = given
-    return allocated(a, b, epilogue, types_read(types))
+# --- derivatives --------------------------------------------------------------------------------------------------
 
 
-def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def _save_mm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, out_dtype, varying_rows = inputs
-    how = How(varying_rows=varying_rows)
-    keep(ctx, Call(PLAIN, (), out_dtype, how), 1, (a, b), (output,), _wanting(a, b))
+    call = Call(PLAIN, (), out_dtype, How(varying_rows=varying_rows))
+    save(ctx, call, 1, (a, b), (output,), [a.requires_grad, b.requires_grad])
 
 
 def _backward_mm(ctx: Any, upstream: torch.Tensor | None) -> tuple[Any, ...]:
     return (*backward(ctx, (upstream,), ctx.needs), None, None)
 
 
-def _keep_gemm(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
-    a, b, epilogue, operands, scalars, types, *how = inputs
+def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    a, b, text, operands, scalars, types, *how = inputs
     tensors = (a, *b, *operands)
-    keep(
-        ctx,
-        Call(epilogue, tuple(scalars), types_read(types), How(*how)),
-        len(b),
-        tensors,
-        output,
-        _wanting(*tensors),
-    )
+    call = Call(text, tuple(scalars), types_read(types), How(*how))
+    save(ctx, call, len(b), tensors, output, [x.requires_grad for x in tensors])
 
 
 def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     a, *others = backward(ctx, upstream, ctx.needs)
-    of_scalars: Any = None if ctx.call.scalars else []  # as torch flattens lists: an empty one has no leaf
-    return a, others[: ctx.parts], None, others[ctx.parts :], of_scalars, *[None] * (1 + _OPTIONS)
+    scalars: Any = None if ctx.call.scalars else []  # torch flattens lists: an empty one has no leaf
+    return a, others[: ctx.parts], None, others[ctx.parts :], scalars, *[None] * (1 + _OPTIONS)
 
 
-def _wanting(*tensors: torch.Tensor) -> tuple[bool, ...]:
-    return tuple([x.requires_grad for x in tensors])
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def _batched_mm(
+    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: Dtype = None, varying_rows: bool = False
+) -> tuple[Any, Any]:
+    """Return `mm` of a batch of torch.vmap, and the dimension of the batch."""
+    types = None if out_dtype is None else types_text(out_dtype)
+    dims, how = (in_dims[0], [in_dims[1]], None, []), How(varying_rows=varying_rows)
+    results, _ = _batched_gemm(info, dims, a, [b], PLAIN, [], [], types, *how.options)
+    return results[0], 0
+
+
+def _batched_gemm(
+    info: Any,
+    in_dims: Any,
+    a: torch.Tensor,
+    b: Tensors,
+    text: str,
+    operands: Tensors,
+    scalars: Sequence[float],
+    types: str | None,
+    *how: Any,
+) -> tuple[Any, Any]:
+    """Return `gemm` of a batch of torch.vmap, and the dimension of the batch for each result.
+
+    A batch with one b for all products is one product with more rows. Other batches are batches of `gemm`.
+    """
+
+    def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
+        """Multiply, and give the first dimension of the results the extents `shape`."""
+        if text == PLAIN and len(b) == 1 and how == AS_CHOSEN.options:
+            found = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
+        else:
+            found = torch.ops.cutegemm.gemm(a, list(b), text, list(operands), list(scalars), types, *how)
+        return [each.unflatten(0, tuple(shape)) for each in found], [0] * len(found)
+
+    size, a_dim = info.batch_size, in_dims[0]
+    b_dims, operand_dims = _per_tensor(in_dims[1], b), _per_tensor(in_dims[3], operands)
+    rank = a.dim() - (a_dim is not None)
+    rows = a.movedim(a_dim, 0) if a_dim is not None else a.expand(size, *a.shape)
+    shares_b = a_dim is not None and rank == 2 and all(dim is None for dim in b_dims)
+    reduces_rows = any(isinstance(each, Reduction) and "m" in each.along for each in formula(text).results)
+    shares_operands = all(dim is None and x.dim() < 2 for dim, x in zip(operand_dims, operands, strict=True))
+    if shares_b and shares_operands and not reduces_rows:
+        return multiply(rows.flatten(0, -2), b, operands, (size, rows.shape[1]))
+    inner = () if rank == 2 else (rows.shape[1],)
+
+    def stacked(x: torch.Tensor, dim: int | None, own: int) -> torch.Tensor:
+        """Return a tensor of rank `own` with the batch of vmap, `dim`, and its own batch as one first dimension."""
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        while x.dim() < own + 1:
+            x = x.unsqueeze(1)
+        return x.expand(size, *inner, *x.shape[-2:]).flatten(0, -3)
+
+    b = [stacked(x, dim, rank) for x, dim in zip(b, b_dims, strict=True)]
+    operands = [stacked(x, dim, rank) for x, dim in zip(operands, operand_dims, strict=True)]
+    return multiply(rows.flatten(0, -3), b, operands, (size, *inner))
+
+
+def _per_tensor(dims: Any, tensors: Tensors) -> Sequence[int | None]:
+    return list(dims) if isinstance(dims, (list, tuple)) else [dims] * len(tensors)
+
+
+# --- floating-point operations ------------------------------------------------------------------------------------
+
+
+def _flops_mm(a: Shape, b: Shape, *_: Any, **__: Any) -> int:
+    """Return 2 M N K of a @ b, for each product of a batch: multiplications and additions, as torch counts them.
+
+    a, b   shapes, M x K and K x N, with L in front for a batch. Epilogues do not count
+
+    >>> _flops_mm((4, 8), (8, 3)), _flops_mm((2, 4, 8), (2, 8, 3))
+    (192, 384)
+    """
+    return 2 * prod(a) * b[-1]
+
+
+def _flops_gemm(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
+    """Return 2 M N K of a @ b, with b in parts of K x N_i."""
+    return 2 * prod(a) * sum(part[-1] for part in b)
+
+
+def _flops_mm_parts(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
+    """Return 2 M N K of a @ b^T, with b in parts of N x K_i."""
+    return 2 * prod(a) * b[0][-2]
 
 
 def _define() -> None:
-    for name, schema in SCHEMAS.items():
-        torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
-    kernels = {
-        "cutegemm::mm": _mm,
-        "cutegemm::mm_out": _mm_out,
-        "cutegemm::gemm": _gemm,
-        "cutegemm::gemm_out": _gemm_out,
-        "cutegemm::mm_parts": _mm_parts,
-        "cutegemm::gemm_dgated": _dgated,
+    """Define and register the operators."""
+    functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
+        "cutegemm::mm": (_mm, _fake_mm, _flops_mm),
+        "cutegemm::mm_out": (_mm_out, _fake_out, _flops_mm),
+        "cutegemm::gemm": (_gemm, _fake_gemm, _flops_gemm),
+        "cutegemm::gemm_out": (_gemm_out, _fake_out, _flops_gemm),
+        "cutegemm::mm_parts": (_mm_parts, _fake_mm_parts, _flops_mm_parts),
+        "cutegemm::gemm_dgated": (_dgated, _fake_dgated, _flops_mm),
     }
-    for name, kernel in kernels.items():
+    for name, (kernel, fake, flops) in functions.items():
+        torch.library.define(name, SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(name, ("cpu", "cuda"), kernel)
-    torch.library.register_fake("cutegemm::mm", _fake_mm)
-    torch.library.register_fake("cutegemm::gemm", _fake_gemm)
-    torch.library.register_fake("cutegemm::mm_parts", _fake_mm_parts)
-    torch.library.register_fake("cutegemm::gemm_dgated", _fake_dgated)
-    for name in ("cutegemm::mm_out", "cutegemm::gemm_out"):
-        torch.library.register_fake(name, lambda *given, **named: None)
-    torch.library.register_autograd("cutegemm::mm", _backward_mm, setup_context=_keep_mm)
-    torch.library.register_autograd("cutegemm::gemm", _backward_gemm, setup_context=_keep_gemm)
-    torch.library.register_vmap("cutegemm::mm", batched_mm)
-    torch.library.register_vmap("cutegemm::gemm", batched_gemm)
-    register_flops(SCHEMAS)
+        torch.library.register_fake(name, fake)
+        register_flop_formula(getattr(torch.ops.cutegemm, name.partition("::")[2]))(flops)
+    torch.library.register_autograd("cutegemm::mm", _backward_mm, setup_context=_save_mm)
+    torch.library.register_autograd("cutegemm::gemm", _backward_gemm, setup_context=_save_gemm)
+    torch.library.register_vmap("cutegemm::mm", _batched_mm)
+    torch.library.register_vmap("cutegemm::gemm", _batched_gemm)
 
 
 _define()

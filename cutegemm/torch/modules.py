@@ -1,4 +1,4 @@
-"""Modules: `Linear` with an activation, and the gated MLP of Llama and its kin."""
+"""Modules: `Linear` with an activation, and `GatedMLP` of Llama and similar models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
-from cutegemm.torch.activations import ACTIVATIONS, GATED, gated_by_torch, wrong_activation
+from cutegemm.torch.activations import (
+    ACTIVATIONS,
+    GATED,
+    activated_by_torch,
+    gated_by_torch,
+    wrong_activation,
+)
+from cutegemm.torch.dispatch import reshaped, rows_of
+from cutegemm.torch.fallback import (
+    Unscriptable,
+    as_node,
+    is_customized,
+    is_left_to_torch,
+    is_replaced_forward,
+    leaf,
+)
 from cutegemm.torch.functional import gemm_gated, linear
-from cutegemm.torch.known import apply, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.mlps import mlp
-from cutegemm.torch.route import reshaped, rows_of
-from cutegemm.torch.traced import Unscriptable, as_node, leaf
-from cutegemm.torch.weights import side_by_side, stored_alone
 
 
 class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
@@ -43,8 +54,7 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
         *,
         activation: str | None = None,
     ) -> None:
-        rules = wrong_activation(activation, ACTIVATIONS)
-        if rules:
+        if rules := wrong_activation(activation, ACTIVATIONS):
             raise UnsupportedError(f"Linear: {rules[0]}")
         super().__init__(in_features, out_features, bias, device, dtype)
         if activation is not None:
@@ -53,8 +63,11 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return act(input @ weight.T + bias).
 
-        torch computes it if no kernel serves the tensors (`is_left_to_torch`), or if somebody has replaced
-        `torch.nn.Linear.forward`, which is called then.
+        torch computes it if no kernel serves the tensors (`fallback.is_left_to_torch`), or if
+        `torch.nn.Linear.forward` was replaced; the replacement is called then.
+
+        input     (..., in_features)
+        returns   (..., out_features)
         """
         if not isinstance(self, Linear):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, input)
@@ -62,67 +75,60 @@ class Linear(Unscriptable, nn.Linear):  # type: ignore[misc]
         if is_left_to_torch(input, weight, bias) or is_replaced_forward(nn.Linear):
             if (traced := leaf(self, input)) is not None:
                 return traced
-            found: torch.Tensor = super().forward(input)
-            return found if self.activation is None else apply(self.activation, found)
+            y: torch.Tensor = super().forward(input)
+            return y if self.activation is None else activated_by_torch(self.activation, y)
         return linear(input, weight, bias, self.activation)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        store_alone(destination, f"{prefix}weight")
+        _store_alone(destination, f"{prefix}weight")
 
     def extra_repr(self) -> str:
         own = "" if self.activation is None else f", activation={self.activation}"
         return f"{super().extra_repr()}{own}"
 
 
-def store_alone(destination: Any, name: str) -> None:
-    """Give a weight in a state_dict a storage of its own: see `stored_alone`."""
-    if name in destination and not torch.compiler.is_compiling():
-        destination[name] = stored_alone(destination[name])
-
-
 class JoinedWeights(Unscriptable):
-    """A module that keeps the weights of its children `gate_proj` and `up_proj` side by side: one kernel reads both.
+    """A module that keeps the weights of `gate_proj` and `up_proj` adjacent in memory, so that one kernel reads both.
 
-    They stay two parameters, with their names and their identity. `load_state_dict` fills them in place. `.to()`,
-    `.half()`, `.cuda()`, and `load_state_dict` with `assign=True`, give them other memory; then they are joined again.
-    After anything else that separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them
-    again; a compiled one copies them in each call until then. Weights that are parts of larger memory, as with FSDP, or
-    that other tensors or processes see, stay there and are copied in each call. If gate or up is not a plain linear
-    layer, because of an adapter, pruning, a parametrization, a hook or a replaced `forward`, the children are called
-    one by one.
+    They remain two parameters with their names and identity. `load_state_dict` fills them in place. `.to()`, `.half()`,
+    `.cuda()`, and `load_state_dict` with `assign=True` move them; then they are joined again. If anything else
+    separates them (a deep copy, a new tensor in `weight.data`), the next eager call joins them again, and a compiled
+    call copies them until then.
+
+    Weights that are parts of larger memory, as with FSDP, or that other tensors or processes see, stay in place and are
+    copied in each call. If gate or up is not a plain linear layer, because of an adapter, pruning, a parametrization, a
+    hook or a replaced `forward`, the children are called one by one.
     """
 
-    def join(self, is_given: bool = False) -> None:
-        """Put both weights side by side, unless they already are or `may_join` is False.
+    def join(self, is_new: bool = False) -> None:
+        """Make both weights adjacent, unless they already are or one kernel may not compute both.
 
-        is_given   as for `side_by_side`
+        is_new   as for `side_by_side`
         """
-        if self.may_join:
-            side_by_side(self.gate_proj.weight, self.up_proj.weight, is_given)
+        if self._factors() is not None:
+            side_by_side(self.gate_proj.weight, self.up_proj.weight, is_new)
 
-    @property
-    def may_join(self) -> bool:
-        """Whether one kernel may compute gate and up: plain linear layers of one shape, both with a bias or neither."""
-        return self._factors() is not None
-
-    def state_dict(self, *given: Any, **named: Any) -> Any:
-        """Return what torch.nn.Module returns. Tensors in it have storages of their own, over the same memory."""
-        found = super().state_dict(*given, **named)
-        prefix = given[1] if len(given) > 1 else named.get("prefix", "")
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what torch.nn.Module returns. Tensors in it have separate storages over the same memory."""
+        state = super().state_dict(*args, **kwargs)
+        prefix = args[1] if len(args) > 1 else kwargs.get("prefix", "")
         for part in ("gate_proj", "up_proj"):
-            store_alone(found, f"{prefix}{part}.weight")
-        return found
+            _store_alone(state, f"{prefix}{part}.weight")
+        return state
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        found = super()._apply(fn, recurse)
+        result = super()._apply(fn, recurse)
         self.join()
-        return found
+        return result
 
     def fused(self, x: torch.Tensor, activation: str) -> torch.Tensor | None:
-        """Return down(act(gate(x)) * up(x)), gate and up by one kernel; None if they may not be joined.
+        """Return down(act(gate(x)) * up(x)), gate and up by one kernel; None if one kernel may not compute both.
 
         It is one node of autograd's graph if gradients are wanted and down is a plain layer.
+
+        x            (..., K)
+        activation   as for `gemm_gated`
         """
         factors, down = self._factors(x), self._modules.get("down_proj")
         if factors is None or down is None:
@@ -133,14 +139,13 @@ class JoinedWeights(Unscriptable):
         bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
         if torch.is_grad_enabled() and is_plain(down) and not is_left_to_torch(x, down.weight, down.bias):
             return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
-        _, hidden = gemm_gated(
-            rows_of(x), (gate.t(), up.t()), bias, activation, store_preact=False, varying_rows=True
-        )
-        found: torch.Tensor = down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
-        return found
+        columns = (gate.t(), up.t())
+        hidden = gemm_gated(rows_of(x), columns, bias, activation, store_preact=False, varying_rows=True)[1]
+        y: torch.Tensor = down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
+        return y
 
     def _factors(self, x: Any = None) -> tuple[Any, Any, Any, Any] | None:
-        """Return the weights and the biases of gate and up; None if they may not be joined, or not for x."""
+        """Return the weights and the biases of gate and up; None if one kernel may not compute both (for x)."""
         gate, up = self._modules.get("gate_proj"), self._modules.get("up_proj")
         if not (is_plain(gate) and is_plain(up)):
             return None
@@ -155,7 +160,7 @@ class JoinedWeights(Unscriptable):
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether a layer computes x @ weight.T + bias and nothing else, so that another kernel may compute it.
+    """Return whether a layer computes x @ weight.T + bias and nothing else, so that another kernel may compute it.
 
     >>> is_plain(nn.Linear(2, 2)), is_plain(Linear(2, 2, activation="relu")), is_plain(nn.Identity())
     (True, False, False)
@@ -165,21 +170,22 @@ def is_plain(layer: nn.Module) -> bool:
     return is_linear and not is_customized(layer) and not is_replaced_forward(nn.Linear)
 
 
-def joined_after_load(module: JoinedWeights, _: Any) -> None:
+def join_after_load(module: JoinedWeights, _: Any) -> None:
     """Join the weights after `load_state_dict`."""
-    module.join(is_given=True)
+    module.join(is_new=True)
 
 
 class GatedMLP(JoinedWeights):
-    """down_proj(act(gate_proj(x)) * up_proj(x)), with the names that Llama's MLP has: a state_dict of it can be loaded.
+    """MLP that returns down_proj(act(gate_proj(x)) * up_proj(x)). It loads a state_dict of Llama's MLP.
 
-    in_features    of x, and of what is returned
-    hidden         of gate and up
-    bias           whether the three have one
+    in_features    columns of x and of the result
+    hidden         columns of gate and up
+    bias           whether the three layers have a bias
     activation     "swiglu", "geglu", "geglu_tanh", "reglu", "glu" or "swiglu_oai"
+    device, dtype  as for torch.nn.Linear
     raises         UnsupportedError for another activation
 
-    gate and up are computed by one kernel; see `JoinedWeights` for how their weights lie.
+    One kernel computes gate and up; see `JoinedWeights` for the memory of their weights.
 
     >>> mlp = GatedMLP(8, 16)
     >>> sorted(mlp.state_dict()), mlp(torch.zeros(2, 3, 8)).shape
@@ -196,25 +202,141 @@ class GatedMLP(JoinedWeights):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        rules = wrong_activation(activation, GATED)
-        if rules:
+        if rules := wrong_activation(activation, GATED):
             raise UnsupportedError(f"GatedMLP: {rules[0]}")
         self.activation = activation
         self.gate_proj = Linear(in_features, hidden, bias, device=device, dtype=dtype)
         self.up_proj = Linear(in_features, hidden, bias, device=device, dtype=dtype)
         self.down_proj = Linear(hidden, in_features, bias, device=device, dtype=dtype)
-        self.register_load_state_dict_post_hook(joined_after_load)
+        self.register_load_state_dict_post_hook(join_after_load)
         self.join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return down_proj of the gated activation of gate_proj(x) and up_proj(x)."""
+        """Return down_proj of the gated activation of gate_proj(x) and up_proj(x).
+
+        x         (..., in_features)
+        returns   (..., in_features)
+        """
         if (traced := leaf(self, x)) is not None:
             return traced
-        found = self.fused(x, self.activation)
-        if found is None:
+        y = self.fused(x, self.activation)
+        if y is None:
             hidden = as_node(gated_by_torch, self.activation, self.gate_proj(x), self.up_proj(x))
-            found = self.down_proj(hidden)
-        return found
+            y = self.down_proj(hidden)
+        return y
 
     def extra_repr(self) -> str:
         return f"activation={self.activation}"
+
+
+# --- weights that are adjacent in memory --------------------------------------------------------------------------
+
+
+def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether the rows of the second weight follow those of the first in memory.
+
+    >>> whole = torch.zeros(4, 3)
+    >>> are_side_by_side(whole[:2], whole[2:]), are_side_by_side(whole[2:], whole[:2])
+    (True, False)
+    """
+    return (
+        second.data_ptr() == first.data_ptr() + first.numel() * first.element_size()
+        and second.dtype == first.dtype
+        and first.is_contiguous()
+        and second.is_contiguous()
+        and first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    )
+
+
+def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: bool = False) -> bool:
+    """Move two weights next to each other and return whether they are adjacent. The parameters keep their identity.
+
+    Nothing is moved if they are adjacent already; if one is a part of larger memory or has no memory (another class of
+    tensor, or the meta device); if other tensors or processes see its memory; or if they differ in type, device, row
+    length, or in being inference tensors.
+
+    is_new   whether the parameters have just received their memory, as by `load_state_dict(assign=True)`. Other tensors
+             that still see it do not count then
+
+    >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
+    >>> side_by_side(gate, up), are_side_by_side(gate, up), gate.is_leaf
+    (True, True, True)
+    """
+    if not all(_is_movable(weight) for weight in (first, second)):
+        return False
+    if are_side_by_side(first, second):
+        return True
+    if first is second or _kind(first) != _kind(second):
+        return False
+    if not (_owns_memory(first, second, is_new) and _owns_memory(second, first, is_new)):
+        return False
+    # Weights that were made under inference mode stay inference tensors; others stay trainable.
+    with torch.inference_mode(first.is_inference()), torch.no_grad():
+        whole, rows = torch.cat([first.detach(), second.detach()]), first.shape[0]
+        first.data, second.data = whole[:rows], whole[rows:]
+    return True
+
+
+def separate(first: Any, second: Any) -> None:
+    """Give two adjacent weights separate memory. Other weights stay in place.
+
+    >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
+    >>> side_by_side(gate, up), separate(gate, up), are_side_by_side(gate, up)
+    (True, None, False)
+    """
+    if all(_is_movable(weight) for weight in (first, second)) and are_side_by_side(first, second):
+        for weight in (first, second):
+            with torch.inference_mode(weight.is_inference()), torch.no_grad():
+                weight.data = weight.detach().clone()
+
+
+def _store_alone(state: Any, name: str) -> None:
+    """Give a weight in a state_dict a storage of its own."""
+    if name in state and not torch.compiler.is_compiling():
+        state[name] = stored_alone(state[name])
+
+
+def stored_alone(tensor: Any) -> Any:
+    """Return one of two adjacent tensors with a storage of its own over the same memory. Other values are unchanged.
+
+    Libraries that save tensors reject two that share a storage, as `safetensors.torch.save_model` does, or treat them
+    as one tensor, as accelerate does.
+
+    >>> whole = torch.arange(6.0).view(2, 3)
+    >>> second = stored_alone(whole[1:])
+    >>> second.untyped_storage().nbytes(), second.data_ptr() == whole[1:].data_ptr()
+    (12, True)
+    """
+    if type(tensor) is not torch.Tensor or tensor.device.type == "meta" or tensor.layout != torch.strided:
+        return tensor
+    storage, size = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+    if storage.nbytes() != 2 * size or not tensor.is_contiguous():
+        return tensor
+    begin = tensor.storage_offset() * tensor.element_size()
+    own = storage[begin : begin + size]
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(own, 0, tensor.shape)
+
+
+def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
+    """Return the properties that two weights must share to be adjacent."""
+    return weight.dtype, weight.device, weight.shape[1:], weight.is_inference()
+
+
+def _is_movable(weight: Any) -> bool:
+    return (
+        type(weight) is torch.nn.Parameter and weight.device.type != "meta" and weight.layout == torch.strided
+    )
+
+
+def _owns_memory(weight: torch.Tensor, other: torch.Tensor, is_new: bool) -> bool:
+    """Return whether the memory of a weight holds nothing else, and only the two weights see it.
+
+    It may be twice as large as the weight: the memory of an earlier pair, of which this weight is a half.
+    """
+    storage, size = weight.untyped_storage(), weight.numel() * weight.element_size()
+    if storage.nbytes() > 2 * size or (weight.is_cpu and storage.is_shared()):
+        return False
+    if is_new or not hasattr(torch._C, "_storage_Use_Count"):
+        return True
+    weights = 1 + (other.untyped_storage().data_ptr() == storage.data_ptr())
+    return bool(torch._C._storage_Use_Count(storage._cdata) == weights + 1)  # one more is `storage` itself

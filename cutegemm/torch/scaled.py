@@ -10,13 +10,13 @@ import torch
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.calls import How
-from cutegemm.torch import library as library  # the operators are registered by it
+from cutegemm.torch import checks
+from cutegemm.torch import library as library  # registers the operators
+from cutegemm.torch.autograd import product
 from cutegemm.torch.launch import AS_CHOSEN
-from cutegemm.torch.product import product
-from cutegemm.torch.refusals import refuse, wrong_operand_dtypes, wrong_product, wrong_tensors
 
-# Members of torch.nn.functional.ScalingType and SwizzleType, each at the index that is its value. torch has the enums
-# from 2.10 on.
+# Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
+# since 2.10.
 RECIPES = ("TensorWise", "RowWise", "BlockWise1x16", "BlockWise1x32", "BlockWise1x128", "BlockWise128x128")
 SWIZZLES = ("NO_SWIZZLE", "SWIZZLE_32_4_4")
 _SERVED = ("TensorWise", "RowWise")
@@ -25,28 +25,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _refuses_the_older_order(function: Callable[P, R]) -> Callable[P, R]:
-    """Let `scaled_mm` refuse a call that is made for torch._scaled_mm, with the call that is meant.
+def _reject_older_signature(function: Callable[P, R]) -> Callable[P, R]:
+    """Let `scaled_mm` reject a call with the signature of torch._scaled_mm, and print the call to write instead.
 
-    The two functions differ in the fourth argument, a recipe and a scale, and in the names `output_dtype` and
-    `out_dtype`. A call of four tensors would lack arguments, which Python reports without this advice.
+    The signatures differ in the fourth argument (a recipe or a scale) and in the names `output_dtype` and `out_dtype`.
+    Without this check, Python reports missing arguments for a call with four tensors.
     """
 
     @wraps(function)
-    def call(*given: P.args, **named: P.kwargs) -> R:
-        if isinstance((*given, *[None] * 4)[3], torch.Tensor) or named.keys() & {"out_dtype", "scale_result"}:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if isinstance((*args, *[None] * 4)[3], torch.Tensor) or kwargs.keys() & {"out_dtype", "scale_result"}:
             raise UnsupportedError(
                 "scaled_mm: the arguments are those of torch._scaled_mm; those of torch.nn.functional.scaled_mm are "
                 'expected. Write scaled_mm(mat_a, mat_b, scale_a, "TensorWise", scale_b, "TensorWise", bias=bias, '
                 'output_dtype=dtype, use_fast_accum=fast), with "RowWise" for scales of rows of mat_a and of columns '
                 "of mat_b."
             )
-        return function(*given, **named)
+        return function(*args, **kwargs)
 
     return call
 
 
-@_refuses_the_older_order
+@_reject_older_signature
 def scaled_mm(
     mat_a: torch.Tensor,
     mat_b: torch.Tensor,
@@ -64,17 +64,17 @@ def scaled_mm(
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
     mat_a, mat_b       M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
-    scale_a, scale_b   float32, or a list of one such tensor: one element of a recipe "TensorWise"; M elements of
-                       scale_a and N of scale_b of "RowWise"
-    scale_recipe_a, scale_recipe_b   a member of torch.nn.functional.ScalingType, its name or its value, or a list of
-                       one. "TensorWise" and "RowWise" are served, also one for mat_a and the other for mat_b
+    scale_a, scale_b   float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one element; with
+                       "RowWise" scale_a has M elements and scale_b has N
+    scale_recipe_a, scale_recipe_b   "TensorWise" or "RowWise", each for its factor: a member of
+                       torch.nn.functional.ScalingType, its name or its value, or a list of one of these
     swizzle_a, swizzle_b   None, or "NO_SWIZZLE" of torch.nn.functional.SwizzleType
     bias               (N,)
-    output_dtype       None is the type of mat_a. int8 has float32 and int32
-    contraction_dim    (), or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum     True allows sums of about 14 bits, as the tensor cores keep them; see `cutegemm.gemm`
-    raises             UnsupportedError with every rule that is broken; also of a call with torch._scaled_mm's order of
-                       arguments, which has no recipes
+    output_dtype       type of the result; None is the type of mat_a. For int8 it is float32 or int32
+    contraction_dim    () or (1, 0): the modes of mat_a and mat_b that are K
+    use_fast_accum     whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`
+    raises             UnsupportedError with every rule that is violated, and for a call with the signature of
+                       torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
     >>> scale_a, scale_b = torch.tensor([[0.5], [1.0]]), torch.tensor([[1.0, 2.0]])
@@ -83,7 +83,7 @@ def scaled_mm(
             [16., 32.]], dtype=torch.bfloat16)
     """
     scales = {"scale_a": _only(scale_a), "scale_b": _only(scale_b)}
-    given = {"mat_a": mat_a, "mat_b": mat_b, **scales, "bias": bias}
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, **scales, "bias": bias}
     recipes = {"scale_a": _member(scale_recipe_a, RECIPES), "scale_b": _member(scale_recipe_b, RECIPES)}
     dtype = mat_a.dtype if output_dtype is None and isinstance(mat_a, torch.Tensor) else output_dtype
     rules = [
@@ -96,19 +96,17 @@ def scaled_mm(
         rules.append(
             f"contraction_dim = {contraction_dim!r}; () or (1, 0) is served. Transpose mat_a or mat_b instead."
         )
-    of_tensors = wrong_tensors(given, ("bias",))
-    rules += of_tensors
-    if not of_tensors:
-        of_product = wrong_product(("mat_a", "mat_b"), mat_a, mat_b, 2, dtype)
-        rules += [rule.replace("out_dtype", "output_dtype") for rule in of_product]
+    wrong_tensors = checks.wrong_tensors(tensors, ("bias",))
+    rules += wrong_tensors
+    if not wrong_tensors:
+        rules += checks.wrong_product(("mat_a", "mat_b"), mat_a, mat_b, 2, dtype, "output_dtype")
         if mat_a.dim() == mat_b.dim() == 2:
             m, n = mat_a.shape[0], mat_b.shape[1]
             rules += _wrong_scale("scale_a", scales["scale_a"], recipes["scale_a"], m, "row of mat_a")
             rules += _wrong_scale("scale_b", scales["scale_b"], recipes["scale_b"], n, "column of mat_b")
-            if bias is not None and tuple(bias.shape) != (n,):
-                rules.append(f"bias has shape {tuple(bias.shape)}; {(n,)} is expected.")
-        rules += wrong_operand_dtypes(mat_a, bias=bias)
-    refuse("scaled_mm", given, rules)
+            rules += checks.wrong_bias("bias", bias, n)
+        rules += checks.wrong_operand_dtypes(mat_a, bias=bias)
+    checks.refuse("scaled_mm", tensors, rules)
     shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
     operands = [
         scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()
@@ -127,7 +125,9 @@ def _only(value: Any) -> Any:
 
 
 def _member(value: Any, names: Sequence[str]) -> str | None:
-    """Return the name of an enum's member that is passed as itself, as its name or as its value; None if unknown.
+    """Return the name of an enum's member from the member, its name or its value; None if it is unknown.
+
+    names   names of all members
 
     >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
@@ -140,36 +140,35 @@ def _member(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
-    """Return the rule that a recipe or a swizzle breaks.
+    """Check a recipe or a swizzle. A swizzle may also be None.
 
     known    names of all members of the enum
-    served   names of the members that a kernel has. A swizzle may also be None
+    served   names of the members that a kernel has
     """
     if value is None and known is SWIZZLES:
         return []
-    if (found := _member(value, known)) in served:
+    if (member := _member(value, known)) in served:
         return []
-    listed = " or ".join(repr(each) for each in served)
-    return [f"{name} = {found or value!r}; {listed} is served."]
+    return [f"{name} = {member or value!r}; {' or '.join(map(repr, served))} is served."]
 
 
 def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, each: str) -> list[str]:
-    """Return the rules that a scale breaks.
+    """Check a scale.
 
     extent   number of scales of the recipe "RowWise"
     each     a row or a column, in words
     """
-    found = []
+    rules = []
     if recipe == "TensorWise" and scale.numel() != 1:
-        found.append(
+        rules.append(
             f'{name} has shape {tuple(scale.shape)}; one element is expected. Pass scale_recipe_{name[-1]}="RowWise" '
             f"with one of each {each}."
         )
-    # Comparisons one by one: `in` does not look at the value of an extent that a graph has by name.
+    # One comparison for each extent: `in` does not compare the value of a symbolic extent.
     if recipe == "RowWise" and not (
         scale.numel() == extent and any(extent == of for of in (1, *scale.shape))
     ):
-        found.append(f"{name} has shape {tuple(scale.shape)}; {extent}, one of each {each}, are expected.")
+        rules.append(f"{name} has shape {tuple(scale.shape)}; {extent}, one of each {each}, are expected.")
     if scale.dtype != torch.float32:
-        found.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
-    return found
+        rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")
+    return rules

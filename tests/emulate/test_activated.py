@@ -9,8 +9,9 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.torch.activations import dactivated, dgated, gated  # noqa: E402
-from cutegemm.torch.launch import by_gemm, by_torch  # noqa: E402
-from cutegemm.torch.text import formula  # noqa: E402
+from cutegemm.torch.epilogue import formula  # noqa: E402
+from cutegemm.torch.launch import by_gemm  # noqa: E402
+from cutegemm.torch.reference import by_torch  # noqa: E402
 from tests.emulate.on_cpu import emulate_launches  # noqa: E402
 from tests.torch.cases import normal  # noqa: E402
 

@@ -14,8 +14,8 @@ from cutegemm.errors import CopyWarning  # noqa: E402
 from cutegemm.run import fused  # noqa: E402
 from cutegemm.run.calls import Calls  # noqa: E402
 from cutegemm.torch import functional, use  # noqa: E402
-from cutegemm.torch.copies import is_loadable  # noqa: E402
-from cutegemm.torch.launch import AS_CHOSEN, LINEAR, PLAIN, by_gemm  # noqa: E402
+from cutegemm.torch.epilogue import LINEAR, PLAIN  # noqa: E402
+from cutegemm.torch.launch import AS_CHOSEN, by_gemm, is_loadable  # noqa: E402
 from tests.noted import note_launches  # noqa: E402
 from tests.torch.cases import close, normal  # noqa: E402
 from tests.torch.test_memory import CALLS, tensors_of  # noqa: E402

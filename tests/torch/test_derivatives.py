@@ -10,7 +10,6 @@ import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import (  # noqa: E402
     addmm,
-    entry,
     functional,
     gemm_gated,
     launch,
@@ -26,7 +25,7 @@ from tests.torch.functions import FUNCTIONS, differentiable  # noqa: E402
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """`cutegemm.gemm` as if the CPU were a GPU, whose kernels take tensors with addresses alone."""
-    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
     for name in ("compute", "dgated_of"):
         for module in (product, library, functional):
             if hasattr(module, name):

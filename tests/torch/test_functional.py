@@ -21,7 +21,7 @@ from cutegemm.torch import (  # noqa: E402
     mm,
     scaled_mm,
 )
-from cutegemm.torch.product import product  # noqa: E402
+from cutegemm.torch.autograd import product  # noqa: E402
 from tests.torch.cases import ACTIVATIONS, GATED, close, gradients, normal, parted  # noqa: E402
 
 
@@ -330,8 +330,8 @@ REFUSED = [
     (lambda: addmm(A, A, B, alpha=normal(2)), r"alpha = tensor\(\[.*; a real number is expected"),
     (lambda: linear(A, B), "x has rows of 6, w of 8; both are K. Pass w.t"),
     (lambda: linear(A, B.t(), normal(6)), r"bias has shape \(6,\); \(8,\) is expected"),
-    (lambda: linear(A, B.t(), None, "mish"), "activation = 'mish'; None, 'relu', .*'gelu_new'.* are there"),
-    (lambda: gemm_act(A, B, activation="swiglu"), "activation = 'swiglu'; None, 'relu'"),
+    (lambda: linear(A, B.t(), None, "mish"), "activation = 'mish' is unknown. Use one of None, 'relu', .*'gelu_new'"),
+    (lambda: gemm_act(A, B, activation="swiglu"), "activation = 'swiglu' is unknown. Use one of None, 'relu'"),
     (lambda: gemm_gated(A, B[:, :7]), "b has 7 columns; an even number of them is expected"),
     (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True; two halves of one shape"),
     (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\); \(4, 16\) is expected"),

@@ -24,7 +24,7 @@ import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import GatedMLP, Linear, use  # noqa: E402
 from cutegemm.torch.launch import joined  # noqa: E402
-from cutegemm.torch.weights import are_side_by_side  # noqa: E402
+from cutegemm.torch.modules import are_side_by_side  # noqa: E402
 from tests.torch.cases import close, normal  # noqa: E402
 
 
@@ -317,7 +317,7 @@ def test_it_does_call_the_kernels(block, monkeypatch):
         texts.append(text)
         return launch.compute(a, b, text, *rest)
 
-    monkeypatch.setattr("cutegemm.torch.product.compute", noted)
+    monkeypatch.setattr("cutegemm.torch.autograd.compute", noted)
     with use(block), torch.no_grad():
         block(X)
     assert texts == [
@@ -449,7 +449,7 @@ def test_what_is_left_and_why(make, name, words):
     replaced = use(model)
     assert words in replaced.left[name]
     assert f"left: {name or 'the model itself'}: {replaced.left[name]}" in str(replaced)
-    assert type(model.get_submodule(name)).__module__ != "cutegemm.torch.replace"
+    assert type(model.get_submodule(name)).__module__ != "cutegemm.torch.models.replacement"
 
 
 class OfConfig(LlamaMLP):

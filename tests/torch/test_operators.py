@@ -16,7 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import gelu, row_sum, tanh  # noqa: E402
 from cutegemm.errors import PlanError, UnsupportedError  # noqa: E402
-from cutegemm.torch import addmm, bmm, entry, gemm_act, gemm_gated, linear, mm  # noqa: E402
+from cutegemm.torch import addmm, bmm, gemm_act, gemm_gated, linear, mm  # noqa: E402
 from cutegemm.torch import library as registered  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 from tests.torch.every import FUNCTIONS as EVERY  # noqa: E402
@@ -79,7 +79,7 @@ FUNCTIONS = {
 @pytest.fixture
 def on_cpu(monkeypatch):
     """`cutegemm.gemm` as if the CPU were a GPU."""
-    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -145,7 +145,7 @@ FRESH = """
 import sys
 import torch
 import cutegemm
-from cutegemm.torch import entry
+from cutegemm.torch import gemm as entry
 
 def by_statement(acc):
     import cutegemm.epilogue
@@ -470,7 +470,7 @@ def test_what_a_graph_cannot_hold(on_cpu):
         torch.vmap(lambda x: cutegemm.gemm(x, W.detach().t(), plan=simt_plan()))(normal(2, 5, 8))
     with pytest.raises(PlanError, match=r"no place in an epilogue"):
         OPS.gemm(A, [W.t()], "lambda acc: acc.detach()", [], [], None, *HOW)
-    with pytest.raises(PlanError, match="1 operands are passed; none are expected"):
+    with pytest.raises(PlanError, match="1 operands are passed; the epilogue takes none"):
         OPS.gemm(A, [W.t()], "lambda acc: acc * 2", [BIAS], [], None, *HOW)
 
 
@@ -483,7 +483,7 @@ def test_the_direct_way_meets_no_dispatcher():
             seen.append(str(function))
             return function(*args, **(kwargs or {}))
 
-    from cutegemm.torch.route import Route, route_of
+    from cutegemm.torch.dispatch import Route, route_of
 
     assert route_of(A.detach(), W.detach()) is Route.DIRECT
     assert route_of(A, W.detach()) is Route.RECORDED

@@ -11,10 +11,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from cutegemm.errors import PlanError  # noqa: E402
 from cutegemm.plan.epilogue import Accumulator, Tensor, functions  # noqa: E402
-from cutegemm.torch.gradients import needed, with_kept  # noqa: E402
-from cutegemm.torch.pullback import OfExpressions, OfTensors, derivative, pullback  # noqa: E402
-from cutegemm.torch.text import formula, text_of  # noqa: E402
-from cutegemm.torch.values import FUNCTIONS, Values  # noqa: E402
+from cutegemm.torch.autograd import needed, with_saved  # noqa: E402
+from cutegemm.torch.derivatives import ExpressionRules, TensorRules, derivative, pullback  # noqa: E402
+from cutegemm.torch.epilogue import formula, text_of  # noqa: E402
+from cutegemm.torch.reference import FUNCTIONS, Values  # noqa: E402
 from tests.torch.cases import close, normal  # noqa: E402
 
 # Those that have a derivative everywhere, of any argument.
@@ -57,7 +57,7 @@ def test_text_values_and_derivatives(expression):
     upstream = normal(3, 4, seed=3)
     inputs = {"acc": acc, "bias": bias, "tile": tile}
     theirs = torch.autograd.grad(result, inputs.values(), upstream, allow_unused=True, retain_graph=True)
-    for arithmetic in (OfTensors(), AsTensors()):
+    for arithmetic in (TensorRules(), AsTensors()):
         found = pullback([expression], [upstream], values, frozenset(inputs), arithmetic)
         for (name, x), other in zip(inputs.items(), theirs, strict=True):
             if other is None:
@@ -66,7 +66,7 @@ def test_text_values_and_derivatives(expression):
                 close([found[name].expand(3, 4).sum_to_size(x.shape)], [other], 1e-9)
 
 
-class AsTensors(OfTensors):
+class AsTensors(TensorRules):
     """The rules of expressions, computed on tensors: without torch's own derivatives."""
 
     def fused(self, name):
@@ -82,7 +82,7 @@ def test_each_function(name):
     values = Values(lambda: x, {})
     g = normal(50, seed=1)
     (wanted,) = torch.autograd.grad(values(result), x, g, retain_graph=True)
-    for arithmetic in (OfTensors(), AsTensors()):
+    for arithmetic in (TensorRules(), AsTensors()):
         close([pullback([result], [g], values, frozenset({"acc"}), arithmetic)["acc"]], [wanted])
     as_expression = derivative(getattr(functions, name)(Tensor("preact")), "preact", Accumulator())
     close([Values(lambda: g, {"preact": x})(as_expression)], [wanted])
@@ -103,7 +103,7 @@ def test_ties_and_kinks():
     for text, theirs in cases:
         (result,) = formula(text).results
         found = pullback(
-            [result], [torch.ones(3)], Values(lambda: x, {"y": y}), frozenset({"acc"}), OfTensors()
+            [result], [torch.ones(3)], Values(lambda: x, {"y": y}), frozenset({"acc"}), TensorRules()
         )
         (wanted,) = torch.autograd.grad(theirs().sum(), x)
         assert torch.equal(found["acc"].double(), wanted), text
@@ -125,7 +125,7 @@ KEPT = [
 @pytest.mark.parametrize(("text", "kept"), KEPT)
 def test_what_is_stored_for_the_way_back(text, kept):
     names = formula(text).names
-    found = formula(with_kept(text, len(names)))
+    found = formula(with_saved(text, len(names)))
     assert found.results[: len(formula(text).results)] == formula(text).results
     more = [text_of([each], ()).removeprefix("lambda acc: ") for each in found.results[1:]]
     assert more == ([] if kept is None else [kept])
@@ -155,4 +155,4 @@ def test_text_that_is_no_epilogue(text, words):
 def test_rules_on_expressions_know_every_function():
     for name in functions.NAMES:
         assert derivative(getattr(functions, name)(Tensor("x")), "x", Accumulator()) is not None
-        assert OfExpressions().fused(name) is None
+        assert ExpressionRules().fused(name) is None

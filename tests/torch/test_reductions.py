@@ -11,16 +11,15 @@ import torch.nn.functional as F  # noqa: E402
 import cutegemm  # noqa: E402
 from cutegemm.epilogue import column_max, column_sum, halves, row_max, row_sum, silu, square, total_sum  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
-from cutegemm.torch import entry  # noqa: E402
-from cutegemm.torch.product import product  # noqa: E402
-from cutegemm.torch.text import text_of_function  # noqa: E402
+from cutegemm.torch.autograd import product  # noqa: E402
+from cutegemm.torch.epilogue import text_of_function  # noqa: E402
 from tests.torch.cases import close, gradients, normal  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
     """`cutegemm.gemm` as if the CPU were a GPU."""
-    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
 
 
 def plain(a, b, bias, residual):

@@ -12,14 +12,14 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.run.gemm import plan_of  # noqa: E402
-from cutegemm.torch import addmm, entry, mm, scaled_mm  # noqa: E402
+from cutegemm.torch import addmm, mm, scaled_mm  # noqa: E402
 from tests.torch.functions import FUNCTIONS, differentiable  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """`cutegemm.gemm` as if the CPU were a GPU."""
-    monkeypatch.setattr(entry, "wrong_devices", lambda given: [])
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
 
 
 def kinds(results):

@@ -1,4 +1,4 @@
-"""`cutegemm.gemm` where torch has to see it: in a graph, under a transformation, or with gradients to record."""
+"""`cutegemm.gemm` for calls that torch has to see: in a graph, under a transformation, or with gradients to record."""
 
 from __future__ import annotations
 
@@ -20,45 +20,43 @@ from cutegemm.run.checks import (
     wrong_numbers,
     wrong_out_dtype,
 )
-from cutegemm.torch import library as library  # the operators are registered by it
-from cutegemm.torch.launch import LINEAR, PLAIN, SCALED, factors_read
-from cutegemm.torch.product import product
-from cutegemm.torch.refusals import wrong_gradients
-from cutegemm.torch.route import as_autocast
-from cutegemm.torch.text import formula, text_of_function
-from cutegemm.torch.traced import constant
+from cutegemm.torch import library as library  # registers the operators
+from cutegemm.torch.autograd import product
+from cutegemm.torch.checks import wrong_gradients
+from cutegemm.torch.dispatch import as_autocast
+from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
+from cutegemm.torch.launch import factors_read
 
 _ONE_OUT = (
-    "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served for an epilogue "
-    "of one result alone. Leave out away."
+    "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served only for an "
+    "epilogue of one result. Leave out away."
 )
 
 
 def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     """Return the result of `gemm`.
 
-    given    the arguments of `gemm` by name; `operands` are those of the epilogue
-    raises   UnsupportedError with every rule that is broken, PlanError for a function that is not an epilogue
+    given    arguments of `gemm` by name; `operands` are those of the epilogue
+    raises   UnsupportedError with every rule that is violated, PlanError for a function that is not an epilogue
     """
     if given["out"] is None:
         cast = ("a", "b") if given["epilogue"] is not None else ("a", "b", "c")
         given = {**given, **dict(zip(cast, as_autocast(*[given[name] for name in cast]), strict=True))}
-    a, b, out = given["a"], given["b"], given["out"]
+    a, b, out, how = given["a"], given["b"], given["out"], given["how"]
     if isinstance(out, (tuple, list)):
         raise refused(a, b, [f"out is a {type(out).__name__} {_ONE_OUT}"])
     named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
-    # The c of an epilogue is an operand of any type and kind.
+    # The c of an epilogue is an operand, of any type and shape.
     of_gemm = {name: x for name, x in named.items() if name != "c" or given["epilogue"] is None}
-    how = given["how"]
-    wrong = [
+    rules = [
         *wrong_choices(how),
         *wrong_dtypes(of_gemm, torch_ops),
         *wrong_extents(of_gemm, most=None),  # a call of the graph has its own rows
-        *wrong_values(given),
+        *_wrong_values(given),
         *([] if all(x.is_meta for x in named.values()) else wrong_devices(named)),
     ]
-    if wrong:
-        raise refused(a, b, wrong)
+    if rules:
+        raise refused(a, b, rules)
     text, operands, scalars = _epilogue(given)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
@@ -67,9 +65,9 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     out_dtype = given["out_dtype"]
     if isinstance(out_dtype, list):
         out_dtype = tuple(out_dtype)
-    wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
-    if wrong:
-        raise refused(a, b, wrong)
+    rules = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
+    if rules:
+        raise refused(a, b, rules)
     if out is not None:
         a, (b,) = factors_read(a, (b,), text, scalars)
         torch.ops.cutegemm.gemm_out(a, [b], text, list(operands), list(scalars), out, *how.options)
@@ -78,30 +76,28 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
         (out_dtype,) = out_dtype
     if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
         out_dtype = given["c"].dtype
-    found = product(a, (b,), text, operands, scalars, out_dtype, how)
-    return found[0] if count == 1 else tuple(found[:count])
+    results = product(a, (b,), text, operands, scalars, out_dtype, how)
+    return results[0] if count == 1 else tuple(results[:count])
 
 
-def wrong_values(given: Mapping[str, Any]) -> list[str]:
-    """Return the rules that values break: numbers, a c or an epilogue that is not passed, derivatives of an `out`."""
-    found = wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
+def _wrong_values(given: Mapping[str, Any]) -> list[str]:
+    """Check numbers, operands without an epilogue, a beta without c, and derivatives of an `out`."""
+    rules = wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
     if given["epilogue"] is None and given["operands"]:
-        found.append(without_epilogue(given["operands"]))
+        rules.append(without_epilogue(given["operands"]))
     if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
-        found.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
+        rules.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
     tensors = {name: given[name] for name in ("a", "b", "c")}
-    found += wrong_gradients({**tensors, **given["operands"]}, given["out"])
-    return found
+    return rules + wrong_gradients({**tensors, **given["operands"]}, given["out"])
 
 
 def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
-    """Its text, the operands in memory, and those that are numbers."""
+    """Return the text of the epilogue, its tensors, and its numbers."""
     if given["epilogue"] is not None:
-        passed = dict(given["operands"])
-        passed |= {} if given["c"] is None else {"c": given["c"]}
-        passed |= {name: given[name] for name in BLAS_SCALARS if given[name] is not None}
-        tensors = {name: x for name, x in passed.items() if isinstance(x, torch.Tensor)}
-        numbers = {name: x for name, x in passed.items() if name not in tensors}
+        own = {name: given[name] for name in ("c", *BLAS_SCALARS) if given[name] is not None}
+        operands = {**given["operands"], **own}
+        tensors = {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
+        numbers = {name: x for name, x in operands.items() if name not in tensors}
         text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))
         return text, tuple(tensors.values()), tuple([float(x) for x in numbers.values()])
     alpha, beta = given["alpha"], given["beta"]

@@ -1,4 +1,4 @@
-"""How a call gets to its kernel: past torch's dispatcher where torch needs to see nothing of it."""
+"""Dispatch of a call: straight to its kernel, or through what torch has to see of it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ from torch.compiler import is_compiling
 
 from cutegemm.run.graph import autocast_dtype
 
-_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
-_OF_BATCHES, _BATCH = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
+PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])  # classes without operations of their own
+_VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Batched")
 
 
 class Route(Enum):
     """What torch has to see of a call."""
 
-    DIRECT = "nothing: plain tensors, whose gradients nobody wants"
-    RECORDED = "its gradients, in autograd's own record"
-    TRANSFORMED = "a function that torch.func's transformations know how to take apart"
-    DECOMPOSED = (
-        "torch's own operations: derivatives are carried forward, gradients come in batches, or jit traces"
-    )
-    OPERATOR = "the operator: a graph is made, or another kind of tensor stands before the kernel"
+    DIRECT = "nothing: the tensors are plain and no gradients are recorded"
+    RECORDED = "an autograd function, whose gradients it records"
+    TRANSFORMED = "an autograd function that the transformations of torch.func can take apart"
+    DECOMPOSED = "its own operations: forward differentiation, batched gradients, or torch.jit.trace"
+    OPERATOR = "an operator of torch.library: a graph is traced, or a tensor is not a plain one"
 
 
 def route_of(*tensors: Any) -> Route:
     """Return the route of a call.
 
-    tensors   all that it takes
+    tensors   all tensors that the call reads or writes
 
     >>> route_of(torch.ones(2, 2)), route_of(torch.ones(2, 2, requires_grad=True))
     (<Route.DIRECT: ...>, <Route.RECORDED: ...>)
@@ -53,43 +51,44 @@ def route_of(*tensors: Any) -> Route:
         return Route.DECOMPOSED
     if _are_functorch_transforms_active():
         return Route.TRANSFORMED
-    if _dispatch_tls_is_dispatch_key_included(_OF_BATCHES) and any(is_batch(x) for x in tensors):
+    if _dispatch_tls_is_dispatch_key_included(_VMAP_MODE) and any(is_batched(x) for x in tensors):
         return Route.DECOMPOSED
     if _len_torch_dispatch_stack():
         return Route.OPERATOR
     records, wanted = is_grad_enabled(), False
     for tensor in tensors:
-        if tensor.__class__ not in _PLAIN or not (tensor.is_cuda or tensor.is_cpu):
+        if tensor.__class__ not in PLAIN_TENSORS or not (tensor.is_cuda or tensor.is_cpu):
             return Route.OPERATOR
         if records and tensor.requires_grad:
             wanted = True
     return Route.RECORDED if wanted else Route.DIRECT
 
 
-def is_batch(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for a batch, as in torch.autograd.grad(is_grads_batched=True): it has no memory itself.
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor represents a batch in torch.autograd.grad(is_grads_batched=True).
 
-    torch.vmap has tensors of another kind.
+    Such a tensor has no memory of its own. Tensors of torch.vmap are of another kind.
 
-    >>> is_batch(torch.ones(2))
+    >>> is_batched(torch.ones(2))
     False
     """
-    found: bool = _dispatch_keys(tensor).has(_BATCH)
-    return found
+    batched: bool = _dispatch_keys(tensor).has(_BATCHED)
+    return batched
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
-    """Whether a call on CUDA tensors may go straight to its kernel, as they are: no more is asked than that needs.
+    """Return whether a call on CUDA tensors may go straight to its kernel.
 
-    It is `route_of` for the call that is made most, in less than a microsecond, and asks for torch.autocast besides.
+    It decides as `route_of`, and also returns False under torch.autocast. It is called before every warm call, so it
+    asks only for what that needs and takes less than a microsecond.
 
-    >>> is_direct(torch.ones(2, 2), torch.ones(2, 2))  # on the CPU there is none
+    >>> is_direct(torch.ones(2, 2), torch.ones(2, 2))  # tensors on the CPU
     False
     """
     if (
         is_compiling()
-        or a.__class__ not in _PLAIN
-        or b.__class__ not in _PLAIN
+        or a.__class__ not in PLAIN_TENSORS
+        or b.__class__ not in PLAIN_TENSORS
         or not a.is_cuda
         or _are_functorch_transforms_active()
         or _len_torch_dispatch_stack()
@@ -101,11 +100,11 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
     wanted = is_grad_enabled()
     if wanted and (a.requires_grad or b.requires_grad):
         return False
-    return bias is None or (bias.__class__ in _PLAIN and not (wanted and bias.requires_grad))
+    return bias is None or (bias.__class__ in PLAIN_TENSORS and not (wanted and bias.requires_grad))
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """All rows of a tensor as one matrix; also where they have no elements.
+    """Return all rows of a tensor of any rank as one matrix, also if they have no elements.
 
     >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
     (torch.Size([6, 0]), torch.Size([1, 4]))
@@ -113,28 +112,27 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x.unsqueeze(0)
 
 
-def reshaped(found: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> torch.Tensor:
+def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> torch.Tensor:
     """Return a new contiguous tensor in another shape, not as a view.
 
     A view that was made without gradients cannot be modified in place with gradients, and FSDP loses its hooks if a
-    view is modified. A tensor that a backward pass reads is an exception: autograd sees changes through views alone.
+    view is modified. A tensor that a backward pass reads becomes a view, because autograd detects changes only in
+    views.
 
-    is_read   whether a backward pass may read `found`
+    is_read   whether a backward pass may read x
 
     >>> reshaped(torch.zeros(6, 4), (2, 3, 4))._is_view()
     False
     """
-    if is_compiling() or (is_read and found.requires_grad):
-        return found.view(shape)
-    if found.requires_grad:
-        return torch.ops.aten._unsafe_view(found, shape)
-    return (
-        found.resize_(shape) if route_of(found) is Route.DIRECT else torch.ops.aten._unsafe_view(found, shape)
-    )
+    if is_compiling() or (is_read and x.requires_grad):
+        return x.view(shape)
+    if not x.requires_grad and route_of(x) is Route.DIRECT:
+        return x.resize_(shape)
+    return torch.ops.aten._unsafe_view(x, shape)
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return the tensors as torch.autocast casts the arguments of a product; others, and None, as they are."""
+    """Return tensors as torch.autocast casts the arguments of a product. None and other tensors stay as they are."""
     if not torch._C._is_any_autocast_enabled():
         return tensors
     dtypes = [autocast_dtype(x) for x in tensors]

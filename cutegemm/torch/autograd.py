@@ -1,0 +1,428 @@
+"""A product with an epilogue, by the shortest route that torch allows, and its gradients.
+
+Let g be the derivative by the accumulator, from `derivatives.pullback`. The gradients are g B^T, A^T g, and sums of g
+times what an operand is multiplied with. The accumulator itself is seldom needed: the rules read a result that was
+stored, or is stored for them (`with_saved`); otherwise the product is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.epilogue import Compare, Expression, Tensor
+from cutegemm.run.calls import How
+from cutegemm.torch.activations import activated, gated
+from cutegemm.torch.derivatives import ACC, ExpressionRules, TensorRules, nodes_of, operands_read, pullback
+from cutegemm.torch.dispatch import Route, route_of
+from cutegemm.torch.epilogue import PLAIN, OutDtype, constant, formula, text_of, types_text
+from cutegemm.torch.launch import (
+    AS_CHOSEN,
+    OF_LAYER,
+    compute,
+    dgated_by_torch,
+    dgated_of,
+    factors_read,
+    joined,
+)
+from cutegemm.torch.reference import Outs, Values, accumulator_dtype, by_torch, copied_to, result_dtype
+
+Tensors = Sequence[torch.Tensor]
+Gradients = Sequence[torch.Tensor | None]
+Times = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product without its tensors, from which its gradients are computed.
+
+    text        text of the epilogue
+    scalars     its numbers, which are its last operands
+    out_dtype   types of the results, as for `reference.result_dtypes`
+    how         options of `gemm`
+    """
+
+    text: str
+    scalars: tuple[float, ...] = ()
+    out_dtype: OutDtype = None
+    how: How = AS_CHOSEN
+
+
+# --- the product --------------------------------------------------------------------------------------------------
+
+
+def product(
+    a: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    text: str = PLAIN,
+    operands: tuple[torch.Tensor, ...] = (),
+    scalars: tuple[float, ...] = (),
+    out_dtype: OutDtype = None,
+    how: How = AS_CHOSEN,
+    outs: Outs = None,
+) -> Tensors:
+    """Return the results of an epilogue of a @ b, D first. Results that the backward pass reads may come after them.
+
+    a, b        M x K and K x N, or batches of one length; b in parts, side by side
+    text        text of the epilogue, as `epilogue.formula` parses it
+    operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
+    out_dtype   as for `reference.result_dtypes`
+    outs        tensors that results are written to; None for a new tensor. No tensor may require gradients then
+    """
+    a, b = factors_read(a, b, text, scalars)
+    if outs is not None and any(out is not None for out in outs):
+        return _into(outs, Call(text, scalars, out_dtype, how), a, b, operands)
+    route = route_of(a, *b, *operands)
+    if route is Route.DIRECT:
+        return compute(a, b, text, operands, scalars, out_dtype, how)
+    if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, *b, *operands)):
+        # For every operand: which of them are trained must not change the epilogue.
+        text = with_saved(text, len(operands))
+    call = Call(text, scalars, out_dtype, how)
+    if route is Route.RECORDED:
+        return Recorded.apply(call, len(b), a, *b, *operands)
+    if route is Route.TRANSFORMED:
+        return Transformed.apply(call, len(b), a, *b, *operands)
+    if route is Route.DECOMPOSED:
+        # A copy also if the parts are adjacent: a view of the first has no derivatives by the others.
+        whole = b[0] if len(b) == 1 else torch.cat(b, -1)
+        return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
+    return by_operator(call, a, b, operands)
+
+
+def _into(
+    outs: Gradients, call: Call, a: torch.Tensor, b: tuple[torch.Tensor, ...], operands: Any
+) -> Tensors:
+    """Write results to tensors of the caller and return all results. A graph copies them, unless D is the only one."""
+    given = [out for out in outs if out is not None]
+    arguments = (call.text, operands, call.scalars)
+    if route_of(a, *b, *given, *operands) is Route.DIRECT:
+        return compute(a, b, *arguments, call.out_dtype, call.how, outs)
+    if len(outs) > 1:
+        asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+        d = result_dtype(a, asked[0])
+        asked = (*asked, *[None] * (len(outs) - len(asked)))
+        types = [dtype or d if out is None else out.dtype for dtype, out in zip(asked, outs, strict=True)]
+        return copied_to(outs, product(a, b, *arguments, tuple(types), call.how)[: len(outs)])
+    (out,) = given
+    if call.text == PLAIN and len(b) == 1 and call.how == AS_CHOSEN:
+        torch.ops.cutegemm.mm_out(a, b[0], out)
+    else:
+        lists = (list(operands), list(call.scalars))
+        torch.ops.cutegemm.gemm_out(a, list(b), call.text, *lists, out, *call.how.options)
+    return [out]
+
+
+def by_operator(call: Call, a: torch.Tensor, b: Tensors, operands: Tensors) -> Tensors:
+    """Return the results of a product by its operator of torch.library.
+
+    raises   UnsupportedError if the plan of the call has no name, which a graph could hold
+    """
+    how, dtype = call.how, call.out_dtype
+    is_plain = call.text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
+    if is_plain and (dtype is None or isinstance(dtype, torch.dtype)):
+        return [torch.ops.cutegemm.mm(a, b[0], dtype, how.varying_rows)]
+    if how.plan is not None and not isinstance(how.plan, str):
+        raise UnsupportedError(
+            f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
+        )
+    types = None if dtype is None else types_text(dtype)
+    lists = (list(operands), list(call.scalars))
+    results: Tensors = torch.ops.cutegemm.gemm(a, list(b), call.text, *lists, types, *how.options)
+    return results
+
+
+def layered(
+    x: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    bias: torch.Tensor | None,
+    activation: str | None = None,
+    stores_preact: bool = False,
+    interleaved: bool = False,
+) -> Tensors:
+    """Return act(x @ b + bias) of a layer and, if `stores_preact`, the argument of the activation.
+
+    x             T x K
+    b             a weight as K x N; two of them, gate and up, for a gated activation
+    bias          (N,), or None
+    interleaved   whether b is one weight whose columns 2j and 2j + 1 are gate and up
+    """
+    names = () if bias is None else ("bias",)
+    if len(b) == 2 or interleaved:
+        text = gated(activation, names, interleaved, stores_preact)
+    else:
+        text = activated(activation, names, stores_preact)
+    return product(x, b, text, () if bias is None else (bias,), how=OF_LAYER)
+
+
+def gated_backward(
+    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the results of `launch.dgated_of` for a layer, by the route that torch allows. It records no gradients."""
+    route = route_of(a, b, preact)
+    if route is Route.DECOMPOSED:
+        return dgated_by_torch(a, b, preact, activation)
+    if route is Route.OPERATOR:
+        results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
+            a, b, preact, activation, True
+        )
+        return results
+    return dgated_of(a, b, preact, activation, OF_LAYER)
+
+
+class Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """A product in autograd's record, without torch's dispatcher.
+
+    apply(call, number of parts of b, a, *b, *operands) returns the results.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        b, operands = others[:parts], others[parts:]
+        results = compute(a, b, call.text, operands, call.scalars, call.out_dtype, call.how)
+        save(ctx, call, parts, (a, *others), results, ctx.needs_input_grad[2:])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor | None) -> tuple[Any, ...]:
+        return (None, None, *backward(ctx, upstream, ctx.needs_input_grad[2:]))
+
+
+class Transformed(Recorded):
+    """A product for the transformations of torch.func: the forward pass is an operator, and so is the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        return tuple(by_operator(call, a, others[:parts], others[parts:]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        call, parts, *tensors = inputs
+        save(ctx, call, parts, tensors, output, [True] * len(tensors))
+
+
+# --- what the backward pass reads ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Values that the derivatives of an epilogue read.
+
+    names     names of operands; "acc" if the product has to be computed again
+    results   indices of results
+    """
+
+    names: frozenset[str]
+    results: frozenset[int]
+
+
+@lru_cache(maxsize=4096)
+def needed(text: str, wanted: frozenset[str]) -> Needed:
+    """Return the values that the derivatives by some operands, or by the accumulator, read.
+
+    wanted   names of the operands; "acc" for the accumulator
+
+    >>> needed("lambda acc, bias: gelu(acc + bias)", frozenset({"acc", "bias"}))
+    Needed(names=frozenset({...}), results=frozenset())
+    >>> needed("lambda acc, bias: tanh(acc + bias)", frozenset({"acc", "bias"}))
+    Needed(names=frozenset(), results=frozenset({0}))
+    """
+    results = formula(text).results
+    stored = {result: Tensor(f"result {i}") for i, result in reversed(list(enumerate(results)))}
+    upstream = [Tensor(f"g {i}") for i in range(len(results))]
+    derivatives = pullback(
+        results, upstream, lambda node: _substitute(node, stored), wanted, ExpressionRules()
+    )
+    names = operands_read(derivatives)
+    indices = [int(name.split()[1]) for name in names if name.startswith("result ")]
+    return Needed(frozenset(name for name in names if " " not in name), frozenset(indices))
+
+
+def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
+    """Return an expression in which stored results are operands."""
+    if node in stored:
+        return stored[node]
+    return node.with_children(*[_substitute(child, stored) for child in node.children])
+
+
+@constant
+def with_saved(text: str, operands: int) -> str:
+    """Return the epilogue with one more result, if its derivatives then need not compute the product again.
+
+    operands   number of its operands that are tensors, by which it may be differentiated
+
+    >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
+    'lambda acc, bias: (gelu(acc + bias), acc + bias)'
+    >>> with_saved("lambda acc, bias: relu(acc + bias)", 1)
+    'lambda acc, bias: relu(acc + bias)'
+    """
+    read = formula(text)
+    wanted = frozenset([ACC, *read.names[:operands]])
+    if ACC not in needed(text, wanted).names:
+        return text
+    inner = [
+        node
+        for node in nodes_of(read.results)
+        if node.has_accumulator and node not in read.results and not isinstance(node, Compare)
+    ]
+    for node in sorted(inner, key=lambda node: -len(list(node.nodes()))):
+        longer = text_of([*read.results, node], read.names)
+        if ACC not in needed(longer, wanted).names:
+            return longer
+    return text
+
+
+def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
+    """Return the names to differentiate by.
+
+    needs   whether a gradient is wanted, for a, the parts of b and the operands
+    """
+    names = formula(call.text).names[: len(needs) - 1 - parts]
+    wanted = [name for name, need in zip(names, needs[1 + parts :], strict=True) if need]
+    return frozenset([ACC, *wanted] if any(needs[: 1 + parts]) else wanted)
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Shape and type of a tensor that is not saved, and whether its columns are contiguous."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    by_columns: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Extents:
+        by_columns = tensor.dim() > 1 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1
+        return Extents(tensor.shape, tensor.dtype, by_columns)
+
+
+def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, needs: Sequence[bool]) -> None:
+    """Save what the backward pass of a call reads in its context.
+
+    parts     number of parts of b
+    tensors   a, the parts of b, and the operands
+    needs     whether each of them needs a gradient
+    """
+    ctx.call, ctx.parts, ctx.needs = call, parts, tuple(needs)
+    ctx.extents = tuple([Extents.of(x) for x in tensors])
+    ctx.save_for_backward(*_saved(call, tensors, results, needs, parts))
+    ctx.set_materialize_grads(False)
+
+
+def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
+    """Return the tensors and results that the backward pass reads, and None for the others."""
+    if call.text == PLAIN:
+        b = tensors[1 : 1 + parts] if needs[0] else [None] * parts
+        return [tensors[0] if any(needs[1:]) else None, *b, None]
+    names = formula(call.text).names
+    reads = needed(call.text, _wanted(call, needs, parts))
+    again = ACC in reads.names
+    a, b, operands = tensors[0], tensors[1 : 1 + parts], tensors[1 + parts :]
+    return [
+        a if again or any(needs[1 : 1 + parts]) else None,
+        *[part if again or needs[0] else None for part in b],
+        *[x if name in reads.names else None for x, name in zip(operands, names, strict=False)],
+        *[x if i in reads.results else None for i, x in enumerate(results)],
+    ]
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch.Tensor | None]:
+    """Return the gradients by a, the parts of b and the operands; None for a gradient that is not wanted.
+
+    ctx        context that `save` has filled
+    upstream   gradients of the results; None if a result has no gradient
+    needs      which gradients are wanted: a subset of those that `save` was called with
+    """
+    call, parts, extents = ctx.call, ctx.parts, ctx.extents
+    saved = ctx.saved_tensors  # a checkpoint unpacks them only once
+    names, a, b = formula(call.text).names, saved[0], saved[1 : 1 + parts]
+
+    def times(x: Any, y: Any, dtype: torch.dtype, by_rows: bool = False) -> torch.Tensor:
+        return product(x, (y,), out_dtype=dtype, how=_how_of_gradient(call.how, by_rows))[0]
+
+    if call.text == PLAIN:
+        derivatives = {} if upstream[0] is None else {ACC: upstream[0]}
+    else:
+        derivatives = _derivatives(ctx, saved, upstream, _wanted(call, needs, parts), times)
+    gradients: list[torch.Tensor | None] = [None] * len(extents)
+    g = derivatives.get(ACC)
+    if g is not None:
+        dtype = extents[0].dtype if extents[0].dtype.itemsize > 1 else torch.bfloat16
+        g = with_memory(g.to(dtype))
+        if needs[0]:
+            gradients[0] = gradient_by_a(g, [part.to(dtype) for part in b], extents[0], times)
+        if any(needs[1 : 1 + parts]):
+            gradients[1 : 1 + parts] = gradients_by_b(a.to(dtype), g, extents[1 : 1 + parts], times)
+    for i, (name, extent) in enumerate(zip(names, extents[1 + parts :], strict=False), 1 + parts):
+        if needs[i] and name in derivatives:
+            gradients[i] = derivatives[name].sum_to_size(extent.shape)
+    return [
+        x.to(extent.dtype) if x is not None and need else None
+        for x, extent, need in zip(gradients, extents, needs, strict=True)
+    ]
+
+
+def _derivatives(
+    ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
+) -> dict[str, Any]:
+    """Return the derivatives of an epilogue by the accumulator and its operands, by name."""
+    call, parts, extents = ctx.call, ctx.parts, ctx.extents
+    read = formula(call.text)
+    a: Any = saved[0]
+    b: Any = saved[1 : 1 + parts]
+    shape = (
+        *extents[0].shape[:-1],
+        read.columns_of_d(sum(part.shape[-1] for part in extents[1 : 1 + parts])),
+    )
+    end = len(saved) - len(read.results)
+    pairs = reversed(list(zip(read.results, saved[end:], strict=True)))
+    known = {expression: x for expression, x in pairs if x is not None}
+    operands = dict(zip(read.names, [*saved[1 + parts : end], *call.scalars], strict=True))
+    values = Values(lambda: times(a, joined(b), accumulator_dtype(a.dtype)), operands, shape, known)
+    return pullback(read.results, upstream, values, wanted, TensorRules(shape))
+
+
+@lru_cache(maxsize=256)
+def _how_of_gradient(how: How, by_rows: bool) -> How:
+    """Return the options of a product of a gradient. The plan of the call does not fit its transposed factors.
+
+    by_rows   whether its rows are those of a, whose number may vary from call to call
+    """
+    return replace(how, plan=None, varying_rows=how.varying_rows and by_rows)
+
+
+def gradient_by_a(g: torch.Tensor, parts: Tensors, a: Extents, times: Times) -> torch.Tensor:
+    """Return g B^T, in the memory order of a.
+
+    parts   B in parts, side by side
+    times   multiplies two matrices: (x, y, type of the result, whether the rows are those of a)
+    """
+    if a.by_columns:
+        return times(joined(parts), g.mT, g.dtype).mT
+    if len(parts) > 1 and not torch.is_grad_enabled() and route_of(g, *parts) is Route.OPERATOR:
+        gradient: torch.Tensor = torch.ops.cutegemm.mm_parts(g, list(parts), g.dtype)
+        return gradient
+    return times(g, joined(parts).mT, g.dtype, True)
+
+
+def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], times: Times) -> Tensors:
+    """Return A^T g in the memory order of B, which saves a later copy, split into the columns of each part of B."""
+    whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
+    return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
+
+
+def with_memory(g: torch.Tensor) -> torch.Tensor:
+    """Return a gradient with elements of its own. Autograd passes expanded numbers, for example for a sum."""
+    return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

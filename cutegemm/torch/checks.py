@@ -1,0 +1,265 @@
+"""Rules that the arguments of the functions must obey. Each function returns the violated rules, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Proxy
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.run.graph import carried
+from cutegemm.run.torch_ops import DTYPES, FLOAT8, RESULTS
+from cutegemm.torch.epilogue import dtype_name
+
+_FOR_FX = " torch.fx traces a function as one node if you pass its name to torch.fx.wrap."
+
+
+def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> None:
+    """Raise UnsupportedError with every rule that a call violates, if it violates any.
+
+    called    name of the function
+    tensors   its arguments by name; only the shapes of tensors are printed
+    rules     violated rules
+    """
+    if not rules:
+        return
+    shapes = ", ".join(
+        f"{name} {tuple(x.shape)}" for name, x in tensors.items() if isinstance(x, torch.Tensor)
+    )
+    if len(rules) == 1:
+        raise UnsupportedError(f"{called} of {shapes}: {rules[0]}")
+    listed = "\n".join(f"  - {rule}" for rule in rules)
+    raise UnsupportedError(f"{called} of {shapes}: {len(rules)} rules are broken.\n{listed}")
+
+
+def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:
+    """Check that arguments are tensors on one device.
+
+    tensors    arguments by name
+    optional   names of arguments that may be None
+    """
+    others = [
+        f"{name} is a {type(x).__name__}; a torch tensor is expected.{_FOR_FX if isinstance(x, Proxy) else ''}"
+        for name, x in tensors.items()
+        if not isinstance(x, torch.Tensor) and not (x is None and name in optional)
+    ]
+    if others:
+        return others
+    devices = {name: x.device for name, x in tensors.items() if x is not None}
+    if len(set(devices.values())) <= 1:
+        return []
+    listed = ", ".join(f"{name} is on {device}" for name, device in devices.items())
+    return [f"{listed}; all must be on one device."]
+
+
+def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
+    """Check the types of two factors: one type that a kernel multiplies, or two of float8.
+
+    names   the caller's names for a and b
+    """
+    x, y = names
+    rules = []
+    if a.dtype != b.dtype and not all(factor.dtype in FLOAT8 for factor in (a, b)):
+        rules.append(
+            f"{x} is of {dtype_name(a.dtype)}, {y} of {dtype_name(b.dtype)}; they must be of one type. "
+            f"Pass {y}.to({x}.dtype), or run it under torch.autocast."
+        )
+    if a.dtype not in RESULTS:
+        served = ", ".join(map(dtype_name, RESULTS))
+        rules.append(f"{x} is of {dtype_name(a.dtype)}; {served} are served.")
+    return rules
+
+
+def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None, given: str = "out_dtype =") -> list[str]:
+    """Check the type of a result.
+
+    given   how the message introduces the type
+    """
+    allowed = RESULTS.get(a.dtype, ())
+    if out_dtype is None or not allowed or out_dtype in allowed:
+        return []
+    served = " or ".join(map(dtype_name, allowed))
+    return [f"{given} {out_dtype}; of {dtype_name(a.dtype)} {served} is served."]
+
+
+def wrong_product(
+    names: tuple[str, str],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    rank: int,
+    out_dtype: torch.dtype | None,
+    called: str = "out_dtype",
+) -> list[str]:
+    """Check the ranks, the extents K and the types of two factors, and the type of the result.
+
+    names    the caller's names for a and b
+    rank     2 for two matrices; 3 for two batches, or a batch and a matrix
+    called   the caller's name for out_dtype
+    """
+    x, y = names
+    rules = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype, f"{called} =")
+    ranks = (2,) if rank == 2 else (2, 3)
+    if a.dim() not in ranks or b.dim() not in ranks or rank not in (2, 3, a.dim()):
+        wanted = "two matrices are" if rank == 2 else "matrices, or batches of them, are"
+        return [*rules, f"{x} has shape {tuple(a.shape)}, {y} {tuple(b.shape)}; {wanted} expected."]
+    if a.shape[-1] != b.shape[-2]:
+        remedy = f" Pass {y}.mT, which fits." if a.shape[-1] == b.shape[-1] else ""
+        rules.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{remedy}")
+    lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
+    if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
+        rules.append(
+            f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
+        )
+    return rules
+
+
+def wrong_matrices(
+    a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any
+) -> list[str]:
+    """Check the arguments of `mm` (rank 2) or `bmm` (rank 3)."""
+    tensors = {"a": a, "b": b}
+    if rules := wrong_tensors(tensors):
+        return rules
+    rules = wrong_product(("a", "b"), a, b, rank, out_dtype)
+    if not rules:
+        batch = [batch_length(a, b)] if rank == 3 else []
+        rules = wrong_out(out, (*batch, a.shape[-2], b.shape[-1]), a)
+        if rank == 3 and a.dim() == b.dim() == 2:
+            rules.append("a and b are matrices, not batches: mm multiplies them.")
+    return rules + wrong_gradients(tensors, out)
+
+
+def batch_length(*matrices: torch.Tensor) -> int:
+    """Return the length of a batch of products. A batch of 1 is a factor of each product."""
+    lengths = [x.shape[0] for x in matrices if x.dim() == 3]
+    return next((length for length in lengths if length != 1), 1)
+
+
+def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> list[str]:
+    """Check the types of the operands of an epilogue.
+
+    a   the first factor. If it is floating, operands are floating, of any type that a kernel reads; torch rejects
+        integers too. If it is int8, operands may also be int8 or int32
+    """
+    rules = []
+    is_float = a.dtype.is_floating_point
+    for name, x in operands.items():
+        if x is None or (x.dtype in DTYPES and (x.dtype.is_floating_point or not is_float)):
+            continue
+        wanted, remedy = "float64, float32, float16, bfloat16 or float8", str(a.dtype)
+        if not is_float:
+            wanted, remedy = f"{wanted}, or int32 or int8", "torch.float32"
+        rules.append(f"{name} is of {dtype_name(x.dtype)}; {wanted} is expected. Pass {name}.to({remedy}).")
+    return rules
+
+
+def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
+    """Check that an operand broadcasts to a result.
+
+    shape   shape of the result, at least two extents
+    """
+    if x is None:
+        return []
+    own, wide = tuple(x.shape), tuple(shape)
+    pairs = zip(own[::-1], wide[::-1], strict=False)
+    # One comparison for each extent: `in` does not compare the value of a symbolic extent.
+    if len(own) <= len(wide) and all(extent == 1 or extent == of for extent, of in pairs):
+        return []
+    *batch, m, n = wide
+    listed = ", ".join(map(str, [(n,), (m, 1), (m, n), *([(*batch, m, n)] if batch else [])]))
+    return [f"{name} has shape {own}; a number, {listed} or what broadcasts to the last is expected."]
+
+
+def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
+    """Check that a bias has shape (n,)."""
+    if bias is None or tuple(bias.shape) == (n,):
+        return []
+    return [f"{name} has shape {tuple(bias.shape)}; {(n,)} is expected."]
+
+
+def wrong_alpha(alpha: Any) -> list[str]:
+    """Check that alpha is a real number or a floating-point tensor of one element."""
+    if isinstance(alpha, torch.Tensor):
+        if alpha.numel() == 1 and alpha.dtype.is_floating_point:
+            return []
+        kind = f"is of {dtype_name(alpha.dtype)} and has shape {tuple(alpha.shape)}"
+        return [f"alpha {kind}; one floating-point number is expected."]
+    if isinstance(alpha, (int, float)) and not isinstance(alpha, bool):
+        return []
+    return [f"alpha = {alpha!r}; a number, or a tensor of one element, is expected."]
+
+
+def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list[str]:
+    """Check that a tensor has one number for each row of D.
+
+    rows   extents of a without K
+    """
+    shapes = [tuple(rows), (*rows, 1), *([(rows[-1],), (rows[-1], 1)] if len(rows) > 1 else [])]
+    if x is None or tuple(x.shape) in shapes:
+        return []
+    listed = " or ".join(map(str, shapes))
+    return [f"{name} has shape {tuple(x.shape)}; {listed} is expected, one number for each row."]
+
+
+def wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "out") -> list[str]:
+    """Check a tensor that a result is written to.
+
+    shape   shape of the result
+    name    name of the argument
+    """
+    if out is None:
+        return []
+    if not isinstance(out, torch.Tensor):
+        return [f"{name} is a {type(out).__name__}; a torch tensor is expected."]
+    if tuple(out.shape) != shape:
+        return [f"{name} has shape {tuple(out.shape)}; {shape} is expected."]
+    if out.device != a.device:
+        return [f"{name} is on {out.device}, a on {a.device}; all must be on one device."]
+    return wrong_out_dtype(a, out.dtype, f"{name} is of")
+
+
+def wrong_results(
+    a: torch.Tensor,
+    tensors: Mapping[str, Any],
+    postact_dtype: torch.dtype | None,
+    outs: Mapping[str, tuple[Any, tuple[int, ...]]],
+) -> list[str]:
+    """Check the type of postact and the tensors that results are written to.
+
+    tensors   tensors that the call reads, by name
+    outs      tensors that are written to and the shapes of the results, by the names of the arguments
+    """
+    rules = wrong_out_dtype(a, postact_dtype, "postact_dtype =")
+    for name, (out, shape) in outs.items():
+        rules += wrong_out(out, shape, a, name) or wrong_gradients(tensors, out, name)
+    written = {name: out for name, (out, _) in outs.items() if isinstance(out, torch.Tensor)}
+    if len(written) > 1 and len({out.data_ptr() for out in written.values() if out.numel()}) == 1:
+        rules.append(f"{' and '.join(written)} begin at the same address; each needs memory of its own.")
+    return rules
+
+
+def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called: str = "out") -> list[str]:
+    """Check that a call that writes its result to `out` has no derivatives to record or to carry forward.
+
+    tensors   tensors that the call reads by name, or None
+    called    name of the argument `out`
+    """
+    if out is None:
+        return []
+    named = {**tensors, called: out}
+    if carried(named.values()):
+        return [
+            f"derivatives are carried forward, and {called} is given, into which they are not. Leave {called} away."
+        ]
+    if not torch.is_grad_enabled():
+        return []
+    names = [name for name, x in named.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not names:
+        return []
+    are = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
+    return [
+        f"{are} to have gradients, and {called} is given: none are recorded then. Leave {called} away, or call it "
+        "under torch.no_grad()."
+    ]

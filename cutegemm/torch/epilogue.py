@@ -1,0 +1,237 @@
+"""Epilogues as text, which a graph of torch can hold: "lambda acc, bias: gelu(acc + bias)".
+
+The first parameter is the accumulator of A @ B. Tensors come next and numbers last, in the order in which the operators
+of `library` take them. `cutegemm.plan.epilogue.text` parses the text by a grammar of its own, so that a graph from a
+file runs no other code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Any, TypeAlias
+
+import torch
+
+from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.plan.epilogue import Accumulator, Expression, Half, Reduction, Scalar, Tensor, epilogue_of
+from cutegemm.plan.epilogue.dependencies import state_of
+from cutegemm.plan.epilogue.expression import expression_of
+from cutegemm.plan.epilogue.symbols import returned
+from cutegemm.plan.epilogue.text import function_of, operands_of, written
+from cutegemm.plan.rules.gated import wide_results
+from cutegemm.run.calls import Calls
+from cutegemm.run.torch_ops import DTYPES
+
+PLAIN = "lambda acc: acc"
+SCALED = "lambda acc, factor: factor * acc"
+LINEAR = "lambda acc, addend, factor, weight: factor * acc + weight * addend"
+
+# Type of D and of auxiliary outputs, or a type for each result. None stands for the default.
+OutDtype: TypeAlias = torch.dtype | tuple[torch.dtype | None, ...] | None
+
+_texts = Calls()  # texts by the state of the caller's function and the names of its operands
+
+
+def constant(function: Callable[..., str]) -> Callable[..., str]:
+    """Return a cached function of constants. torch.compile puts its value into the graph and does not trace its steps.
+
+    >>> constant(lambda x, y: x + y)("a", "b")
+    'ab'
+    """
+    cached = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def call(*args: Any) -> str:
+        return cached(*args)
+
+    # The mark of torch.compiler.assume_constant_result, which imports Dynamo.
+    call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return call
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """Return the name of a type without the prefix "torch."; "" for None."""
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def is_gated(result: Expression) -> bool:
+    """Return whether a result has half as many columns as A @ B."""
+    return any(isinstance(node, Half) for node in result.nodes())
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An epilogue that was parsed from text.
+
+    text       text of the epilogue
+    names      names of the operands
+    function   function that `gemm` takes; the same object for the same text
+    results    expressions in the order in which they are returned, D first. Every operand is a `Tensor`
+    """
+
+    text: str
+    names: tuple[str, ...]
+    function: Callable[..., Any]
+    results: tuple[Expression, ...]
+
+    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the values of the operands by name.
+
+        raises   PlanError if the number of values differs from the number of operands
+        """
+        if len(values) != len(self.names):
+            names = ", ".join(self.names) or "none"
+            rule = f"{len(values)} operands are passed; the epilogue takes {names}. Pass {len(self.names)}."
+            raise PlanError(f"epilogue {self.text!r}", [rule])
+        return dict(zip(self.names, values, strict=True))
+
+    def columns_of_d(self, columns: Any) -> Any:
+        """Return the number of columns of D: half of those of A @ B if the epilogue is gated."""
+        return columns // 2 if any(is_gated(result) for result in self.results) else columns
+
+    def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:
+        """Return the shape of each result.
+
+        rows      extents of A without K: (M,) or (L, M)
+        columns   number of columns of A @ B
+
+        >>> formula("lambda acc: (swiglu(acc), acc, row_sum(swiglu(acc)), column_max(swiglu(acc)))").shapes((4,), 6)
+        [(4, 3), (4, 6), (4,), (3,)]
+        """
+        d, shapes = (*rows, self.columns_of_d(columns)), []
+        for result in self.results:
+            if isinstance(result, Reduction):
+                kept = [extent for mode, extent in zip("mn", d[-2:], strict=True) if mode not in result.along]
+                shapes.append((*d[:-2], *kept))
+            else:
+                shapes.append(d if is_gated(result) else (*rows, columns))
+        return shapes
+
+
+@constant
+def types_text(out_dtype: OutDtype) -> str:
+    """Return the types of results as text, which a graph can hold.
+
+    >>> types_text(torch.float32), types_text((None, torch.float32))
+    ('float32', ', float32')
+    """
+    return ", ".join(map(dtype_name, out_dtype if isinstance(out_dtype, tuple) else (out_dtype,)))
+
+
+def types_read(text: str | None) -> OutDtype:
+    """Return the types of results from the text that a graph holds; None for no text.
+
+    raises   UnsupportedError for the name of a type that no kernel stores
+
+    >>> types_read("float32"), types_read(", float32")
+    (torch.float32, (None, torch.float32))
+    """
+    if text is None:
+        return None
+    known = {"": None, **{dtype_name(dtype): dtype for dtype in DTYPES}}
+    names = text.split(", ")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        served = ", ".join(filter(None, known))
+        raise UnsupportedError(f"out_dtype names {', '.join(unknown)}; {served} are served.")
+    types = tuple([known[name] for name in names])
+    return types if len(types) > 1 else types[0]
+
+
+@lru_cache(maxsize=4096)
+def formula(text: str) -> Formula:
+    """Parse an epilogue from its text.
+
+    raises   PlanError if the text is not an epilogue
+
+    >>> read = formula("lambda acc, bias: (gelu(acc + bias), acc + bias)")
+    >>> read.names, [str(each) for each in read.results]
+    (('bias',), ['gelu(acc + bias)', 'acc + bias'])
+    >>> formula("lambda acc: acc.real")
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: epilogue 'lambda acc: acc.real': 1 rule is broken.
+      - acc.real has no place in an epilogue; + - * /, comparisons, numbers and the functions of cutegemm.epilogue have.
+    """
+    names, function = operands_of(text), function_of(text)
+    epilogue = epilogue_of(function, dict.fromkeys(names, Tensor))
+    return Formula(text, names, function, returned(epilogue))
+
+
+def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
+    """Return the text of expressions. `formula` parses the same expressions from it.
+
+    names   names of the operands, in order
+
+    >>> from cutegemm.plan.epilogue import Accumulator, Row
+    >>> text_of([(Accumulator() + Row("bias")) * (1 / 3)], ["bias"])
+    'lambda acc, bias: (acc + bias) * 0.3333333333333333'
+    """
+    return lambda_of([written(result) for result in results], names)
+
+
+def lambda_of(results: Sequence[str], names: Sequence[str]) -> str:
+    """Return the text of an epilogue from the texts of its results.
+
+    >>> lambda_of(["acc", "row_sum(acc)"], [])
+    'lambda acc: (acc, row_sum(acc))'
+    """
+    body = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    return f"lambda {', '.join(['acc', *names])}: {body}"
+
+
+def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """Return the text of a caller's function.
+
+    Dynamo traces the call of the function, so it compiles a graph again after something that the function reads has
+    changed. In eager mode the function is called if it is new, if something that it reads has changed, or if its
+    dependencies are unknown.
+
+    tensors, numbers   names of the operands
+    raises             PlanError as `epilogue_of`, and for a reduction of columns that a gated D does not have
+
+    >>> text_of_function(lambda acc, bias, scale: (acc + bias) * scale, ("bias",), ("scale",))
+    'lambda acc, bias, scale: (acc + bias) * scale'
+    """
+    if torch.compiler.is_compiling():
+        symbols = {name: Tensor(name) for name in tensors} | {name: Scalar(name) for name in numbers}
+        value = function(Accumulator(), **symbols)
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        results = [each if isinstance(each, Reduction) else expression_of(each) for each in several]
+        if not several or any(each is None for each in results):
+            return _raise(
+                f"the function returned a {type(value).__name__}; return an expression or a tuple of them."
+            )
+        expressions = [each for each in results if each is not None]
+        return _checked(text_of(expressions, (*tensors, *numbers)), tensors, numbers)
+    state = state_of(function)
+    if state is None:
+        return _text_of(function, tensors, numbers)
+    key = state, tensors, numbers
+    text: str | None = _texts.found.get(key)
+    if text is None:
+        text = _text_of(function, tensors, numbers)
+        _texts.keep(key, text)
+    return text
+
+
+@constant
+def _raise(rule: str) -> str:
+    """Raise PlanError with a rule. Dynamo runs this function as a constant, because it cannot trace the error."""
+    raise PlanError("epilogue", [rule])
+
+
+@constant
+def _checked(text: str, tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """Return the text of an epilogue as `_text_of` writes it, after its checks."""
+    return _text_of(function_of(text), tensors, numbers)
+
+
+def _text_of(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
+    """Call a function with symbols and return its text. The arguments are those of `text_of_function`."""
+    epilogue = epilogue_of(function, {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)})
+    if any(name in epilogue.wide for name, _ in epilogue.reductions):
+        raise PlanError(f"epilogue {epilogue}", list(wide_results(epilogue)))
+    return text_of(returned(epilogue), (*tensors, *numbers))

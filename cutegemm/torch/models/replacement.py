@@ -1,0 +1,428 @@
+"""`use(model)`: replace the linear layers and MLPs of a model in place, until it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, update_wrapper
+from types import FunctionType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.torch.activations import OF_GATE
+from cutegemm.torch.fallback import (
+    Unscriptable,
+    has_own_forward,
+    is_customized,
+    is_left_to_torch,
+    is_replaced_forward,
+    leaf,
+    note_forward,
+    why_left_to_torch,
+)
+from cutegemm.torch.functional import linear
+from cutegemm.torch.mlps import mlp
+from cutegemm.torch.models.recognition import (
+    Parts,
+    activation_of,
+    computes_so,
+    is_conv1d,
+    is_linear,
+    is_on_meta,
+    parts_of,
+)
+from cutegemm.torch.modules import (
+    JoinedWeights,
+    Linear,
+    are_side_by_side,
+    is_plain,
+    join_after_load,
+    separate,
+)
+
+_RECORD = "_cutegemm"  # attribute of a replaced MLP: a `Record`, or None after a change of the MLP
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an MLP computed when `use` replaced it.
+
+    parts        names of its children
+    activation   as for `mlp`
+    act          module or function of the activation
+    """
+
+    parts: Parts
+    activation: str
+    act: Any
+
+
+@dataclass
+class Replaced:
+    """The modules that `use` has replaced in a model, and those that it has left.
+
+    replaced   what a module is now, by its name
+    left       the reason why a module was not replaced, by its name
+
+    `undo()` restores the model; used as a context manager, the object does so at the end.
+    """
+
+    replaced: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    def undo(self) -> None:
+        """Restore the modules. Parameters keep their present values and their identity."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Replaced:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        """Return a line for each kind of module that was replaced, and for each reason why others were not."""
+        count = len(self.replaced)
+        lines = [f"{count} module{'s' * (count != 1)} replaced, {len(self.left)} left"]
+        for title, modules in (("replaced", self.replaced), ("left", self.left)):
+            grouped: dict[str, list[str]] = {}
+            for name, text in modules.items():
+                grouped.setdefault(text, []).append(name)
+            for text, names in grouped.items():
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                lines.append(f"  {title}: {names[0] or 'the model itself'}{more}: {text}")
+        return "\n".join(lines)
+
+
+def use(model: nn.Module) -> Replaced:
+    """Let cutegemm compute the linear layers and MLPs of a model, in place.
+
+    It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
+    act_fn (Llama, Mistral, Qwen, Gemma), and MLPs of two layers with an activation between them (GPT-2 and others). The
+    activation becomes the epilogue of the layer before it. Modules change their class and keep their identity.
+    Parameters keep their identity, names and values, so that optimizers and state dicts still work. The gate and up
+    weights of a gated MLP become adjacent in memory: see `JoinedWeights` in `cutegemm/torch/modules.py`.
+
+    It leaves these modules, and gives the reason:
+
+    - subclasses with a forward of their own, and modules whose `forward` was replaced in the instance;
+    - layers with a sparse weight, a weight of a type that is not multiplied, or a weight of another subclass of
+      torch.Tensor, such as a quantized or distributed one (FSDP's `fully_shard` makes such weights: call it after
+      `use`);
+    - MLPs that have parameters or buffers of their own, whose gate, up or activation has hooks, or whose result for
+      four random rows differs from that of such an MLP. On the meta device, which holds no numbers, small layers with
+      random numbers are tried instead.
+
+    Later changes count. torch computes a layer whose weight or input becomes one that is left. An MLP calls its own
+    forward, and through it its children, if a child is replaced, masked, parametrized, or given hooks or another
+    `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
+    its class is replaced. A second call of `use` replaces new modules.
+
+    model     a module; it may itself be a layer or an MLP
+    returns   the modules that were replaced, and those that were not with the reason; `undo()` restores the model
+    raises    UnsupportedError if model is not a torch.nn.Module
+
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    >>> with use(model) as replaced:
+    ...     print(replaced)
+    2 modules replaced, 0 left
+      replaced: 0 and 1 more: a linear layer
+    >>> type(model[0]) is nn.Linear
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedError(f"use: model is a {type(model).__name__}; a torch.nn.Module is expected.")
+    found = Replaced()
+    for name, module in list(model.named_modules()):
+        parts = parts_of(module)
+        if parts is not None and not is_replaced(module):
+            _replace_mlp(name, module, parts, found)
+    for name, module in list(model.named_modules()):
+        if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
+            _replace_layer(name, module, found)
+    return found
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Return whether a module is one that `use` replaces others by."""
+    return isinstance(module, (Linear, ReplacedConv1D)) or hasattr(module, _RECORD)
+
+
+class Replacement(Unscriptable):
+    """First base of the class of a replaced module; the second is its original class, whose forward is the fallback."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Replacement):  # a bound method from before `Replaced.undo`
+            return type(self).forward(self, *args, **kwargs)
+        if (traced := leaf(self, args[0] if args else None)) is not None:
+            return traced
+        y = self._computed(args[0]) if len(args) == 1 and not kwargs else None
+        return super().forward(*args, **kwargs) if y is None else y
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        """Return the result for x; None if the original forward has to compute it."""
+        raise NotImplementedError
+
+
+# --- layers -------------------------------------------------------------------------------------------------------
+
+
+class ReplacedConv1D(Replacement):
+    """Layer that returns x @ weight + bias, with a weight of K x N."""
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        return linear(x, _by_rows(self), self.bias) if _may_compute(self, x) else None
+
+
+def _may_compute(layer: Any, x: Any) -> bool:
+    """Return whether a kernel may compute a replaced Conv1D of x.
+
+    The transpose of an inference tensor does not require gradients, even if the tensor does.
+    """
+    weight = layer.weight
+    if is_replaced_forward(original_of(layer)) or is_left_to_torch(x, weight, layer.bias):
+        return False
+    return torch.compiler.is_compiling() or not weight.is_inference() or not torch.is_grad_enabled()
+
+
+def _by_rows(layer: Any) -> torch.Tensor:
+    """Return the weight of a layer as N x K; that of transformers' Conv1D is K x N."""
+    weight: torch.Tensor = layer.weight
+    return weight.t() if is_conv1d(layer) else weight
+
+
+def _replace_layer(name: str, module: nn.Module, found: Replaced) -> None:
+    if why := _why_not_layer(module):
+        found.left[name] = why
+        return
+    original = module.__class__
+    if original is not nn.Linear:
+        note_forward(original)
+    _change(module, Linear if original is nn.Linear else _derived(ReplacedConv1D, original), found)
+    found.replaced[name] = "a linear layer"
+
+
+def _why_not_layer(module: Any) -> str:
+    """Return why a layer is left as it is; "" if it is replaced."""
+    kind = "Linear" if isinstance(module, nn.Linear) else "Conv1D"
+    if type(module) is not nn.Linear and (kind == "Linear" or type(module).__name__ != kind):
+        return f"{type(module).__name__}, a subclass of {kind}, may compute something else"
+    if isinstance(module, nn.Linear) and is_replaced_forward(nn.Linear):
+        return "torch.nn.Linear.forward has been replaced, and may compute something else"
+    if has_own_forward(module):
+        return "its forward has been replaced in the instance, and may compute something else"
+    if why := _why_not_tensors(module):
+        return why
+    if kind == "Conv1D" and not is_linear(module):
+        return "of four rows it computes something else than x @ weight + bias"
+    return ""
+
+
+def _why_not_tensors(layer: Any) -> str:
+    """Return why no kernel computes with the weight and the bias of a layer; "" if one does."""
+    for name in ("weight", "bias"):
+        tensor = getattr(layer, name, None)
+        if isinstance(tensor, torch.Tensor) and (why := why_left_to_torch(tensor)):
+            return f"its {name} {why}"
+    return ""
+
+
+# --- MLPs ---------------------------------------------------------------------------------------------------------
+
+
+class ReplacedGatedMLP(Replacement, JoinedWeights):
+    """MLP that returns down(act(gate(x)) * up(x)), gate and up by one kernel."""
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        record = _unchanged(self)
+        return None if record is None else self.fused(x, record.activation)
+
+
+class ReplacedMLP(Replacement):
+    """MLP that returns down(act(up(x))), the activation as the epilogue of the first layer."""
+
+    def _computed(self, x: Any) -> torch.Tensor | None:
+        record = _unchanged(self)
+        if record is None:
+            return None
+        parts = record.parts
+        up, down = getattr(self, parts.up[0]), getattr(self, parts.down)
+        if not _is_plain(up, x):
+            return None
+        if torch.is_grad_enabled() and _is_plain(down, x):
+            y = mlp(x, _by_rows(up), _by_rows(down), record.activation, up.bias, down.bias)
+        else:
+            y = down(linear(x, _by_rows(up), up.bias, record.activation))
+        for name in parts.last:
+            y = getattr(self, name)(y)
+        return y
+
+
+def _is_plain(layer: Any, x: Any) -> bool:
+    """Return whether another kernel may compute a layer of x: `is_plain`, or a replaced Conv1D."""
+    if isinstance(layer, ReplacedConv1D):
+        return type(layer) is layer._cutegemm_class and not is_customized(layer) and _may_compute(layer, x)
+    return is_plain(layer) and not is_left_to_torch(x, layer.weight, layer.bias)
+
+
+def _unchanged(module: nn.Module) -> Record | None:
+    """Return the record of an MLP; None if anything but its layers has changed since."""
+    record: Record | None = getattr(module, _RECORD)
+    if record is None or is_replaced_forward(original_of(module)):
+        return None
+    act = getattr(module, record.parts.act[0])
+    if act is not record.act or is_customized(act) or is_replaced_forward(type(act)):
+        return None
+    activation = activation_of(act)
+    if len(record.parts.up) == 2:
+        activation = OF_GATE.get(activation)  # type: ignore[arg-type]
+    return record if activation == record.activation else None
+
+
+def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) -> None:
+    act = getattr(module, parts.act[0])
+    activation = activation_of(act)
+    is_gated = len(parts.up) == 2
+    if why := _why_not_mlp(module, parts, activation):
+        found.left[name] = why
+        return
+    assert activation is not None
+    for kind in (module.__class__, act.__class__):
+        if issubclass(kind, nn.Module):
+            note_forward(kind)
+    record = Record(parts, OF_GATE[activation] if is_gated else activation, act)
+    _change(module, _derived(ReplacedGatedMLP if is_gated else ReplacedMLP, module.__class__), found)
+    vars(module)[_RECORD] = record
+    found._undo.append(lambda: delattr(module, _RECORD))
+    if not is_gated:
+        found.replaced[name] = f"an MLP whose {activation} is part of its first layer"
+        return
+    gated: Any = module
+    if not are_side_by_side(gated.gate_proj.weight, gated.up_proj.weight):
+        found._undo.append(
+            lambda: separate(*[getattr(getattr(gated, name), "weight", None) for name in parts.up])
+        )
+    found._undo.append(module.register_load_state_dict_post_hook(join_after_load).remove)
+    gated.join()
+    found.replaced[name] = f"a gated MLP, {record.activation}, whose gate and up are one kernel"
+
+
+def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str:
+    """Return why an MLP is left as it is; "" if it is replaced."""
+    layers = [getattr(module, name) for name in parts.up]
+    own = [name for name, each in (*module._parameters.items(), *module._buffers.items()) if each is not None]
+    if own:  # it may have no effect yet, such as a scale of ones
+        return f"it has {', '.join(own)} of its own, which an MLP of these parts does not use"
+    if activation is None:
+        return f"its activation is a {type(getattr(module, parts.act[0])).__name__}, which is not known"
+    if len(layers) == 2 and activation not in OF_GATE:
+        return f"its activation is {activation}, which gates nothing here; {', '.join(OF_GATE)} do"
+    for name, layer in zip(parts.up, layers, strict=True):
+        if type(layer) is not nn.Linear and not isinstance(layer, Linear) and not is_conv1d(layer):
+            return f"its {name} is a {type(layer).__name__}, not a plain linear layer"
+        if why := _why_not_tensors(layer) if isinstance(layer, Linear) else _why_not_layer(layer):
+            return f"its {name}: {why}"
+    if len(layers) == 2 and (
+        any(is_conv1d(layer) for layer in layers)
+        or layers[0].weight.shape != layers[1].weight.shape
+        or (layers[0].bias is None) != (layers[1].bias is None)
+    ):
+        return f"the weights of its {parts.up[0]} and {parts.up[1]} are not of one shape"
+    if has_own_forward(module):
+        return "its forward has been replaced in the instance, and may compute something else"
+    called = [name for name in (*parts.up, *parts.act) if is_customized(getattr(module, name))]
+    if called:
+        return f"hooks, or a forward of the instance, of its {' and '.join(called)} would not be called"
+    if computes_so(module, parts, activation):
+        return ""
+    if is_on_meta(module):
+        return (
+            "it is on the meta device, and with small layers in the places of its own it does not compute what an "
+            "MLP of these parts does; call use again when it holds numbers"
+        )
+    return "of four rows it computes something else than an MLP of these parts"
+
+
+# --- classes ------------------------------------------------------------------------------------------------------
+
+
+def _change(module: nn.Module, kind: type, found: Replaced) -> None:
+    """Give a module another class until `found.undo()`."""
+    before = type(module)
+
+    def become(kind: type) -> None:
+        if not has_own_forward(module):
+            vars(module).pop("forward", None)  # a method of the class that it had
+        module.__class__ = kind
+
+    become(kind)
+    found._undo.append(lambda: become(_based_on(type(module), kind, before)))
+
+
+def _based_on(own: type, kind: type, before: type) -> type:
+    """Return a class with `before` instead of `kind` among its bases.
+
+    A module that was parametrized or sharded since `use` has a class that was derived from `kind`.
+
+    >>> class Parametrized(Linear): ...
+    >>> restored = _based_on(Parametrized, Linear, nn.Linear)
+    >>> restored.__name__, restored.__bases__, _based_on(int, Linear, nn.Linear)
+    ('Parametrized', (<class 'torch.nn.modules.linear.Linear'>,), <class 'int'>)
+    """
+    if own is kind:
+        return before
+    bases = tuple([_based_on(base, kind, before) for base in own.__bases__])
+    if bases == own.__bases__:
+        return own
+    contents = {name: each for name, each in vars(own).items() if name not in ("__dict__", "__weakref__")}
+    return type(own)(own.__name__, bases, contents)
+
+
+@cache
+def _derived(replacement: Any, original: Any) -> Any:
+    """Return a class with the bases `replacement` and `original`, and with the name of the original.
+
+    Its objects are copied and pickled by the two classes. An attribute that is set in an MLP, other than a child, its
+    mode or a private one, may change what its own forward computes: `_RECORD` becomes None.
+    """
+
+    def reduced(self: Any, protocol: int) -> tuple[Any, ...]:
+        return _made, (replacement, original), self.__dict__
+
+    def assigned(self: Any, name: str, value: Any) -> None:
+        super(kind, self).__setattr__(name, value)
+        record = vars(self).get(_RECORD)
+        if record is not None and not name.startswith("_"):
+            parts = record.parts
+            if name not in (*parts.layers, *parts.act, *parts.last, "training", "forward"):
+                vars(self)[_RECORD] = None
+
+    # A forward with the signature of the original, which torch.fx and torch.export inspect.
+    ours = replacement.forward
+    signed = FunctionType(ours.__code__, ours.__globals__, ours.__name__, ours.__defaults__, ours.__closure__)
+    own = {
+        "__module__": __name__, "__doc__": replacement.__doc__, "__reduce_ex__": reduced, "__setattr__": assigned,
+        "_cutegemm_original": original, "forward": update_wrapper(signed, original.forward),
+    }  # fmt: skip
+    kind: Any = type(original.__name__, (replacement, original), own)
+    kind._cutegemm_class = kind  # a later subclass inherits the attribute, and differs from it
+    return kind
+
+
+def original_of(module: nn.Module) -> Any:
+    """Return the class that a replaced module had before `use`."""
+    original: Any = module._cutegemm_original
+    return original
+
+
+def _made(replacement: Any, original: Any) -> Any:
+    """Return an empty object of a derived class, for copies and pickles."""
+    kind = _derived(replacement, original)
+    return kind.__new__(kind)

@@ -1,0 +1,311 @@
+"""Epilogues and products computed by torch: on tensors of any device, differentiable, and the reference of the kernels.
+
+The accumulator is float32 (float64 for float64, int32 for int8). The epilogue is computed on it, and each result is
+rounded once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from cutegemm.dtypes import DType
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan import epilogue as nodes
+from cutegemm.plan.epilogue import Expression, Half, Reduction
+from cutegemm.run import torch_ops
+from cutegemm.torch.epilogue import Formula, OutDtype, dtype_name
+
+Outs = Sequence[torch.Tensor | None] | None
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{name: getattr(torch, name) for name in ("abs", "square", "sqrt", "rsqrt", "exp", "log")},
+    **{name: getattr(torch, name) for name in ("tanh", "erf", "sigmoid")},
+    **{name: getattr(F, name) for name in ("relu", "gelu", "silu")},
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+_INTEGER = ("abs", "square", "relu")  # functions that map integers to integers
+_BINARY = {
+    nodes.Add: operator.add,
+    nodes.Subtract: operator.sub,
+    nodes.Multiply: operator.mul,
+    nodes.Divide: operator.truediv,
+}
+_COMPARISONS = dict(
+    zip(
+        ("<", "<=", ">", ">=", "==", "!="),
+        (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
+        strict=True,
+    )
+)
+
+
+class Values:
+    """Values of expressions as tensors, each computed at its first use.
+
+    acc        function that returns the accumulator
+    operands   tensors and numbers by name
+    shape      extents of D; needed only for reductions
+    known      values that are not computed again
+
+    >>> from cutegemm.torch.epilogue import formula
+    >>> (result,) = formula("lambda acc, bias: relu(acc + bias)").results
+    >>> acc, bias = torch.tensor([[1.0, 2.0], [-3.0, 4.0]]), torch.tensor([0.5, -5.0])
+    >>> Values(lambda: acc, {"bias": bias})(result)
+    tensor([[1.5000, 0.0000],
+            [0.0000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        acc: Callable[[], torch.Tensor],
+        operands: Mapping[str, Any],
+        shape: Sequence[int] = (),
+        known: Mapping[Expression, torch.Tensor] | None = None,
+    ) -> None:
+        self._acc, self._operands, self._shape = acc, operands, shape
+        self._known: dict[Expression, Any] = dict(known or {})
+
+    def __call__(self, node: Expression) -> Any:
+        value = self._known.get(node)
+        if value is None:
+            value = self._known[node] = self._evaluate(node)
+        return value
+
+    def _evaluate(self, node: Expression) -> Any:
+        if isinstance(node, nodes.Accumulator):
+            return self._acc()
+        if isinstance(node, nodes.Constant):
+            return node.value
+        if isinstance(node, nodes.Input):
+            return self._operands[node.name]
+        args = [self(child) for child in node.children]
+        if isinstance(node, nodes.Binary):
+            return _BINARY[type(node)](*args)
+        if isinstance(node, nodes.Negative):
+            return -args[0]
+        if isinstance(node, nodes.Function):
+            x = tensor_of(args[0])
+            return FUNCTIONS[node.name](x if x.is_floating_point() or node.name in _INTEGER else x.float())
+        if isinstance(node, nodes.Minimum):
+            return _extreme(isinstance(node, nodes.Maximum), *args)
+        if isinstance(node, nodes.Compare):
+            return _COMPARISONS[node.symbol](*args)
+        if isinstance(node, nodes.Where):
+            condition, left, right = args
+            if not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor):
+                left = torch.as_tensor(left, dtype=self._compared_dtype(node.children[0]))
+            return torch.where(tensor_of(condition), left, right)
+        if isinstance(node, nodes.Cast):
+            return rounded(tensor_of(args[0]), node.dtype)
+        if isinstance(node, Reduction):
+            return reduced(node, tensor_of(args[0]).expand(self._shape))
+        if isinstance(node, Half):
+            return half_of(args[0], node)
+        raise TypeError(f"{type(node).__name__} {node} is not evaluated by torch.")
+
+    def _compared_dtype(self, condition: Expression) -> torch.dtype:
+        """Return the floating type of the operands of a comparison. It selects between two numbers in this type."""
+        values = [self(child) for child in condition.children]
+        dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        return dtypes[0] if dtypes else torch.float32
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """Return a number as a tensor without dimensions, so that type promotion prefers the type of other tensors."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+
+
+def _extreme(is_maximum: bool, left: Any, right: Any) -> Any:
+    if not isinstance(left, torch.Tensor):
+        left, right = right, left
+    if isinstance(right, torch.Tensor):
+        return torch.maximum(left, right) if is_maximum else torch.minimum(left, right)
+    return torch.clamp(tensor_of(left), **{"min" if is_maximum else "max": right})
+
+
+def dims_of(node: Reduction) -> list[int]:
+    """Return the dimensions of D that a reduction is taken over."""
+    return [{"m": -2, "n": -1}[mode] for mode in node.along]
+
+
+def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum or the maximum of x over one or both of its last two dimensions. The maximum of nothing is -inf.
+
+    >>> reduced(Reduction("max", ("n",), nodes.Constant(0.0)), torch.tensor([[1.0, 3.0], [2.0, torch.nan]]))
+    tensor([3., nan])
+    """
+    dims, x = dims_of(node), x if x.is_floating_point() else x.float()
+    if node.operation == "sum":
+        return x.sum(dims)
+    if any(x.shape[dim] == 0 for dim in dims):
+        return x.sum(dims) + node.identity
+    return x.amax(dims)
+
+
+def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
+    """Return the nearest values of an element type, in the type of x."""
+    return stored(x, torch_ops.memory_of(dtype)).to(x.dtype) if dtype.name != "tf32" else x
+
+
+def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return values as a kernel stores them. One-byte and integer types saturate.
+
+    >>> stored(torch.tensor([500.0]), torch.float8_e4m3fn).float()
+    tensor([448.])
+    """
+    if dtype == x.dtype:
+        return x
+    if not dtype.is_floating_point and x.dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        return x.round().clamp(limits.min, limits.max).to(dtype)
+    if dtype.itemsize == 1:
+        limit = torch.finfo(dtype).max
+        return x.clamp(-limit, limit).to(dtype)
+    return x.to(dtype)
+
+
+# --- gate and up projections --------------------------------------------------------------------------------------
+
+
+def half_of(x: torch.Tensor, node: Any) -> torch.Tensor:
+    """Return the columns of x that a `Half` selects.
+
+    >>> [half_of(torch.arange(4), Half(Expression(), 1, interleaved)) for interleaved in (True, False)]
+    [tensor([1, 3]), tensor([2, 3])]
+    """
+    if node.interleaved:
+        return x[..., node.side :: 2]
+    half = x.shape[-1] // 2
+    return x[..., node.side * half : (node.side + 1) * half]
+
+
+def gate_and_up_of(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gate and the up columns of x as operands of a kernel: views of the two halves, or copies."""
+    if interleaved:
+        return x[..., 0::2].contiguous(), x[..., 1::2].contiguous()
+    gate, up = torch.split(x, x.shape[-1] // 2, -1)
+    return gate, up
+
+
+def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose columns 2j and 2j + 1 are column j of `gate` and of `up`.
+
+    >>> interleave(torch.tensor([1, 2]), torch.tensor([3, 4]))
+    tensor([1, 3, 2, 4])
+    """
+    # Batched gradients have no rule for flatten
+    return torch.stack([gate, up], -1).view(*gate.shape[:-1], 2 * gate.shape[-1])
+
+
+def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
+    """Return the sum of tensors, each of which has nonzero columns only where its `Half` selects them.
+
+    halves   pairs of a `Half` and the columns that it selects
+
+    >>> gate = Half(Expression(), 0, False)
+    >>> join_halves([(gate, torch.tensor([1, 2]))])
+    tensor([1, 2, 0, 0])
+    """
+    zeros, whole = torch.zeros_like(halves[0][1]), None
+    for interleaved in {node.interleaved for node, _ in halves}:
+        sides = {node.side: g for node, g in halves if node.interleaved == interleaved}
+        pair = [sides.get(side, zeros) for side in (0, 1)]
+        both = interleave(*pair) if interleaved else torch.cat(pair, -1)
+        whole = both if whole is None else whole + both
+    assert whole is not None
+    return whole
+
+
+# --- products -----------------------------------------------------------------------------------------------------
+
+
+def result_dtype(a: torch.Tensor, out_dtype: OutDtype) -> torch.dtype:
+    """Return the type of D: that of `out_dtype`, or the default of `gemm` for the type of `a`.
+
+    raises   UnsupportedError if no kernel multiplies the type of `a`
+    """
+    if a.dtype not in torch_ops.RESULTS:
+        served = ", ".join(map(dtype_name, torch_ops.RESULTS))
+        raise UnsupportedError(f"product of {a.dtype}: the type is not served. Use one of {served}.")
+    return torch_ops.result_dtypes(a.dtype, (False,), out_dtype)[0]
+
+
+def result_dtypes(
+    a: torch.Tensor, results: Sequence[Expression], out_dtype: OutDtype, outs: Outs = None
+) -> list[torch.dtype]:
+    """Return the type of each result of an epilogue.
+
+    Reductions over D are float32, or float64 if `a` is. Results beyond those that `out_dtype` names have the type of D.
+
+    outs     tensors that results are written to, whose types take precedence; None for a new tensor
+    raises   UnsupportedError if no kernel multiplies the type of `a`
+    """
+    result_dtype(a, out_dtype)
+    dtypes = torch_ops.result_dtypes(a.dtype, [isinstance(each, Reduction) for each in results], out_dtype)
+    if outs is None:
+        return dtypes
+    return [dtype if out is None else out.dtype for dtype, out in zip(dtypes, outs, strict=True)]
+
+
+def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of the accumulator for factors of a type."""
+    if not dtype.is_floating_point:
+        return torch.int32
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def accumulator(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a @ b in the type of its accumulator. torch.autocast, which would round it, is switched off."""
+    dtype = accumulator_dtype(a.dtype)
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a.to(dtype), b.to(dtype))
+
+
+def by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    read: Formula,
+    operands: Sequence[Any],
+    out_dtype: OutDtype,
+    outs: Outs = None,
+) -> list[torch.Tensor]:
+    """Return the results of an epilogue of a @ b by operations of torch, which can differentiate and transform them.
+
+    read       the epilogue
+    operands   its tensors and numbers, in order
+    out_dtype, outs   as for `result_dtypes`
+    """
+    rows, columns = a.shape[:-1], b.shape[-1]
+    operands = [_widened(x, accumulator_dtype(a.dtype)) for x in operands]
+    values = Values(lambda: accumulator(a, b), read.named(operands), (*rows, read.columns_of_d(columns)))
+    dtypes = result_dtypes(a, read.results, out_dtype, outs)
+    found, sources = [], [*operands]
+    for result, shape, dtype in zip(read.results, read.shapes(rows, columns), dtypes, strict=True):
+        source = tensor_of(values(result))
+        value = stored(source, dtype)
+        value = value if value.shape == shape else value.expand(shape)
+        # A result has memory of its own, also if it is an operand, a view of the accumulator, or an earlier result.
+        is_shared = value._is_view() or any(source is each for each in sources)
+        found.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
+        sources.append(source)
+    return copied_to(outs, found)
+
+
+def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy results to the tensors in `outs` and return them. A result is returned itself if its `out` is None."""
+    if outs is None:
+        return list(results)
+    return [each if out is None else out.copy_(each) for each, out in zip(results, outs, strict=True)]
+
+
+def _widened(x: Any, dtype: torch.dtype) -> Any:
+    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider."""
+    is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype.itemsize < dtype.itemsize
+    return x.to(dtype) if is_narrow and dtype.is_floating_point else x
