@@ -131,7 +131,7 @@ def test_what_is_copied_for_a_kernel(launched, view, place, which):
     is_fine = is_loadable(given[place])
     for of_layer, activation in ((bias, "gelu"), (None, None)):
         call = functional._layer(x, w, of_layer, activation)
-        assert (getattr(call, "func", None) is functional._copied) is not is_fine
+        assert (getattr(call, "func", None) is functional._copied_linear) is not is_fine
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         by_gemm(x, w.t(), LINEAR, (bias,), (1.0, 1.0), None, AS_CHOSEN, None)
