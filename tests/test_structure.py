@@ -140,6 +140,18 @@ def test_a_room_imports_from_those_below_it():
     assert not bad, "\n".join(bad)
 
 
+def test_only_the_api_of_torch_knows_models_of_others():
+    """cutegemm/torch/models may import all of cutegemm/torch; its files are imported by the face alone."""
+    models = "cutegemm.torch.models"
+    bad = [
+        f"{module} imports {other}"
+        for module, others in imports(sources()).items()
+        for other in others
+        if other.startswith(models) and not module.startswith(models)
+    ]
+    assert set(bad) <= {f"cutegemm.torch imports {models}", f"cutegemm imports {models}.preparation"}
+
+
 def test_the_emulator_knows_no_plan():
     """It takes PTX and a launch: what a plan is, and that kernels come from one, is nothing to it."""
     found = {

@@ -15,16 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("cutegemm.torch needs torch: pip install 'cutegemm[torch]'") from error
 
-from cutegemm.torch.functional import (
-    addmm,
-    bmm,
-    gemm_act,
-    gemm_dact,
-    gemm_dgated,
-    gemm_gated,
-    linear,
-    mm,
-)
+from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mm
 from cutegemm.torch.mlps import mlp
 from cutegemm.torch.models import Replaced, use
 from cutegemm.torch.modules import GatedMLP, Linear

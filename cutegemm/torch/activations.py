@@ -153,8 +153,7 @@ def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Ten
     tensor([0., 6.])
     """
     (y,) = formula(f"lambda acc, up: {GATED[name].format(gate='acc', up='up')}").results
-    value: torch.Tensor = Values(lambda: gate, {"up": up})(y)
-    return value
+    return Values(lambda: gate, {"up": up})(y)
 
 
 def _of_one(name: str | None, x: str) -> str:

@@ -39,7 +39,7 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """A product without its tensors, from which its gradients are computed.
+    """A product without its tensors: what its gradients need besides saved tensors.
 
     text        text of the epilogue
     scalars     its numbers, which are its last operands
@@ -133,8 +133,7 @@ def by_operator(call: Call, a: torch.Tensor, b: Tensors, operands: Tensors) -> T
         )
     types = None if dtype is None else types_text(dtype)
     lists = (list(operands), list(call.scalars))
-    results: Tensors = torch.ops.cutegemm.gemm(a, list(b), call.text, *lists, types, *how.options)
-    return results
+    return torch.ops.cutegemm.gemm(a, list(b), call.text, *lists, types, *how.options)
 
 
 def layered(
@@ -248,7 +247,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Return an expression in which stored results are operands."""
+    """Replace stored results in an expression by operands."""
     if node in stored:
         return stored[node]
     return node.with_children(*[_substitute(child, stored) for child in node.children])
@@ -258,7 +257,7 @@ def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expres
 def with_saved(text: str, operands: int) -> str:
     """Return the epilogue with one more result, if its derivatives then need not compute the product again.
 
-    operands   number of its operands that are tensors, by which it may be differentiated
+    operands   number of its operands that are tensors; it may be differentiated by them
 
     >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
@@ -412,8 +411,7 @@ def gradient_by_a(g: torch.Tensor, parts: Tensors, a: Extents, times: Times) -> 
     if a.by_columns:
         return times(joined(parts), g.mT, g.dtype).mT
     if len(parts) > 1 and not torch.is_grad_enabled() and route_of(g, *parts) is Route.OPERATOR:
-        gradient: torch.Tensor = torch.ops.cutegemm.mm_parts(g, list(parts), g.dtype)
-        return gradient
+        return torch.ops.cutegemm.mm_parts(g, list(parts), g.dtype)
     return times(g, joined(parts).mT, g.dtype, True)
 
 

@@ -1,7 +1,7 @@
 """Derivatives of epilogues by reverse accumulation, from the results to the accumulator and the operands.
 
-The same rules work on tensors, in the backward pass of a product, and on expressions, from which the epilogues of
-`gemm_dact` and `gemm_dgated` are made.
+One set of rules serves tensors and expressions. A backward pass applies them to tensors. Applied to expressions, they
+give the epilogues of `gemm_dact` and `gemm_dgated`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """Operations that the derivative rules need besides + - * / and comparisons, on expressions."""
+    """Operations of the derivative rules on expressions, in addition to + - * / and comparisons."""
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Return x if the condition holds, else y."""
@@ -35,7 +35,7 @@ class ExpressionRules:
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return the rule that computes g * dy/dx of a function by one operation; None if there is no such rule."""
+        """Return the rule that computes g * dy/dx of a function by one operation; None if it takes several."""
         return None
 
     def join(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
@@ -101,8 +101,7 @@ def _silu_backward(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return the gradient of silu. torch's own operation is not differentiable, so it serves only without gradients."""
     if torch.is_grad_enabled():
         return g * _silu(TensorRules(), torch.sigmoid(x), x)
-    gradient: torch.Tensor = torch.ops.aten.silu_backward(g, x)
-    return gradient
+    return torch.ops.aten.silu_backward(g, x)
 
 
 _ATEN = torch.ops.aten
@@ -282,8 +281,7 @@ def derivative(result: Expression, name: str, g: Expression) -> Expression:
     acc * (1 - tanh(preact) * tanh(preact))
     """
     found = pullback([result], [g], lambda node: node, frozenset({name}), ExpressionRules())
-    expression: Expression = found.get(name, nodes.Constant(0.0))
-    return expression
+    return found.get(name, nodes.Constant(0.0))
 
 
 def operands_read(expressions: Mapping[str, Any]) -> frozenset[str]:

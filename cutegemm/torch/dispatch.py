@@ -72,8 +72,7 @@ def is_batched(tensor: torch.Tensor) -> bool:
     >>> is_batched(torch.ones(2))
     False
     """
-    batched: bool = _dispatch_keys(tensor).has(_BATCHED)
-    return batched
+    return _dispatch_keys(tensor).has(_BATCHED)
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:

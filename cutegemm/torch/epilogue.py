@@ -1,8 +1,8 @@
 """Epilogues as text, which a graph of torch can hold: "lambda acc, bias: gelu(acc + bias)".
 
-The first parameter is the accumulator of A @ B. Tensors come next and numbers last, in the order in which the operators
-of `library` take them. `cutegemm.plan.epilogue.text` parses the text by a grammar of its own, so that a graph from a
-file runs no other code.
+The first parameter is the accumulator of A @ B. Tensors come next and numbers last, in the order of the arguments of
+the operators in `library`. `cutegemm.plan.epilogue.text` parses the text by a grammar of its own, so that a graph
+from a file runs no other code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Formula:
     text       text of the epilogue
     names      names of the operands
     function   function that `gemm` takes; the same object for the same text
-    results    expressions in the order in which they are returned, D first. Every operand is a `Tensor`
+    results    expressions in the order of the function's results, D first. Every operand is a `Tensor`
     """
 
     text: str
@@ -88,7 +88,7 @@ class Formula:
         return dict(zip(self.names, values, strict=True))
 
     def columns_of_d(self, columns: Any) -> Any:
-        """Return the number of columns of D: half of those of A @ B if the epilogue is gated."""
+        """Return the number of columns of D. A gated epilogue halves the columns of A @ B."""
         return columns // 2 if any(is_gated(result) for result in self.results) else columns
 
     def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:

@@ -110,8 +110,8 @@ def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
 def why_left_to_torch(tensor: torch.Tensor) -> str:
     """Return why no kernel of cutegemm computes with a tensor; "" if one does.
 
-    A subclass of torch.Tensor may have operations of its own, as quantized and distributed tensors do. The subclasses
-    that represent a tensor in a graph do not.
+    A subclass of torch.Tensor may have operations of its own, as quantized and distributed tensors do. Subclasses
+    of `torch._subclasses` represent a tensor in a graph and have none.
 
     >>> why_left_to_torch(torch.ones(2).to_sparse()), why_left_to_torch(torch.ones(2))
     ('has the layout torch.sparse_coo', '')

@@ -269,10 +269,9 @@ def gemm_act(
     >>> preact, postact
     (tensor([[ 1., -2.]]), tensor([[1., 0.]]))
     """
-    outs, dtypes = (preact_out, postact_out), (out_dtype, postact_dtype)
-    return _forward(
-        "gemm_act", a, (b,), bias, c, activation, None, store_preact, alpha, dtypes, outs, AS_CHOSEN
-    )
+    dtypes, outs = (out_dtype, postact_dtype), (preact_out, postact_out)
+    options = (store_preact, alpha, dtypes, outs, AS_CHOSEN)
+    return _forward("gemm_act", a, (b,), bias, c, activation, None, *options)
 
 
 def gemm_gated(
@@ -310,15 +309,9 @@ def gemm_gated(
     tensor([[3.]])
     """
     parts = tuple(b) if isinstance(b, (tuple, list)) else (b,)
-    how, outs, dtypes = (
-        OF_LAYER if varying_rows else AS_CHOSEN,
-        (preact_out, postact_out),
-        (out_dtype, postact_dtype),
-    )
-    interleaved = bool(interleaved)
-    return _forward(
-        "gemm_gated", a, parts, bias, c, activation, interleaved, store_preact, alpha, dtypes, outs, how
-    )
+    dtypes, outs = (out_dtype, postact_dtype), (preact_out, postact_out)
+    options = (store_preact, alpha, dtypes, outs, OF_LAYER if varying_rows else AS_CHOSEN)
+    return _forward("gemm_gated", a, parts, bias, c, activation, bool(interleaved), *options)
 
 
 def _forward(
@@ -359,10 +352,9 @@ def _forward(
                 rules += _wrong_gate_and_up(parts, n, bool(interleaved))
             rules += checks.wrong_operand("bias", bias, preact_shape)
             rules += checks.wrong_operand("c", c, preact_shape)
-    if not rules and not (dtypes[1] is None and outs[0] is None and outs[1] is None):
-        postact_shape = (*preact_shape[:-1], n // 2) if is_gated else preact_shape
-        shapes = {"preact_out": (outs[0], preact_shape), "postact_out": (outs[1], postact_shape)}
-        rules = checks.wrong_results(a, tensors, dtypes[1], shapes)
+            postact_shape = (*a.shape[:-1], n // 2 if is_gated else n)
+            shapes = {"preact_out": (outs[0], preact_shape), "postact_out": (outs[1], postact_shape)}
+            rules += checks.wrong_results(a, tensors, dtypes[1], shapes)
     checks.refuse(called, tensors, rules)
     addends = {name: x for name, x in (("bias", bias), ("c", c)) if x is not None}
     keys, operands, scalars = tuple(addends), tuple(addends.values()), ()
@@ -375,13 +367,12 @@ def _forward(
         text = gated(activation, keys, bool(interleaved), stores)
     else:
         text = activated(activation, keys, stores)
-    if not stores:
-        return None, product(a, tuple(parts), text, operands, scalars, dtypes[1] or dtypes[0], how, outs[1:])[
-            0
-        ]
-    types: OutDtype = dtypes[0] if dtypes[1] is None else (dtypes[1], result_dtype(a, dtypes[0]))
-    postact, preact = product(a, tuple(parts), text, operands, scalars, types, how, outs[::-1])[:2]
-    return preact, postact
+    types: OutDtype = dtypes[1] or dtypes[0]
+    if stores and dtypes[1] is not None:
+        types = (dtypes[1], result_dtype(a, dtypes[0]))
+    memory = outs[::-1] if stores else outs[1:]
+    results = product(a, tuple(parts), text, operands, scalars, types, how, memory)
+    return (results[1] if stores else None), results[0]
 
 
 def _wrong_gate_and_up(parts: Sequence[Any], n: int, interleaved: bool) -> list[str]:
@@ -479,7 +470,7 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     """Return the results of `gemm_dact` (interleaved is None) or `gemm_dgated`.
 
-    dtypes, outs   types of dx and postact, and tensors that they are written to
+    dtypes, outs     types of dx and postact, and tensors that they are written to
     scale, reduces   `colvec_scale` and `colvec_reduce`
     """
     is_gated = interleaved is not None
@@ -501,20 +492,18 @@ def _backward(
                     f"preact has shape {tuple(preact.shape)}; {dx_shape} is expected, of gate and up."
                 )
             rules += checks.wrong_column("colvec_scale", scale, rows)
-    if not rules and not (dtypes[1] is None and outs[0] is None and outs[1] is None):
-        shapes = {"dx_out": (outs[0], dx_shape), "postact_out": (outs[1], postact_shape)}
-        rules = checks.wrong_results(a, tensors, dtypes[1], shapes)
+            shapes = {"dx_out": (outs[0], dx_shape), "postact_out": (outs[1], postact_shape)}
+            rules += checks.wrong_results(a, tensors, dtypes[1], shapes)
     checks.refuse(called, tensors, rules)
-    scales = (
-        () if scale is None else (scale.unsqueeze(-1) if tuple(scale.shape) in (rows, rows[-1:]) else scale,)
-    )
+    if scale is not None and tuple(scale.shape) in (rows, rows[-1:]):
+        scale = scale.unsqueeze(-1)
+    scales = () if scale is None else (scale,)
     others = (outs[1], *[None] * reduces)  # postact and the row sums
     if not is_gated:
         types: OutDtype = dtypes[0] if dtypes[1] is None else dtypes
         text = dactivated(activation, scale is not None, reduces)
-        return tuple(
-            product(a, (b,), text, (preact, *scales), (), types, outs=(outs[0], *others))[: 1 + len(others)]
-        )
+        results = product(a, (b,), text, (preact, *scales), (), types, outs=(outs[0], *others))
+        return tuple(results[: 1 + len(others)])
     text = dgated(activation, scale is not None, reduces)
     operands = (*gate_and_up_of(preact, bool(interleaved)), *scales)
     types = dtypes[0] if dtypes[1] is None else (dtypes[0], *dtypes)

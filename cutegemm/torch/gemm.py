@@ -8,18 +8,9 @@ from typing import Any
 import torch
 
 from cutegemm.plan.epilogue import Reduction
-from cutegemm.run import torch_ops
+from cutegemm.run import checks, torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
-from cutegemm.run.checks import (
-    refused,
-    without_epilogue,
-    wrong_choices,
-    wrong_devices,
-    wrong_dtypes,
-    wrong_extents,
-    wrong_numbers,
-    wrong_out_dtype,
-)
+from cutegemm.run.checks import refused, wrong_devices
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
 from cutegemm.torch.checks import wrong_gradients
@@ -49,9 +40,9 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     # The c of an epilogue is an operand, of any type and shape.
     of_gemm = {name: x for name, x in named.items() if name != "c" or given["epilogue"] is None}
     rules = [
-        *wrong_choices(how),
-        *wrong_dtypes(of_gemm, torch_ops),
-        *wrong_extents(of_gemm, most=None),  # a call of the graph has its own rows
+        *checks.wrong_choices(how),
+        *checks.wrong_dtypes(of_gemm, torch_ops),
+        *checks.wrong_extents(of_gemm, most=None),  # a call of the graph has its own rows
         *_wrong_values(given),
         *([] if all(x.is_meta for x in named.values()) else wrong_devices(named)),
     ]
@@ -65,7 +56,7 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
     out_dtype = given["out_dtype"]
     if isinstance(out_dtype, list):
         out_dtype = tuple(out_dtype)
-    rules = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
+    rules = checks.wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
     if rules:
         raise refused(a, b, rules)
     if out is not None:
@@ -82,9 +73,9 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
 
 def _wrong_values(given: Mapping[str, Any]) -> list[str]:
     """Check numbers, operands without an epilogue, a beta without c, and derivatives of an `out`."""
-    rules = wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
+    rules = checks.wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
     if given["epilogue"] is None and given["operands"]:
-        rules.append(without_epilogue(given["operands"]))
+        rules.append(checks.without_epilogue(given["operands"]))
     if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
         rules.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
     tensors = {name: given[name] for name in ("a", "b", "c")}

@@ -243,8 +243,8 @@ def dgated_by_torch(
 class Lowered:
     """A gated epilogue as a kernel computes it.
 
-    read          the epilogue, in which each result and each tile operand with all columns of A @ B is replaced by its
-                  gate and its up. Those of an operand have the names of `_gate_and_up_names`
+    read          the epilogue after each result and each tile operand with all columns of A @ B was replaced by its
+                  gate and its up. `_gate_and_up_names` are the names of the two operands
     interleaved   whether gate and up are adjacent columns; None if nothing was replaced
     """
 
@@ -383,8 +383,8 @@ def _by_halves(
     types = [dtype for dtype, splits in zip(dtypes, is_split, strict=True) for _ in range(1 + splits)]
     named = dict(zip(read.names, operands, strict=True))
     for name in [name for name in read.names if name not in lowered.read.names]:
-        parts = gate_and_up_of(named.pop(name), bool(interleaved))
-        named |= dict(zip(_gate_and_up_names(name), parts, strict=True))
+        both = gate_and_up_of(named.pop(name), bool(interleaved))
+        named |= dict(zip(_gate_and_up_names(name), both, strict=True))
     keywords = {**vars(how), **named, "out_dtype": tuple(types), "out": tuple(targets)}
     found = gemm(a, b, epilogue=lowered.read.function, **keywords)
     stored = iter(found if isinstance(found, tuple) else (found,))
@@ -392,8 +392,8 @@ def _by_halves(
     for out, whole, splits in zip(outs, wholes, is_split, strict=True):
         parts = [next(stored) for _ in range(1 + splits)]
         if splits and whole is None:
-            both = torch.stack(parts, -1).resize_(shape)
-            results.append(both if out is None else out.copy_(both))
+            joint = torch.stack(parts, -1).resize_(shape)
+            results.append(joint if out is None else out.copy_(joint))
         else:
             results.append(parts[0] if whole is None else whole)
     return results

@@ -29,7 +29,6 @@ from cutegemm.torch.epilogue import PLAIN, formula, types_read, types_text
 from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, allocated, compute, dgated_of, joined
 
 Tensors = Sequence[torch.Tensor]
-Dtype = torch.dtype | None
 Shape = Sequence[int]
 
 # No argument of `gemm` has a default: torch omits arguments that equal their default, and then rejects the gradients of
@@ -51,15 +50,11 @@ SCHEMAS = {
 # --- kernels and fakes --------------------------------------------------------------------------------------------
 
 
-def _mm(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: Dtype = None, varying_rows: bool = False
-) -> torch.Tensor:
+def _mm(a: torch.Tensor, b: torch.Tensor, out_dtype: Any = None, varying_rows: bool = False) -> torch.Tensor:
     return compute(a, (b,), PLAIN, out_dtype=out_dtype, how=How(varying_rows=varying_rows))[0]
 
 
-def _fake_mm(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: Dtype = None, varying_rows: bool = False
-) -> torch.Tensor:
+def _fake_mm(a: Any, b: Any, out_dtype: Any = None, varying_rows: bool = False) -> torch.Tensor:
     return allocated(a, (b,), PLAIN, out_dtype)[0]
 
 
@@ -83,23 +78,19 @@ def _gemm_out(*args: Any) -> None:
     compute(a, b, text, operands, scalars, None, How(*args[-_OPTIONS:]), (out,))
 
 
-def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Dtype = None) -> torch.Tensor:
+def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
     return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=OF_LAYER)[0]
 
 
-def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Dtype = None) -> torch.Tensor:
+def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
     return allocated(a, (b[0].mT,), PLAIN, out_dtype)[0]
 
 
-def _dgated(
-    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _dgated(a: Any, b: Any, preact: Any, activation: str, varying_rows: bool = False) -> tuple[Any, Any]:
     return dgated_of(a, b, preact, activation, How(varying_rows=varying_rows))
 
 
-def _fake_dgated(
-    a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, varying_rows: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_dgated(a: Any, b: Any, preact: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
     (hidden,) = allocated(a, (b,), PLAIN, None)
     return hidden.new_empty(preact.shape), hidden
 
@@ -138,25 +129,18 @@ def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[A
 
 
 def _batched_mm(
-    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: Dtype = None, varying_rows: bool = False
+    info: Any, in_dims: Any, a: Any, b: Any, out_dtype: Any = None, varying_rows: bool = False
 ) -> tuple[Any, Any]:
     """Return `mm` of a batch of torch.vmap, and the dimension of the batch."""
     types = None if out_dtype is None else types_text(out_dtype)
-    dims, how = (in_dims[0], [in_dims[1]], None, []), How(varying_rows=varying_rows)
+    dims: Any = (in_dims[0], [in_dims[1]], None, [])
+    how = How(varying_rows=varying_rows)
     results, _ = _batched_gemm(info, dims, a, [b], PLAIN, [], [], types, *how.options)
     return results[0], 0
 
 
 def _batched_gemm(
-    info: Any,
-    in_dims: Any,
-    a: torch.Tensor,
-    b: Tensors,
-    text: str,
-    operands: Tensors,
-    scalars: Sequence[float],
-    types: str | None,
-    *how: Any,
+    info: Any, in_dims: Any, a: Any, b: Any, text: str, operands: Any, scalars: Any, types: Any, *how: Any
 ) -> tuple[Any, Any]:
     """Return `gemm` of a batch of torch.vmap, and the dimension of the batch for each result.
 

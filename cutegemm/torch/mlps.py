@@ -132,7 +132,7 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
 
 
 def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> torch.Tensor:
-    """Return the MLP layer by layer, each of which torch differentiates. The arguments are those of `Mlp.apply`."""
+    """Return the MLP layer by layer; torch differentiates each layer. The arguments are those of `Mlp.apply`."""
     x, up, down, up_bias, down_bias = _named(parts, tensors)
     hidden = layered(x, up, up_bias, activation, interleaved=interleaved)[0]
     return layered(hidden, (down,), down_bias)[0]

@@ -141,8 +141,7 @@ class JoinedWeights(Unscriptable):
             return mlp(x, (gate, up), down.weight, activation, bias, down.bias)
         columns = (gate.t(), up.t())
         hidden = gemm_gated(rows_of(x), columns, bias, activation, store_preact=False, varying_rows=True)[1]
-        y: torch.Tensor = down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
-        return y
+        return down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
 
     def _factors(self, x: Any = None) -> tuple[Any, Any, Any, Any] | None:
         """Return the weights and the biases of gate and up; None if one kernel may not compute both (for x)."""
@@ -150,9 +149,8 @@ class JoinedWeights(Unscriptable):
         if not (is_plain(gate) and is_plain(up)):
             return None
         first, second, biases = gate.weight, up.weight, (gate.bias, up.bias)
-        if is_left_to_torch(first if x is None else x, first, biases[0]):
-            return None
-        if is_left_to_torch(second, second, biases[1]):
+        is_left = is_left_to_torch(first if x is None else x, first, biases[0])
+        if is_left or is_left_to_torch(second, second, biases[1]):
             return None
         if first.shape != second.shape or (biases[0] is None) != (biases[1] is None):
             return None
@@ -331,7 +329,7 @@ def _is_movable(weight: Any) -> bool:
 def _owns_memory(weight: torch.Tensor, other: torch.Tensor, is_new: bool) -> bool:
     """Return whether the memory of a weight holds nothing else, and only the two weights see it.
 
-    It may be twice as large as the weight: the memory of an earlier pair, of which this weight is a half.
+    It may be twice as large as the weight: the memory of an earlier pair, which held this weight and another one.
     """
     storage, size = weight.untyped_storage(), weight.numel() * weight.element_size()
     if storage.nbytes() > 2 * size or (weight.is_cpu and storage.is_shared()):

@@ -29,19 +29,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
 _INTEGER = ("abs", "square", "relu")  # functions that map integers to integers
-_BINARY = {
-    nodes.Add: operator.add,
-    nodes.Subtract: operator.sub,
-    nodes.Multiply: operator.mul,
-    nodes.Divide: operator.truediv,
-}
-_COMPARISONS = dict(
-    zip(
-        ("<", "<=", ">", ">=", "==", "!="),
-        (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne),
-        strict=True,
-    )
-)
+_BINARY = {nodes.Add: "add", nodes.Subtract: "sub", nodes.Multiply: "mul", nodes.Divide: "truediv"}
+_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 
 class Values:
@@ -85,7 +74,7 @@ class Values:
             return self._operands[node.name]
         args = [self(child) for child in node.children]
         if isinstance(node, nodes.Binary):
-            return _BINARY[type(node)](*args)
+            return getattr(operator, _BINARY[type(node)])(*args)
         if isinstance(node, nodes.Negative):
             return -args[0]
         if isinstance(node, nodes.Function):
@@ -94,7 +83,7 @@ class Values:
         if isinstance(node, nodes.Minimum):
             return _extreme(isinstance(node, nodes.Maximum), *args)
         if isinstance(node, nodes.Compare):
-            return _COMPARISONS[node.symbol](*args)
+            return getattr(operator, _COMPARISONS[node.symbol])(*args)
         if isinstance(node, nodes.Where):
             condition, left, right = args
             if not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor):
@@ -205,7 +194,7 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
-    """Return the sum of tensors, each of which has nonzero columns only where its `Half` selects them.
+    """Return the sum of tensors that have nonzero columns only where their `Half` selects them.
 
     halves   pairs of a `Half` and the columns that it selects
 

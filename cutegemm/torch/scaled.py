@@ -156,7 +156,7 @@ def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int
     """Check a scale.
 
     extent   number of scales of the recipe "RowWise"
-    each     a row or a column, in words
+    each     "row of mat_a" or "column of mat_b"
     """
     rules = []
     if recipe == "TensorWise" and scale.numel() != 1:

@@ -10,13 +10,13 @@ import cutegemm  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
 from cutegemm.torch import (  # noqa: E402
     addmm,
+    autograd,
     functional,
     gemm_gated,
     launch,
     library,
     linear,
     mm,
-    product,
 )
 from tests.torch.cases import close, normal  # noqa: E402
 from tests.torch.functions import FUNCTIONS, differentiable  # noqa: E402
@@ -27,7 +27,7 @@ def as_on_a_gpu(monkeypatch):
     """`cutegemm.gemm` as if the CPU were a GPU, whose kernels take tensors with addresses alone."""
     monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
     for name in ("compute", "dgated_of"):
-        for module in (product, library, functional):
+        for module in (autograd, library, functional):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, of_addresses(getattr(launch, name)))
 

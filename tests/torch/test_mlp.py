@@ -262,6 +262,6 @@ def test_every_rule_that_is_broken_is_said():
         mlp(torch.ones(2, 4), torch.ones(7, 4), torch.ones(3, 3), "swiglu", interleaved=True)
     with pytest.raises(UnsupportedError, match="down has rows of 6, up has 6 rows, two for each of H"):
         mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 6), "swiglu", interleaved=True)
-    with pytest.raises(UnsupportedError, match="activation = 'gelu' is unknown. Use one of 'swiglu', "):
+    with pytest.raises(UnsupportedError, match=r"activation = 'gelu' is unknown. Use one of 'swiglu', "):
         mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 3), "gelu", interleaved=True)
     assert cutegemm.mlp is mlp

@@ -98,9 +98,13 @@ def test_linear_is_torch_s_with_an_activation():
     ours.load_state_dict(theirs.state_dict())
     close([ours(X)], [F.gelu(theirs(X))])
     assert isinstance(ours, nn.Linear)
-    with pytest.raises(UnsupportedError, match="Linear: activation = 'mish' is unknown. Use one of None, 'relu'"):
+    with pytest.raises(
+        UnsupportedError, match=r"Linear: activation = 'mish' is unknown. Use one of None, 'relu'"
+    ):
         Linear(8, 6, activation="mish")
-    with pytest.raises(UnsupportedError, match="GatedMLP: activation = 'silu' is unknown. Use one of 'swiglu', "):
+    with pytest.raises(
+        UnsupportedError, match=r"GatedMLP: activation = 'silu' is unknown. Use one of 'swiglu', "
+    ):
         GatedMLP(8, 6, activation="silu")
 
 

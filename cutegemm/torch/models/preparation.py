@@ -1,4 +1,4 @@
-"""Plans for the layers of a model, chosen ahead of the first call: for `cutegemm.prepare`."""
+"""Plans for the layers of a model, chosen before the first call: for `cutegemm.prepare`."""
 
 from __future__ import annotations
 
@@ -54,5 +54,4 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
 
 def _weight(layer: Any) -> torch.Tensor:
     """Return the first weight of a layer, or of its children."""
-    weight: torch.Tensor = next(each for each in layer.parameters() if each.dim() == 2)
-    return weight
+    return next(each for each in layer.parameters() if each.dim() == 2)

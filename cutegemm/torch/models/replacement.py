@@ -5,35 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, update_wrapper
-from types import FunctionType, TracebackType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
 from cutegemm.errors import UnsupportedError
+from cutegemm.torch import fallback
 from cutegemm.torch.activations import OF_GATE
-from cutegemm.torch.fallback import (
-    Unscriptable,
-    has_own_forward,
-    is_customized,
-    is_left_to_torch,
-    is_replaced_forward,
-    leaf,
-    note_forward,
-    why_left_to_torch,
-)
+from cutegemm.torch.fallback import has_own_forward, is_customized, is_left_to_torch, is_replaced_forward
 from cutegemm.torch.functional import linear
 from cutegemm.torch.mlps import mlp
-from cutegemm.torch.models.recognition import (
-    Parts,
-    activation_of,
-    computes_so,
-    is_conv1d,
-    is_linear,
-    is_on_meta,
-    parts_of,
-)
+from cutegemm.torch.models import recognition
+from cutegemm.torch.models.recognition import Parts, activation_of, is_conv1d
 from cutegemm.torch.modules import (
     JoinedWeights,
     Linear,
@@ -82,9 +67,7 @@ class Replaced:
     def __enter__(self) -> Replaced:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.undo()
 
     def __str__(self) -> str:
@@ -141,7 +124,7 @@ def use(model: nn.Module) -> Replaced:
         raise UnsupportedError(f"use: model is a {type(model).__name__}; a torch.nn.Module is expected.")
     found = Replaced()
     for name, module in list(model.named_modules()):
-        parts = parts_of(module)
+        parts = recognition.parts_of(module)
         if parts is not None and not is_replaced(module):
             _replace_mlp(name, module, parts, found)
     for name, module in list(model.named_modules()):
@@ -155,13 +138,13 @@ def is_replaced(module: nn.Module) -> bool:
     return isinstance(module, (Linear, ReplacedConv1D)) or hasattr(module, _RECORD)
 
 
-class Replacement(Unscriptable):
+class Replacement(fallback.Unscriptable):
     """First base of the class of a replaced module; the second is its original class, whose forward is the fallback."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Replacement):  # a bound method from before `Replaced.undo`
             return type(self).forward(self, *args, **kwargs)
-        if (traced := leaf(self, args[0] if args else None)) is not None:
+        if (traced := fallback.leaf(self, args[0] if args else None)) is not None:
             return traced
         y = self._computed(args[0]) if len(args) == 1 and not kwargs else None
         return super().forward(*args, **kwargs) if y is None else y
@@ -187,7 +170,7 @@ def _may_compute(layer: Any, x: Any) -> bool:
     The transpose of an inference tensor does not require gradients, even if the tensor does.
     """
     weight = layer.weight
-    if is_replaced_forward(original_of(layer)) or is_left_to_torch(x, weight, layer.bias):
+    if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
         return False
     return torch.compiler.is_compiling() or not weight.is_inference() or not torch.is_grad_enabled()
 
@@ -204,7 +187,7 @@ def _replace_layer(name: str, module: nn.Module, found: Replaced) -> None:
         return
     original = module.__class__
     if original is not nn.Linear:
-        note_forward(original)
+        fallback.note_forward(original)
     _change(module, Linear if original is nn.Linear else _derived(ReplacedConv1D, original), found)
     found.replaced[name] = "a linear layer"
 
@@ -220,7 +203,7 @@ def _why_not_layer(module: Any) -> str:
         return "its forward has been replaced in the instance, and may compute something else"
     if why := _why_not_tensors(module):
         return why
-    if kind == "Conv1D" and not is_linear(module):
+    if kind == "Conv1D" and not recognition.is_linear(module):
         return "of four rows it computes something else than x @ weight + bias"
     return ""
 
@@ -229,7 +212,7 @@ def _why_not_tensors(layer: Any) -> str:
     """Return why no kernel computes with the weight and the bias of a layer; "" if one does."""
     for name in ("weight", "bias"):
         tensor = getattr(layer, name, None)
-        if isinstance(tensor, torch.Tensor) and (why := why_left_to_torch(tensor)):
+        if isinstance(tensor, torch.Tensor) and (why := fallback.why_left_to_torch(tensor)):
             return f"its {name} {why}"
     return ""
 
@@ -272,10 +255,10 @@ def _is_plain(layer: Any, x: Any) -> bool:
     return is_plain(layer) and not is_left_to_torch(x, layer.weight, layer.bias)
 
 
-def _unchanged(module: nn.Module) -> Record | None:
+def _unchanged(module: Any) -> Record | None:
     """Return the record of an MLP; None if anything but its layers has changed since."""
     record: Record | None = getattr(module, _RECORD)
-    if record is None or is_replaced_forward(original_of(module)):
+    if record is None or is_replaced_forward(module._cutegemm_original):
         return None
     act = getattr(module, record.parts.act[0])
     if act is not record.act or is_customized(act) or is_replaced_forward(type(act)):
@@ -296,7 +279,7 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) ->
     assert activation is not None
     for kind in (module.__class__, act.__class__):
         if issubclass(kind, nn.Module):
-            note_forward(kind)
+            fallback.note_forward(kind)
     record = Record(parts, OF_GATE[activation] if is_gated else activation, act)
     _change(module, _derived(ReplacedGatedMLP if is_gated else ReplacedMLP, module.__class__), found)
     vars(module)[_RECORD] = record
@@ -340,9 +323,9 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
     called = [name for name in (*parts.up, *parts.act) if is_customized(getattr(module, name))]
     if called:
         return f"hooks, or a forward of the instance, of its {' and '.join(called)} would not be called"
-    if computes_so(module, parts, activation):
+    if recognition.computes_so(module, parts, activation):
         return ""
-    if is_on_meta(module):
+    if recognition.is_on_meta(module):
         return (
             "it is on the meta device, and with small layers in the places of its own it does not compute what an "
             "MLP of these parts does; call use again when it holds numbers"
@@ -414,12 +397,6 @@ def _derived(replacement: Any, original: Any) -> Any:
     kind: Any = type(original.__name__, (replacement, original), own)
     kind._cutegemm_class = kind  # a later subclass inherits the attribute, and differs from it
     return kind
-
-
-def original_of(module: nn.Module) -> Any:
-    """Return the class that a replaced module had before `use`."""
-    original: Any = module._cutegemm_original
-    return original
 
 
 def _made(replacement: Any, original: Any) -> Any:
