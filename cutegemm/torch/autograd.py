@@ -39,7 +39,7 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """A product without its tensors: what its gradients need besides saved tensors.
+    """A product without its tensors: together with the saved tensors it determines the gradients.
 
     text        text of the epilogue
     scalars     its numbers, which are its last operands
@@ -99,9 +99,9 @@ def _into(
     outs: Gradients, call: Call, a: torch.Tensor, b: tuple[torch.Tensor, ...], operands: Any
 ) -> Tensors:
     """Write results to tensors of the caller and return all results. A graph copies them, unless D is the only one."""
-    given = [out for out in outs if out is not None]
+    written = [out for out in outs if out is not None]
     arguments = (call.text, operands, call.scalars)
-    if route_of(a, *b, *given, *operands) is Route.DIRECT:
+    if route_of(a, *b, *written, *operands) is Route.DIRECT:
         return compute(a, b, *arguments, call.out_dtype, call.how, outs)
     if len(outs) > 1:
         asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
@@ -109,7 +109,7 @@ def _into(
         asked = (*asked, *[None] * (len(outs) - len(asked)))
         types = [dtype or d if out is None else out.dtype for dtype, out in zip(asked, outs, strict=True)]
         return copied_to(outs, product(a, b, *arguments, tuple(types), call.how)[: len(outs)])
-    (out,) = given
+    (out,) = written
     if call.text == PLAIN and len(b) == 1 and call.how == AS_CHOSEN:
         torch.ops.cutegemm.mm_out(a, b[0], out)
     else:
@@ -342,7 +342,7 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 
     ctx        context that `save` has filled
     upstream   gradients of the results; None if a result has no gradient
-    needs      which gradients are wanted: a subset of those that `save` was called with
+    needs      which gradients are wanted; `save` was called with at least these
     """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     saved = ctx.saved_tensors  # a checkpoint unpacks them only once

@@ -183,7 +183,7 @@ def pullback(
     for result, g in zip(results, upstream, strict=True):
         if g is not None and reaches[result]:
             add(result, g)
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     halves: dict[
         Expression, list[tuple[Expression, Any]]
     ] = {}  # gradients of gate and up, by the node of both
@@ -194,14 +194,14 @@ def pullback(
         if g is None:
             continue
         if name := _leaf(node):
-            found[name] = g
+            by_name[name] = g
         elif isinstance(node, Half):
             halves.setdefault(node.children[0], []).append((node, g))
         else:
             for child, term in _terms(node, g, value, f):
                 if reaches[child]:
                     add(child, term())
-    return found
+    return by_name
 
 
 def nodes_of(results: Sequence[Expression]) -> Iterator[Expression]:
@@ -280,8 +280,8 @@ def derivative(result: Expression, name: str, g: Expression) -> Expression:
     >>> print(derivative(functions.tanh(nodes.Tile("preact")), "preact", nodes.Accumulator()))
     acc * (1 - tanh(preact) * tanh(preact))
     """
-    found = pullback([result], [g], lambda node: node, frozenset({name}), ExpressionRules())
-    return found.get(name, nodes.Constant(0.0))
+    by_name = pullback([result], [g], lambda node: node, frozenset({name}), ExpressionRules())
+    return by_name.get(name, nodes.Constant(0.0))
 
 
 def operands_read(expressions: Mapping[str, Any]) -> frozenset[str]:

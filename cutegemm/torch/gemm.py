@@ -24,36 +24,36 @@ _ONE_OUT = (
 )
 
 
-def gemm_in_torch(given: Mapping[str, Any]) -> Any:
+def gemm_in_torch(args: Mapping[str, Any]) -> Any:
     """Return the result of `gemm`.
 
-    given    arguments of `gemm` by name; `operands` are those of the epilogue
+    args     arguments of `gemm` by name; `operands` are those of the epilogue
     raises   UnsupportedError with every rule that is violated, PlanError for a function that is not an epilogue
     """
-    if given["out"] is None:
-        cast = ("a", "b") if given["epilogue"] is not None else ("a", "b", "c")
-        given = {**given, **dict(zip(cast, as_autocast(*[given[name] for name in cast]), strict=True))}
-    a, b, out, how = given["a"], given["b"], given["out"], given["how"]
+    if args["out"] is None:
+        cast = ("a", "b") if args["epilogue"] is not None else ("a", "b", "c")
+        args = {**args, **dict(zip(cast, as_autocast(*[args[name] for name in cast]), strict=True))}
+    a, b, out, how = args["a"], args["b"], args["out"], args["how"]
     if isinstance(out, (tuple, list)):
         raise refused(a, b, [f"out is a {type(out).__name__} {_ONE_OUT}"])
-    named = {name: given[name] for name in ("a", "b", "c", "out") if given[name] is not None}
+    named = {name: args[name] for name in ("a", "b", "c", "out") if args[name] is not None}
     # The c of an epilogue is an operand, of any type and shape.
-    of_gemm = {name: x for name, x in named.items() if name != "c" or given["epilogue"] is None}
+    of_gemm = {name: x for name, x in named.items() if name != "c" or args["epilogue"] is None}
     rules = [
         *checks.wrong_choices(how),
         *checks.wrong_dtypes(of_gemm, torch_ops),
         *checks.wrong_extents(of_gemm, most=None),  # a call of the graph has its own rows
-        *_wrong_values(given),
+        *_wrong_values(args),
         *([] if all(x.is_meta for x in named.values()) else wrong_devices(named)),
     ]
     if rules:
         raise refused(a, b, rules)
-    text, operands, scalars = _epilogue(given)
+    text, operands, scalars = _epilogue(args)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
     if out is not None and count > 1:
         raise refused(a, b, [f"out is one tensor, and the epilogue returns {count} results {_ONE_OUT}"])
-    out_dtype = given["out_dtype"]
+    out_dtype = args["out_dtype"]
     if isinstance(out_dtype, list):
         out_dtype = tuple(out_dtype)
     rules = checks.wrong_out_dtype(a.dtype, out_dtype, torch_ops, reductions, [out] * count)
@@ -65,35 +65,35 @@ def gemm_in_torch(given: Mapping[str, Any]) -> Any:
         return out
     if count == 1 and isinstance(out_dtype, tuple):
         (out_dtype,) = out_dtype
-    if out_dtype is None and given["c"] is not None and given["epilogue"] is None:
-        out_dtype = given["c"].dtype
+    if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
+        out_dtype = args["c"].dtype
     results = product(a, (b,), text, operands, scalars, out_dtype, how)
     return results[0] if count == 1 else tuple(results[:count])
 
 
-def _wrong_values(given: Mapping[str, Any]) -> list[str]:
+def _wrong_values(args: Mapping[str, Any]) -> list[str]:
     """Check numbers, operands without an epilogue, a beta without c, and derivatives of an `out`."""
-    rules = checks.wrong_numbers({name: given[name] for name in BLAS_SCALARS if given[name] is not None})
-    if given["epilogue"] is None and given["operands"]:
-        rules.append(checks.without_epilogue(given["operands"]))
-    if given["epilogue"] is None and given["c"] is None and given["beta"] != 0:
-        rules.append(f"beta = {given['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
-    tensors = {name: given[name] for name in ("a", "b", "c")}
-    return rules + wrong_gradients({**tensors, **given["operands"]}, given["out"])
+    rules = checks.wrong_numbers({name: args[name] for name in BLAS_SCALARS if args[name] is not None})
+    if args["epilogue"] is None and args["operands"]:
+        rules.append(checks.without_epilogue(args["operands"]))
+    if args["epilogue"] is None and args["c"] is None and args["beta"] != 0:
+        rules.append(f"beta = {args['beta']!r}, but no c is given. Pass c, or leave beta at 0.")
+    tensors = {name: args[name] for name in ("a", "b", "c")}
+    return rules + wrong_gradients({**tensors, **args["operands"]}, args["out"])
 
 
-def _epilogue(given: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
+def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
     """Return the text of the epilogue, its tensors, and its numbers."""
-    if given["epilogue"] is not None:
-        own = {name: given[name] for name in ("c", *BLAS_SCALARS) if given[name] is not None}
-        operands = {**given["operands"], **own}
+    if args["epilogue"] is not None:
+        own = {name: args[name] for name in ("c", *BLAS_SCALARS) if args[name] is not None}
+        operands = {**args["operands"], **own}
         tensors = {name: x for name, x in operands.items() if isinstance(x, torch.Tensor)}
         numbers = {name: x for name, x in operands.items() if name not in tensors}
-        text = text_of_function(given["epilogue"], tuple(tensors), tuple(numbers))
+        text = text_of_function(args["epilogue"], tuple(tensors), tuple(numbers))
         return text, tuple(tensors.values()), tuple([float(x) for x in numbers.values()])
-    alpha, beta = given["alpha"], given["beta"]
-    if given["c"] is not None and beta != 0:
-        return LINEAR, (given["c"],), (float(alpha), float(beta))
+    alpha, beta = args["alpha"], args["beta"]
+    if args["c"] is not None and beta != 0:
+        return LINEAR, (args["c"],), (float(alpha), float(beta))
     if alpha != 1:
         return SCALED, (), (float(alpha),)
     return PLAIN, (), ()

@@ -207,8 +207,8 @@ def by_gemm(
         if operands[0].dtype == dtype:
             return [gemm(a, b, c=operands[0], alpha=scalars[0], beta=scalars[1], **keywords)]
     named = lowered.read.named([*operands, *scalars])
-    found = gemm(a, b, epilogue=lowered.read.function, **keywords, **named)
-    return list(found) if isinstance(found, tuple) else [found]
+    outputs = gemm(a, b, epilogue=lowered.read.function, **keywords, **named)
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
 def dgated_of(
@@ -386,8 +386,8 @@ def _by_halves(
         both = gate_and_up_of(named.pop(name), bool(interleaved))
         named |= dict(zip(_gate_and_up_names(name), both, strict=True))
     keywords = {**vars(how), **named, "out_dtype": tuple(types), "out": tuple(targets)}
-    found = gemm(a, b, epilogue=lowered.read.function, **keywords)
-    stored = iter(found if isinstance(found, tuple) else (found,))
+    outputs = gemm(a, b, epilogue=lowered.read.function, **keywords)
+    stored = iter(outputs if isinstance(outputs, tuple) else (outputs,))
     results = []
     for out, whole, splits in zip(outs, wholes, is_split, strict=True):
         parts = [next(stored) for _ in range(1 + splits)]

@@ -150,10 +150,10 @@ def _batched_gemm(
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
         """Multiply, and give the first dimension of the results the extents `shape`."""
         if text == PLAIN and len(b) == 1 and how == AS_CHOSEN.options:
-            found = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
+            results = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
         else:
-            found = torch.ops.cutegemm.gemm(a, list(b), text, list(operands), list(scalars), types, *how)
-        return [each.unflatten(0, tuple(shape)) for each in found], [0] * len(found)
+            results = torch.ops.cutegemm.gemm(a, list(b), text, list(operands), list(scalars), types, *how)
+        return [each.unflatten(0, tuple(shape)) for each in results], [0] * len(results)
 
     size, a_dim = info.batch_size, in_dims[0]
     b_dims, operand_dims = _per_tensor(in_dims[1], b), _per_tensor(in_dims[3], operands)

@@ -121,14 +121,14 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
     >>> is_recorded(1, x, w, w), is_recorded(1, x, w.detach(), w)
     (True, False)
     """
-    given = [x for x in tensors if x is not None]
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in given[: 1 + parts]):
+    present = [x for x in tensors if x is not None]
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in present[: 1 + parts]):
         return False
-    if not given[0].dtype.is_floating_point or any(x.dtype != given[0].dtype for x in given):
+    if not present[0].dtype.is_floating_point or any(x.dtype != present[0].dtype for x in present):
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
-    return route_of(*given) is Route.RECORDED
+    return route_of(*present) is Route.RECORDED
 
 
 def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> torch.Tensor:

@@ -275,16 +275,18 @@ def by_torch(
     operands = [_widened(x, accumulator_dtype(a.dtype)) for x in operands]
     values = Values(lambda: accumulator(a, b), read.named(operands), (*rows, read.columns_of_d(columns)))
     dtypes = result_dtypes(a, read.results, out_dtype, outs)
-    found, sources = [], [*operands]
+    results, sources = [], [*operands]
     for result, shape, dtype in zip(read.results, read.shapes(rows, columns), dtypes, strict=True):
         source = tensor_of(values(result))
         value = stored(source, dtype)
         value = value if value.shape == shape else value.expand(shape)
         # A result has memory of its own, also if it is an operand, a view of the accumulator, or an earlier result.
         is_shared = value._is_view() or any(source is each for each in sources)
-        found.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
+        results.append(
+            value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous()
+        )
         sources.append(source)
-    return copied_to(outs, found)
+    return copied_to(outs, results)
 
 
 def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:

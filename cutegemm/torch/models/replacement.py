@@ -122,15 +122,15 @@ def use(model: nn.Module) -> Replaced:
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedError(f"use: model is a {type(model).__name__}; a torch.nn.Module is expected.")
-    found = Replaced()
+    report = Replaced()
     for name, module in list(model.named_modules()):
         parts = recognition.parts_of(module)
         if parts is not None and not is_replaced(module):
-            _replace_mlp(name, module, parts, found)
+            _replace_mlp(name, module, parts, report)
     for name, module in list(model.named_modules()):
         if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
-            _replace_layer(name, module, found)
-    return found
+            _replace_layer(name, module, report)
+    return report
 
 
 def is_replaced(module: nn.Module) -> bool:
@@ -181,15 +181,15 @@ def _by_rows(layer: Any) -> torch.Tensor:
     return weight.t() if is_conv1d(layer) else weight
 
 
-def _replace_layer(name: str, module: nn.Module, found: Replaced) -> None:
+def _replace_layer(name: str, module: nn.Module, report: Replaced) -> None:
     if why := _why_not_layer(module):
-        found.left[name] = why
+        report.left[name] = why
         return
     original = module.__class__
     if original is not nn.Linear:
         fallback.note_forward(original)
-    _change(module, Linear if original is nn.Linear else _derived(ReplacedConv1D, original), found)
-    found.replaced[name] = "a linear layer"
+    _change(module, Linear if original is nn.Linear else _derived(ReplacedConv1D, original), report)
+    report.replaced[name] = "a linear layer"
 
 
 def _why_not_layer(module: Any) -> str:
@@ -269,32 +269,32 @@ def _unchanged(module: Any) -> Record | None:
     return record if activation == record.activation else None
 
 
-def _replace_mlp(name: str, module: nn.Module, parts: Parts, found: Replaced) -> None:
+def _replace_mlp(name: str, module: nn.Module, parts: Parts, report: Replaced) -> None:
     act = getattr(module, parts.act[0])
     activation = activation_of(act)
     is_gated = len(parts.up) == 2
     if why := _why_not_mlp(module, parts, activation):
-        found.left[name] = why
+        report.left[name] = why
         return
     assert activation is not None
     for kind in (module.__class__, act.__class__):
         if issubclass(kind, nn.Module):
             fallback.note_forward(kind)
     record = Record(parts, OF_GATE[activation] if is_gated else activation, act)
-    _change(module, _derived(ReplacedGatedMLP if is_gated else ReplacedMLP, module.__class__), found)
+    _change(module, _derived(ReplacedGatedMLP if is_gated else ReplacedMLP, module.__class__), report)
     vars(module)[_RECORD] = record
-    found._undo.append(lambda: delattr(module, _RECORD))
+    report._undo.append(lambda: delattr(module, _RECORD))
     if not is_gated:
-        found.replaced[name] = f"an MLP whose {activation} is part of its first layer"
+        report.replaced[name] = f"an MLP whose {activation} is part of its first layer"
         return
     gated: Any = module
     if not are_side_by_side(gated.gate_proj.weight, gated.up_proj.weight):
-        found._undo.append(
+        report._undo.append(
             lambda: separate(*[getattr(getattr(gated, name), "weight", None) for name in parts.up])
         )
-    found._undo.append(module.register_load_state_dict_post_hook(join_after_load).remove)
+    report._undo.append(module.register_load_state_dict_post_hook(join_after_load).remove)
     gated.join()
-    found.replaced[name] = f"a gated MLP, {record.activation}, whose gate and up are one kernel"
+    report.replaced[name] = f"a gated MLP, {record.activation}, whose gate and up are one kernel"
 
 
 def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str:
@@ -336,8 +336,8 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 # --- classes ------------------------------------------------------------------------------------------------------
 
 
-def _change(module: nn.Module, kind: type, found: Replaced) -> None:
-    """Give a module another class until `found.undo()`."""
+def _change(module: nn.Module, kind: type, report: Replaced) -> None:
+    """Give a module another class until `report.undo()`."""
     before = type(module)
 
     def become(kind: type) -> None:
@@ -346,7 +346,7 @@ def _change(module: nn.Module, kind: type, found: Replaced) -> None:
         module.__class__ = kind
 
     become(kind)
-    found._undo.append(lambda: become(_based_on(type(module), kind, before)))
+    report._undo.append(lambda: become(_based_on(type(module), kind, before)))
 
 
 def _based_on(own: type, kind: type, before: type) -> type:
