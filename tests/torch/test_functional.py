@@ -334,6 +334,9 @@ REFUSED = [
     (lambda: gemm_act(A, B, activation="swiglu"), "activation = 'swiglu' is unknown. Use one of None, 'relu'"),
     (lambda: gemm_gated(A, B[:, :7]), "b has 7 columns; an even number of them is expected"),
     (lambda: gemm_gated(A, (B, B), interleaved=True), "interleaved = True; two halves of one shape"),
+    (lambda: gemm_gated(A, (B, B, B)), "b has 3 matrices; one, or a pair of gate and up, is expected"),
+    (lambda: gemm_act(A[0], B[0], normal(7)), r"a has shape \(6,\), b \(8,\); matrices, or batches of them"),
+    (lambda: gemm_gated(A, B, normal(7), preact_out=A), r"(?s)2 rules.*bias has shape \(7,\).*preact_out has shape"),
     (lambda: gemm_dgated(A, B, A), r"preact has shape \(4, 6\); \(4, 16\) is expected"),
     (
         lambda: scaled_mm(A8, B8, normal(4), "TensorWise", normal(1), 1, contraction_dim=(0, 1), bias=A),
