@@ -26,14 +26,8 @@ from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
 from docs.evidence.fitting import Timed, fit_files, options
 
-# Of an odd D, of which there are few times: found for such problems alone. Of the power limit: from 8192^3, the sizes
-# of language models (hopper_tiles, hopper_llama) and all others of more than 100 us. Of two levels: from times of e4m3
-# alone, of later kernels. Of clusters, CTAs that share K, rings of few or many stages, rows of 64 bytes and runs along
-# M or N: by which the choice loses least on all files, the others as they are.
-_FOUND_APART = (
-    "store_across", "ends_of_rows", "burst", "rests", "two_level", "fours", "l2_fours", "pairs", "shallow", "deeper",
-    "half", "shared", "sent", "evens", "runs",
-)  # fmt: skip
+# Of a D that TMA does not store, of which there are few times: found for such problems alone.
+_FOUND_APART = ("store_across", "ends_of_rows")
 # Until then tiles with narrow epilogue stages, named by their size, had wide ones, and a stage less.
 _NARROW_SINCE = "2026-11-23 02:00 UTC"
 # Until then clusters took tiles in the order of their launch.

@@ -14,7 +14,7 @@ from cutegemm.plan import Operands, Problem
 
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 COSTS = MmaCosts(
-    start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, step=0.5, own_words=0.0, own_halves=0.25, crowded=0.0,
+    start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, own_halves=0.25,
     quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, last=0.0, written=0.0, launch=10_000.0,
     added=1.0, sums=1.0, within=64.0,
 )  # fmt: skip
@@ -38,14 +38,14 @@ def test_a_tile_by_hand():
     assert (plan.stages, plan.cta_tile) == (6, (32, 32, 64))
     found, bound = us("mma_32x32", ALIGNED, Problem(32, 32, 640, operands=ALIGNED))
     first = 40 / 4  # of (32 + 32) x 64 elements, a quarter of those of 128 x 128 x 64
-    assert found == pytest.approx(1000 + 100 + first + 10 * (3 / 5 + 0.5), rel=1e-6)
+    assert found == pytest.approx(1000 + 100 + first + 10 * 3 / 5, rel=1e-6)
     assert bound == "start and end"
 
 
 def test_rows_that_begin_anywhere():
     """Through registers one k-tile of 128 is under way: 64 elements for each of 128 threads, one after the other."""
     found, _ = us("mma_32x32", ODD, Problem(32, 32, 640, operands=ODD))
-    assert found == pytest.approx(1000 + 100 + 40 / 2 + 5 * (3 + 0.5 + 64 * 0.25), rel=1e-6)
+    assert found == pytest.approx(1000 + 100 + 40 / 2 + 5 * (3 + 64 * 0.25), rel=1e-6)
 
 
 def test_lines_that_all_ask_for():
@@ -59,15 +59,6 @@ def test_lines_that_all_ask_for():
     wide = Problem(4096, 1024, 4096, operands=ALIGNED)
     found, without = (us("mma_128x128", ALIGNED, wide, costs=costs)[0] for costs in (free, COSTS))
     assert found - without == pytest.approx(32 * 128 * 4 / 64, rel=1e-6)  # and 32 CTAs along M for B
-
-
-def test_registers_for_many_accesses():
-    """Threads of 128 x 64 ask for 48 elements of a k-tile of 32 one by one, beside 64 sums: 16 and 32 too many; four
-    warps cost half of what eight do. Those of 64 x 64 have 32 sums, as many as they may."""
-    problem, dear = Problem(64, 64, 320, operands=ODD), MmaCosts(**{**vars(COSTS), "crowded": 1.0})
-    found, without = (us("mma_128x64", ODD, problem, costs=costs)[0] for costs in (dear, COSTS))
-    assert found - without == pytest.approx(10 * 16 * 32 / 2, rel=1e-6)
-    assert us("mma_64x64", ODD, problem, costs=dear) == us("mma_64x64", ODD, problem)
 
 
 def test_nothing_overlaps_the_store_of_the_last_tile():
@@ -85,7 +76,7 @@ def test_parts_of_k():
     problem = Problem(32, 32, 640, operands=ALIGNED)
     found, bound = us("mma_32x32", ALIGNED, problem, parts=4)
     moved = 2 * 4 * 1024 * 4 / (DEFAULT_DEVICE.measured.sums_gb_s * 1e3)
-    assert found == pytest.approx(1000 + 100 + 40 / 4 + 3 * (3 / 5 + 0.5) + 10_000 + 1 + moved, rel=1e-6)
+    assert found == pytest.approx(1000 + 100 + 40 / 4 + 3 * 3 / 5 + 10_000 + 1 + moved, rel=1e-6)
     assert bound == "sums of parts"
 
 
@@ -93,7 +84,7 @@ def test_products_and_rounds():
     """264 tiles on 132 multiprocessors, whose CTAs run three at a time: two at once, which cover less latency, and both
     of which wait for their first k-tiles."""
     problem = Problem(32 * 264, 32, 64, operands=ALIGNED)
-    free = MmaCosts(**{**vars(COSTS), "latency": 0.0, "step": 1e-9})
+    free = MmaCosts(**{**vars(COSTS), "latency": 0.0})
     found, bound = us("mma_32x32", ALIGNED, problem, costs=free, peak=0.01)
     products = 2 * 2 * 32 * 32 * 64 / (0.01 * 1e6 / 132)
     memory = (32 * 264 + 32) * 64 * 2 / (DEFAULT_DEVICE.measured.thread_read_gb_s * 1e3)

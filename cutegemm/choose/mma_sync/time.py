@@ -3,8 +3,8 @@
 The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
 other. A k-tile takes as long as the slowest of
 
-    latency        of memory, over the k-tiles that are under way; besides the barrier, the first fragments, and narrow
-                   loads, which a warp issues one after the other
+    latency        of memory, over the k-tiles that are under way; besides, narrow loads, which a warp issues one after
+                   the other
     loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
     tensor cores   for their products, at the rate of the plan's tiles
 
@@ -35,8 +35,6 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 _BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
 _FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
-_ACCESSES, _SUMS = 32, 32  # of a thread for a k-tile, for which it has registers at the same time
-_WARPS = 8  # of a CTA whose threads crowd: see `MmaCosts.crowded`
 _LINES_AT_A_TIME = 64  # that slices of L2 deliver
 _ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
 
@@ -50,9 +48,7 @@ class MmaCosts:
     fill        besides, for each `_FILLED` bytes of the k-tiles that come first
     hot         besides, for each sector of them that all CTAs together ask one slice of L2 for
     latency     of a k-tile
-    step        of a k-tile, what is no latency of memory
-    own_words, own_halves   for each access of 4 and of 2 bytes that a thread has for a k-tile
-    crowded     times the accesses of a thread beyond `_ACCESSES`, times its sums beyond `_SUMS`, of `_WARPS` warps
+    own_halves  for each access of 2 bytes that a thread has for a k-tile
     quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
     peak        of the tensor cores' peak, what tiles of rate 1 reach
     store       of an access of a warp to D
@@ -69,10 +65,7 @@ class MmaCosts:
     fill: float = 0.93
     hot: float = 0.0005
     latency: float = 0.321
-    step: float = 0.000627
-    own_words: float = 0.0011
     own_halves: float = 0.0105
-    crowded: float = 0.00018
     quads: float = 0.0015
     doubles: float = 0.00467
     words: float = 0.0042
@@ -199,15 +192,15 @@ class Model:
         rounds = np.floor(per_sm / ctas)
         rest = per_sm - rounds * ctas
         is_rest = np.minimum(rest, 1.0)
-        latency_us, loads_us, crowd_us, products_us = [
-            of_rows(us, of) for us in (self._latency_us, self._loads_us, self._crowd_us, self._products_us)
+        latency_us, loads_us, products_us = [
+            of_rows(us, of) for us in (self._latency_us, self._loads_us, self._products_us)
         ]
 
         def steps_us(at_a_time: Column) -> Column:
             """Of all k-tiles, with so many CTAs at a time: few cover less of each other's latencies."""
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * products_us * slower)
-            return k_tiles * (each + at_a_time * crowd_us)
+            return k_tiles * each
 
         round_us = costs.round + np.minimum(per_sm, ctas) * self._fill_us.take(of)
         round_us = round_us + costs.hot * self._asked(problem, of, parts)
@@ -238,8 +231,7 @@ class Model:
     def _latency_us(self) -> Column:
         """Of a k-tile."""
         costs, tiles = self.costs, self.tiles
-        own_us = (costs.own_words * tiles.words + costs.own_halves * tiles.halves) / tiles.warps
-        return costs.latency / tiles.ahead + costs.step + own_us
+        return costs.latency / tiles.ahead + costs.own_halves * tiles.halves / tiles.warps
 
     @cached_property
     def _loads_us(self) -> Column:
@@ -253,14 +245,6 @@ class Model:
         """Of a k-tile."""
         tiles, peak = self.tiles, (self.peak_tflops or 1.0) * 1e6 / self.device.sms
         return 2.0 * tiles.bm * tiles.bn * tiles.bk / (peak * self.costs.peak * tiles.rate)
-
-    @cached_property
-    def _crowd_us(self) -> Column:
-        """What threads take for a k-tile that have too few registers."""
-        tiles = self.tiles
-        accesses = np.maximum(0.0, (tiles.words + tiles.halves) / tiles.warps - _ACCESSES)
-        sums = np.maximum(0.0, tiles.bm * tiles.bn / (tiles.warps * WARP_THREADS) - _SUMS)
-        return self.costs.crowded * accesses * sums * tiles.warps / _WARPS
 
     @cached_property
     def _fill_us(self) -> Column:

@@ -53,15 +53,12 @@ class SimtCosts:
     start       of a kernel, until its first loads are under way, and from its last store to the end
     alone       more of it, divided by the CTAs that fit a multiprocessor, which start beside each other
     round       of CTAs: the first k-tile comes, with no products meanwhile
-    begin       of a CTA, of all that a multiprocessor runs, each behind the one before it
     drain       times the products of the last k-tile, each warp alone on its scheduler; nothing is loaded meanwhile
     latency     of a k-tile
-    registers   more of it, where a tile goes through registers
     step        of a k-tile, what is no latency of memory; block: of a k-block
     wide, narrow   of an access of a warp to global memory, of 8 or 16 bytes a lane, and of fewer
     turned      of an access of a warp that turns elements of a k-major tile round on their way to shared memory
     reads       of an access of a warp to shared memory, for fragments
-    peak        of the rate of a loop of multiply-adds, what tiles reach
     few         the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each is
     crowded     times the share of a second round's room that is taken: how far its CTAs fill some multiprocessors
     store       of an access of a warp to D
@@ -72,11 +69,9 @@ class SimtCosts:
     across      times their multiply-adds, of threads with more columns than rows
     full        times what D takes to be written by threads with more than `_SUMS` sums, which leave them few registers
     issue       of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
-    launch      of the kernel that adds the sums of parts
-    added       for each `_ADDED_AT_ONCE` parts
+    added       for each `_ADDED_AT_ONCE` parts, of the kernel that adds their sums
     sums        times what the parts' sums take to be written and read
     streamed    of that kernel, where it has to find the parts of each tile; and of the second tile of a CTA
-    scattered   more of the time that memory takes, where each CTA is elsewhere along K
     pack        of the kernel that packs; packed: times what its bytes take
     within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
     """
@@ -84,17 +79,14 @@ class SimtCosts:
     start: float = 1.89
     alone: float = 3.01
     round: float = 2.1
-    begin: float = 0.00303
     drain: float = 1.16
     latency: float = 0.534
-    registers: float = 0.0104
     step: float = 0.102
     block: float = 0.00347
     wide: float = 0.0057
     narrow: float = 0.00391
     turned: float = 0.00165
     reads: float = 0.00126
-    peak: float = 0.991
     few: float = 0.109
     crowded: float = 1.43
     store: float = 0.0019
@@ -105,11 +97,9 @@ class SimtCosts:
     across: float = 1.05
     full: float = 1.67
     issue: float = 0.00153
-    launch: float = 0.723
-    added: float = 0.879
+    added: float = 1.1
     sums: float = 0.4
     streamed: float = 5.43
-    scattered: float = 0.00685
     pack: float = 3.04
     packed: float = 1.3
     within: float = 4.98
@@ -314,11 +304,10 @@ class Model:
         ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
         turns = work.rounds + np.ceil(is_rest)
         written_us = costs.store * ctas * of_rows(tiles.stores, of) + self._written_us(problem, of, work)
-        ends_us = of_rows(self._start_us, of) + costs.round * (1 + (turns - 1) / held) + costs.begin * ctas
+        ends_us = of_rows(self._start_us, of) + costs.round * (1 + (turns - 1) / held)
         memory_us, pack_us = self._memory_us(problem)
-        memory_us = of_rows(memory_us, of) * (1 + costs.scattered * work.is_even)
-        pack_us = of_rows(pack_us, of)
-        added_us = costs.launch + costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
+        memory_us, pack_us = of_rows(memory_us, of), of_rows(pack_us, of)
+        added_us = costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
         added_us = added_us + costs.streamed * work.is_even + work.slots * of_rows(self._sums_us, of)
         added_us = added_us * work.is_split
         last_us = steps_us(work.rest, work.last) * np.ceil(is_rest)
@@ -347,8 +336,7 @@ class Model:
     def _latency_us(self) -> Column:
         """Of a k-tile."""
         costs, tiles = self.costs, self.tiles
-        latency_us = (costs.latency + costs.registers * tiles.by_registers) / tiles.ahead
-        return latency_us + costs.step + costs.block * tiles.bk
+        return costs.latency / tiles.ahead + costs.step + costs.block * tiles.bk
 
     @cached_property
     def _loads_us(self) -> Column:
@@ -361,7 +349,7 @@ class Model:
     def _products_us(self) -> Column:
         """Of a k-tile."""
         costs, tiles = self.costs, self.tiles
-        per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms * costs.peak
+        per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms
         per_us = per_us * _share_of_f32(self.operands, self.device)
         products_us = 2.0 * tiles.bm * tiles.bn * tiles.bk / per_us
         products_us = products_us * np.where(tiles.across, costs.across, 1.0)

@@ -146,7 +146,6 @@ class Shapes:
     by_gpc: Column
     along_m: Column
     along_n: Column
-    two_level: Column
     late: Column
     subtiles: Column
     subtile_n: Column
@@ -186,23 +185,20 @@ class Shapes:
             "cn": [one.cluster[1] for one in shapes],
             "cooperative": [_stops_to_store(one, defers) for one in shapes],
             "deferred": [defers and one.epilogue == "deferred" for one in shapes],
-            "alone": [one.alone for one in shapes],
             "band": [bands.get(one.raster, _BAND) for one in shapes],
             "by_gpc": [one.is_by_gpc for one in shapes],
             "along_m": [one.raster == "along_m" for one in shapes],
             "along_n": [one.raster == "along_n" for one in shapes],
-            "two_level": [one.two_level for one in shapes],
             "subtile_n": [one.subtile_n or 0 for one in shapes],
-            "depth": [one.depth for one in shapes],
-            "k_ctas": [one.k_ctas for one in shapes],
             "single": [one.epilogue == "single" for one in shapes],
-            "ctas_per_sm": [one.ctas_per_sm for one in shapes],
             "loaded_n": [columns_loaded(of.b, one.tile) for one in shapes],
             "late": [1 / max(1, stages - 1) for stages, _ in rings],
             "subtiles": [subtiles for _, subtiles in rings],
             "turned": [turned for _ in shapes],
             "reads_a": [reads_a for _ in shapes],
         }
+        for name in ("alone", "depth", "k_ctas", "ctas_per_sm"):
+            columns[name] = [getattr(one, name) for one in shapes]
         kind = None if shapes else bool  # an array of no floats takes no & and no ~
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 

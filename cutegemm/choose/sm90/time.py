@@ -1,24 +1,24 @@
 """How long Hopper plans will take, many at a time: what bounds a wave of the grid, in a formula of the tile.
 
-A *wave* is a tile of D for each multiprocessor. In a wave a multiprocessor takes a tile's k-tiles, 128 bytes along K
-each, one after the other. A k-tile waits for
+A *wave* is a tile of D for each multiprocessor. In a wave a multiprocessor takes the k-tiles of a tile, 128 bytes along
+K each, one after the other. A k-tile waits for
 
-    tensor cores   for the area of the tile; longer where B lies along N in rows of 32 bytes
-    L2             for the rows of A and of B that a CTA loads, and that a multicast brings once for its cluster, by the
-                   lines and sectors that boxes touch; rows beyond the end, and columns beside the tile, are dearer
+    tensor cores   for the area of the tile
+    L2             for the rows of A and of B that a CTA loads, and that a multicast loads once for its cluster, by the
+                   lines that boxes touch; rows beyond the end, and columns beside the tile, are dearer
     latency        of a load, over the stages that are under way
 
-and a wave is no shorter than it takes to store the tile; the store of the last one nothing overlaps. In the long run
-a wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
-less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle,
-or nearly so: `together`. What a problem takes besides is the start, until the first k-tile is there, longer where many
-CTAs ask for the same few lines, and where K is split the sums of the parts.
+and a wave is no shorter than it takes to store the tile; nothing overlaps the store of the last one. In the long run a
+wave takes no less than the chip's power allows: the last one, of few tiles, is the shorter for it. A problem takes no
+less than reading A and B from memory does. What goes on at the same time adds up like the sides of a right triangle:
+`together`. Besides, a problem takes the start, longer if many CTAs ask for the same few lines, the accumulators of the
+parts if K is split, and the packing of operands.
 
-Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, behind a flush of the
-L2 cache, for problems that were drawn by a seed; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
+Rates of a chip are those of its `Device`. `Sm90Costs` is fitted to what an H200 and an H100 took, after a flush of the
+L2 cache, for random problems and for linear layers; `python -m docs.evidence fit-sm90 FILE.json ...` fits it anew.
 
-A choice is to take 0.3 ms. So what depends on no problem is a property of a `Model`, found once; the rest is found for
-each tile, and for each candidate only what depends on how K is divided.
+A choice is to take 0.3 ms. So what does not depend on the problem is a property of a `Model`, found once; the rest is
+found for each tile, and for each candidate only what depends on how K is divided.
 """
 
 from __future__ import annotations
@@ -46,10 +46,6 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 _UNIT = 128 * 128  # elements of D
 _UNIT_CYCLES = 512  # of the tensor cores, for a k-tile of so many
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start", "packing"
-_FILLED_ROWS = 256  # of a k-tile, 32 KiB
-_HALF_BYTES = 64  # of a row along M or N, which may have 128; fewer are read more slowly
-_RUN_BYTES = 256  # of a row along M or N, that the tiles of a cluster have
-_STAGES, _MOST_STAGES = 4, 5  # of the ring of a large tile; and beyond which more of them even out no more
 _OF_FEWEST = 0.5  # of what a subtile takes, one of eight columns
 _COOL_US = 4.0  # of tensor cores, for which power does not matter: the limit adds less than 0.1%
 
@@ -91,20 +87,23 @@ class Model:
         costs, of, tiling = self.costs, ways.recipe, self.tiling(problem)
         parts, owners = np.broadcast_to(ways.parts, len(of)), self._owners(ways, problem, tiling)
         start_us = of_rows(self._start_us + self._asked_us(problem, tiling), of)
-        store_us, exposed_us, written_bytes = self._store(problem, tiling)
+        store_us, exposed_us, beside_bytes = self._store(problem, tiling)
         hidden_us = of_rows(store_us * self._does_not_stop, of)
         beside_us = of_rows(self._waits_squared, of)
         l2_us, exposed_us, store_us = [
             of_rows(us, of) for us in (self._l2_us(problem, tiling), exposed_us, store_us)
         ]
-        sums_us, grid = of_rows(self._sums_us, of), of_rows(tiling.grid, of)
-        all_k_tiles, depth = self.k_tiles(problem), of_rows(self.shapes.depth, of)
+        grid, depth, all_k_tiles = (
+            of_rows(tiling.grid, of),
+            of_rows(self.shapes.depth, of),
+            self.k_tiles(problem),
+        )
         k_tiles = np.ceil(all_k_tiles / (parts * of_rows(self._k_tiles_at_once, of))) * depth
         units = of_rows(tiling.tiles, of) * parts
 
         def wave_us(from_l2_us: Column) -> Column:
-            """With what a k-tile takes from L2 then."""
-            k_tile_us = np.sqrt(beside_us + from_l2_us * from_l2_us) + sums_us
+            """Microseconds of a wave, if a k-tile takes so long from L2."""
+            k_tile_us = np.sqrt(beside_us + from_l2_us * from_l2_us)
             return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
         begun = units / grid
@@ -119,15 +118,15 @@ class Model:
         power_us: Column = 0.0
         if long_us > _COOL_US:
             power_us = self._power_us(long_us) * (1 + costs.rests * exposed_us / full_us) / units
-            limited_us = whole * together(4.0, full_us, power_us * grid) + together(
-                4.0, last_us, power_us * rest
-            )
+            limited_us = whole * together(4.0, full_us, power_us * grid)
+            limited_us = limited_us + together(4.0, last_us, power_us * rest)
             if owners is not None:
                 limited_us[at] = together(4.0, waves_us[at], power_us[at] * units[at])
             slower = limited_us / waves_us
         waves = np.maximum(1.0, begun)
-        memory_us = self._memory_us(problem, tiling, of, owners, waves, of_rows(written_bytes, of))
-        us = together(of_rows(self._evens_out, of), waves_us, memory_us) * slower
+        read_bytes = self._read_bytes(problem, tiling, of, owners, waves)
+        memory_us = (read_bytes + of_rows(beside_bytes, of)) / (self.device.measured.tma_read_gb_s * 1e3)
+        us = together(2.0, waves_us, memory_us) * slower
         us = start_us + us + self._meeting_us(of, parts, owners, np.ceil(begun)) + store_us
         packing_us = of_rows(packed_us(self.shapes, self.operands, problem, self.device, self.packed), of)
         us = us + packing_us
@@ -169,14 +168,7 @@ class Model:
     def _products_us(self) -> Column:
         """The products of a k-tile."""
         shapes = self.shapes
-        us = shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
-        return us * self._slower
-
-    @cached_property
-    def _slower(self) -> Column:
-        """Times what products take: more where B lies along N in rows of 32 bytes."""
-        over = self.shapes.loaded_n * self.operands.b.dtype.bits // 8 % _HALF_BYTES
-        return np.where(self._along_mn[1] & (over > 0), self.costs.narrow, 1.0)
+        return shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
 
     @cached_property
     def _latency_us(self) -> Column:
@@ -189,23 +181,11 @@ class Model:
         return self._products_us**2 + self._latency_us**2
 
     @cached_property
-    def _sums_us(self) -> Column:
-        return self.costs.two_level * self.shapes.two_level
-
-    @cached_property
     def _start_us(self) -> Column:
         """Until the first k-tile is there, and a cluster has met."""
         costs, shapes = self.costs, self.shapes
         share = np.where(shapes.single | shapes.shares_k, costs.single, 1.0)
-        start_us = costs.start * share
-        fill_us = costs.fill * (shapes.bm + shapes.loaded_n) * shapes.depth / _FILLED_ROWS
-        return start_us + fill_us + costs.fours * (shapes.cm * shapes.cn // 4)
-
-    @cached_property
-    def _evens_out(self) -> Column:
-        """The exponent by which waves and memory add up."""
-        deeper = self.costs.deeper * (np.minimum(self.shapes.stages, _MOST_STAGES) - _STAGES)
-        return 2.0 + deeper + self.costs.evens * self.shapes.shares_k
+        return costs.start * share + costs.fours * (shapes.cm * shapes.cn // 4)
 
     @cached_property
     def _does_not_stop(self) -> Column:
@@ -218,26 +198,20 @@ class Model:
         return self.costs.subtile * fewest * self.shapes.subtiles
 
     @cached_property
-    def _rows_us(self) -> tuple[tuple[Column, Column], tuple[Column, Column]]:
+    def _rows_us(self) -> tuple[Column, Column]:
         """A row of A of a k-tile from L2, and one of B, when all multiprocessors read: their shares of a multicast.
-        Of each what is read by itself, and what is joined: by clusters in the order of the GPCs, without a multicast.
-        One of the two is nothing."""
+
+        Reads without a multicast are joined if clusters take tiles in the order of the GPCs.
+        """
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
         row_us = row_us * np.where(shapes.is_large_cluster, costs.l2_fours, 1.0) * shapes.ctas_per_sm
         by_gpc = shapes.by_gpc & bool(self.device.tpc_rounds)
-
-        def of(sharers: Column) -> tuple[Column, Column]:
-            joins, own_us = by_gpc & (sharers == 1), row_us / sharers
-            return own_us * ~joins, own_us * joins * costs.l2_joined
-
-        return of(shapes.cn), of(shapes.cm)
-
-    @cached_property
-    def _along_mn(self) -> tuple[Column, Column]:
-        """Whether the first operand of the plan, and the second one, lie along M or N of D, or of D^T."""
-        a, b = self.operands.a, self.operands.b
-        return by_way(self.shapes.turned, np.bool_(a.major != "k"), np.bool_(b.major != "k"))
+        a_us, b_us = [
+            row_us * np.where(by_gpc & (sharers == 1), costs.l2_joined, 1 / sharers)
+            for sharers in (shapes.cn, shapes.cm)
+        ]
+        return a_us, b_us
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
@@ -278,21 +252,10 @@ class Model:
         if self.packed and np.any(shapes.reads_a):
             in_place, _ = self._dearer(problem, "", of_mn=self.packed)
             of_a = np.where(shapes.reads_a, in_place, of_a)  # B is packed there, or as it is
-        mean = max(1, problem.m + problem.n) / 2
-        of_m, of_n = [(extent / mean) ** costs.l2_larger for extent in (problem.m, problem.n)]
-        us: Column = 0.0
-        for (alone_us, joined_us), of, larger, extent, tile, loaded in zip(
-            self._rows_us,
-            (of_a, of_b),
-            by_way(shapes.turned, of_n, of_m),
-            (tiling.m, tiling.n),
-            (shapes.bm, shapes.bn),
-            (shapes.bm, shapes.loaded_n),
-            strict=True,
-        ):
-            rows = _rows(extent, tile, loaded, costs.missing)
-            us = us + (alone_us + joined_us * larger) * of * rows
-        return us
+        a_us, b_us = self._rows_us
+        a_rows = _rows(tiling.m, shapes.bm, shapes.bm, costs.missing)
+        b_rows = _rows(tiling.n, shapes.bn, shapes.loaded_n, costs.missing)
+        return a_us * of_a * a_rows + b_us * of_b * b_rows
 
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
         """Until all CTAs have the lines of their first k-tile that they ask for at the same time, of the operand of
@@ -335,8 +298,8 @@ class Model:
         us = us * np.maximum(1.0, shapes.ctas_per_sm * np.minimum(1.0, tiling.tiles / tiling.grid))
         if self.with_c:
             us = 2 * us
-        kept_bytes = 0.0 if stays else costs.written * d_bytes
-        return us, us * self._exposed(tiling, by_threads, stays), kept_bytes + d_bytes * self.with_c
+        leaving = 0 if stays else 1
+        return us, us * self._exposed(tiling, by_threads, stays), d_bytes * (leaving + self.with_c)
 
     def _exposed(self, tiling: Tiling, by_threads: bool, stays: bool) -> Column:
         """The share of a store that no products overlap."""
@@ -356,36 +319,11 @@ class Model:
         us = of_rows(self._shared_us, of) * np.where(of_rows(self.shapes.streams, of), 1.0, waves)
         if (parts > 1).any():
             part_us = of_rows(self._part_us, of)
-            us = us + (costs.meet + parts * (part_us + costs.part)) * waves * (parts > 1)
+            us = us + (costs.meet + parts * part_us) * waves * (parts > 1)
         if owners is not None:
             part_us = self._part_us[of[owners.at]]
             us[owners.at] += costs.ends + owners.workers / owners.shared * part_us
         return us
-
-    def _memory_us(
-        self,
-        problem: Problem,
-        tiling: Tiling,
-        of: Column,
-        owners: Owners | None,
-        waves: Column,
-        written_bytes: Column,
-    ) -> Column:
-        """Reads from memory, and writes of the D that L2 does not keep."""
-        read_bytes = self._read_bytes(problem, tiling, of, owners, waves)
-        of_runs = of_rows(self._of_runs[problem.n > problem.m], of)
-        return (read_bytes * of_runs + written_bytes) / (self.device.measured.tma_read_gb_s * 1e3)
-
-    @cached_property
-    def _of_runs(self) -> tuple[Column, Column]:
-        """Times what it takes to read A of the problem, or B, from memory: less where the tiles of a cluster have more
-        of a row along M or N."""
-        shapes, costs = self.shapes, self.costs
-        first, second = [
-            np.where(along, (extent * (self.operands.a.dtype.bits / 8) / _RUN_BYTES) ** -costs.runs, 1.0)
-            for along, extent in zip(self._along_mn, (shapes.cluster_m, shapes.cluster_n), strict=True)
-        ]
-        return by_way(shapes.turned, first, second)
 
     def _read_bytes(
         self, problem: Problem, tiling: Tiling, of: Column, owners: Owners | None, waves: Column
@@ -420,19 +358,17 @@ class Model:
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _dearer(self, problem: Problem, packed: str, of_mn: str = "") -> tuple[Column, Column]:
-        """Times what L2 takes for whole lines, of the first operand of a plan, and of the second one: more where boxes
-        have part of a line, or rows, as they lie in memory, begin elsewhere than at one.
+        """Return the factors on reads of whole lines from L2, of the first operand of a plan, and of the second one.
+
+        Boxes of part of a line, and rows that do not begin at lines, touch more of them.
 
         packed   names of the operands whose rows begin at lines
         of_mn    names of those that lie along M or N, though `operands` has them as they would be packed
         """
-
-        def of(name: str) -> tuple[float, ...]:
-            step_bytes = CACHE_LINE_BYTES if name in packed else self._row_bytes(name, problem, of_mn)
-            share = self.costs.lines
-            return tuple([share * lines + (1 - share) * sectors for lines, sectors in touched(step_bytes)])
-
-        of_a, of_b = of("a"), of("b")
+        of_a, of_b = [
+            touched(CACHE_LINE_BYTES if name in packed else self._row_bytes(name, problem, of_mn))
+            for name in "ab"
+        ]
         first, second = by_way(self.shapes.turned, of_a[0], of_b[0])
         if (parts := self._parts_of_lines) is not None:
             second = np.where(parts, np.where(self.shapes.turned, *np.array((of_a, of_b))[:, parts]), second)
@@ -440,10 +376,11 @@ class Model:
 
     @cached_property
     def _parts_of_lines(self) -> Column | None:
-        """Of the boxes of the second operand, which of `WIDTHS_BYTES` their rows have; None where all have lines."""
+        """Index into `WIDTHS_BYTES` of the rows of the boxes of the second operand; None if all have whole lines."""
         bytes_of_b = self.shapes.loaded_n.astype(int) * (self.operands.b.dtype.bits // 8)
         parts = sum([bytes_of_b % width > 0 for width in WIDTHS_BYTES[:-1]], start=np.zeros(1, int))
-        parts = np.where(self._along_mn[1], parts, 0)
+        along_mn = [np.bool_(operand.major != "k") for operand in (self.operands.a, self.operands.b)]
+        parts = np.where(by_way(self.shapes.turned, *along_mn)[1], parts, 0)
         return parts if parts.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, of_mn: str = "") -> int:
