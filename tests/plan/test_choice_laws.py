@@ -93,19 +93,23 @@ def test_a_way_says_how_its_recipe_divides_k(name):
 
 
 @pytest.mark.parametrize(
-    ("file", "mean", "slow"),
+    ("file", "every", "mean", "slow"),
     [
-        ("choice_fit_families_h200", 1.03, 0.08),
-        ("choice_fit_shared_small_h100", 1.03, 0.1),
-        ("choice_fit_layers_h100", 1.025, 0.05),
-        ("mma_sync_fit_ragged_h100", 1.04, 0.15),
+        ("choice_fit_families_h200", 1, 1.03, 0.08),
+        ("choice_fit_shared_small_h100", 1, 1.03, 0.1),
+        ("choice_fit_layers_h100", 2, 1.025, 0.08),
+        ("mma_sync_fit_ragged_h100", 4, 1.05, 0.2),
     ],
 )
-def test_the_choice_among_all_families_is_near_the_best_that_was_timed(file, mean, slow):
-    """Of the candidates that were timed, the one that ranks first: its time over that of the best, in geometric mean;
-    and the share of problems of which it takes more than 8% longer."""
+def test_the_choice_among_all_families_is_near_the_best_that_was_timed(file, every, mean, slow):
+    """Compare the candidate that ranks first, of those that were timed, with the fastest of them.
+
+    every   step through the problems of the file
+    mean    bound of the geometric mean of their ratio
+    slow    bound of the share of problems that lose more than 8%
+    """
     lost = []
-    for problem, device, us in problems(json.loads((DATA / f"{file}.json").read_text())):
+    for problem, device, us in list(problems(json.loads((DATA / f"{file}.json").read_text())))[::every]:
         timed = (
             us[one.recipe] for one in ranked(problem.operands, problem, device=device) if one.recipe in us
         )
