@@ -283,7 +283,7 @@ def test_the_only_tile_of_a_cta_is_shared_where_d_is_of_16_bits(tile, cluster):
 
 
 def test_k_tiles_twice_as_deep():
-    """A stage of 64 x 16 x 256 bytes has 20 KiB: 11 of them fill shared memory. Few columns with a deep K are faster."""
+    """A stage of 64 x 16 x 256 bytes has 20 KiB: 11 fill shared memory. Few columns with a deep K are faster."""
     deep, usual = [plan_named(name, BF16) for name in ("sm90_64x16_deep", "sm90_64x16")]
     assert (deep.cta_tile, usual.cta_tile) == ((64, 16, 128), (64, 16, 64))
     assert deep.stages == 11
