@@ -76,55 +76,67 @@ def product(
     """
     a, b = factors_read(a, b, text, scalars)
     if outs is not None and any(out is not None for out in outs):
-        return _into(outs, Call(text, scalars, out_dtype, how), a, b, operands)
+        return _into(outs, a, b, text, operands, scalars, out_dtype, how)
     route = route_of(a, *b, *operands)
     if route is Route.DIRECT:
         return compute(a, b, text, operands, scalars, out_dtype, how)
     if torch.is_grad_enabled() and text != PLAIN and any(x.requires_grad for x in (a, *b, *operands)):
         # For every operand: which of them are trained must not change the epilogue.
         text = with_saved(text, len(operands))
-    call = Call(text, scalars, out_dtype, how)
     if route is Route.RECORDED:
-        return Recorded.apply(call, len(b), a, *b, *operands)
+        return Recorded.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.TRANSFORMED:
-        return Transformed.apply(call, len(b), a, *b, *operands)
+        return Transformed.apply(Call(text, scalars, out_dtype, how), len(b), a, *b, *operands)
     if route is Route.DECOMPOSED:
         # A copy also if the parts are adjacent: a view of the first has no derivatives by the others.
         whole = b[0] if len(b) == 1 else torch.cat(b, -1)
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype)
-    return by_operator(call, a, b, operands)
+    # Dynamo of torch 2.11 does not follow a dataclass that holds another one, such as `Call`.
+    return by_operator(a, b, text, operands, scalars, out_dtype, how)
 
 
 def _into(
-    outs: Gradients, call: Call, a: torch.Tensor, b: tuple[torch.Tensor, ...], operands: Any
+    outs: Gradients,
+    a: torch.Tensor,
+    b: tuple[torch.Tensor, ...],
+    text: str,
+    operands: tuple[torch.Tensor, ...],
+    scalars: tuple[float, ...],
+    out_dtype: OutDtype,
+    how: How,
 ) -> Tensors:
     """Write results to tensors of the caller and return all results. A graph copies them, unless D is the only one."""
     written = [out for out in outs if out is not None]
-    arguments = (call.text, operands, call.scalars)
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
-        return compute(a, b, *arguments, call.out_dtype, call.how, outs)
+        return compute(a, b, text, operands, scalars, out_dtype, how, outs)
     if len(outs) > 1:
-        asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+        asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype,)
         d = result_dtype(a, asked[0])
         asked = (*asked, *[None] * (len(outs) - len(asked)))
         types = [dtype or d if out is None else out.dtype for dtype, out in zip(asked, outs, strict=True)]
-        return copied_to(outs, product(a, b, *arguments, tuple(types), call.how)[: len(outs)])
+        return copied_to(outs, product(a, b, text, operands, scalars, tuple(types), how)[: len(outs)])
     (out,) = written
-    if call.text == PLAIN and len(b) == 1 and call.how == AS_CHOSEN:
+    if text == PLAIN and len(b) == 1 and how == AS_CHOSEN:
         torch.ops.cutegemm.mm_out(a, b[0], out)
     else:
-        lists = (list(operands), list(call.scalars))
-        torch.ops.cutegemm.gemm_out(a, list(b), call.text, *lists, out, *call.how.options)
+        torch.ops.cutegemm.gemm_out(a, list(b), text, list(operands), list(scalars), out, *how.options)
     return [out]
 
 
-def by_operator(call: Call, a: torch.Tensor, b: Tensors, operands: Tensors) -> Tensors:
+def by_operator(
+    a: torch.Tensor,
+    b: Tensors,
+    text: str,
+    operands: Tensors,
+    scalars: tuple[float, ...],
+    dtype: OutDtype,
+    how: How,
+) -> Tensors:
     """Return the results of a product by its operator of torch.library.
 
-    raises   UnsupportedError if the plan of the call has no name, which a graph could hold
+    raises   UnsupportedError if `how` has a plan without a name: a graph holds names only
     """
-    how, dtype = call.how, call.out_dtype
-    is_plain = call.text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
+    is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
     if is_plain and (dtype is None or isinstance(dtype, torch.dtype)):
         return [torch.ops.cutegemm.mm(a, b[0], dtype, how.varying_rows)]
     if how.plan is not None and not isinstance(how.plan, str):
@@ -132,8 +144,7 @@ def by_operator(call: Call, a: torch.Tensor, b: Tensors, operands: Tensors) -> T
             f"gemm: plan is a {type(how.plan).__name__}, which no graph can hold. Pass the name of a plan, or none."
         )
     types = None if dtype is None else types_text(dtype)
-    lists = (list(operands), list(call.scalars))
-    return torch.ops.cutegemm.gemm(a, list(b), call.text, *lists, types, *how.options)
+    return torch.ops.cutegemm.gemm(a, list(b), text, list(operands), list(scalars), types, *how.options)
 
 
 def layered(
@@ -201,7 +212,8 @@ class Transformed(Recorded):
 
     @staticmethod
     def forward(call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        return tuple(by_operator(call, a, others[:parts], others[parts:]))
+        b, operands = others[:parts], others[parts:]
+        return tuple(by_operator(a, b, call.text, operands, call.scalars, call.out_dtype, call.how))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
