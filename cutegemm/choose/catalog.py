@@ -125,7 +125,7 @@ def chosen(
 
     >>> bf16 = Operands.of("bf16", layout="nt")
     >>> [str(chosen(bf16, Problem(m, 4096, 4096))[0]) for m in (16, 4096)]
-    ['transposed:sm90_64x16_deep_1x1x2', 'sm90_deferred_2x1']
+    ['transposed:skinny_16x16', 'sm90_deferred_2x1']
     """
     return _chosen(
         operands, by_threads or operands, problem, arch, device, with_c, accumulate, transposed, suits
