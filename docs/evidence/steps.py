@@ -286,6 +286,10 @@ STEPS: tuple[Step, ...] = (
         "--layers --seed 2611 --count 150 --first 9 --others 5 --seconds 0.3 --times --limit 540",
     ),
     _choice(
+        "choice_layers_h100", 150, "linear layers of public models that nothing is fitted to, of an H100",
+        "--layers --seed 3107 --count 60 --first 9 --seconds 0.3 --times --limit 150",
+    ),
+    _choice(
         "choice_fit_hard", 120, "the same: sizes that were chosen badly",
         f"{_HARD} --layout nt --layout tn --first 64 --times",
     ),
