@@ -20,7 +20,7 @@ from cutegemm.layout import filter as filter  # not in __all__: `import *` must 
 from cutegemm.layout import hooks as _hooks
 from cutegemm.run import graph as _graph
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LATER = {
     "bf16": "cutegemm.dtypes",
@@ -55,18 +55,18 @@ _LATER = {
     "MmaAtom": "cutegemm.tile",
     "Operand": "cutegemm.plan",
     "Operands": "cutegemm.plan",
-    "plan_named": "cutegemm.choose.catalog",
+    "plan_named": "cutegemm.choice.catalog",
     "plan_of": "cutegemm.run.gemm",
-    "plans": "cutegemm.choose.catalog",
+    "plans": "cutegemm.choice.catalog",
     "prepare": "cutegemm.run.ahead",
     "Problem": "cutegemm.plan",
     "Raster": "cutegemm.tile",
-    "register_plan": "cutegemm.choose.names",
+    "register_plan": "cutegemm.choice.names",
     "s32": "cutegemm.dtypes",
     "s8": "cutegemm.dtypes",
     "simt_plan": "cutegemm.build",
     "simt_tiled_mma": "cutegemm.tile",
-    "skinny_plan": "cutegemm.build",
+    "gemv_plan": "cutegemm.build",
     "sm90_plan": "cutegemm.build",
     "smem_atom": "cutegemm.tile",
     "stmatrix": "cutegemm.tile",
@@ -100,16 +100,16 @@ _OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its na
 _MODULES = (
     "analysis",
     "build",
-    "choose",
+    "choice",
     "draw",
-    "emulate",
+    "emulator",
     "epilogue",
     "interop",
     "machine",
     "plan",
     "profile",
     "run",
-    "simulate",
+    "simulator",
     "tile",
     "torch",
 )
@@ -128,14 +128,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
+    from cutegemm.build import gemv_plan as gemv_plan
     from cutegemm.build import mma_sync_plan as mma_sync_plan
     from cutegemm.build import mma_tma_plan as mma_tma_plan
     from cutegemm.build import simt_plan as simt_plan
-    from cutegemm.build import skinny_plan as skinny_plan
     from cutegemm.build import sm90_plan as sm90_plan
-    from cutegemm.choose.catalog import plan_named as plan_named
-    from cutegemm.choose.catalog import plans as plans
-    from cutegemm.choose.names import register_plan as register_plan
+    from cutegemm.choice.catalog import plan_named as plan_named
+    from cutegemm.choice.catalog import plans as plans
+    from cutegemm.choice.names import register_plan as register_plan
     from cutegemm.compile.export import export as export
     from cutegemm.compile.exported import load as load
     from cutegemm.compile.plans import compile_plan as compile_plan

@@ -81,12 +81,8 @@ class DType:
         return self.name
 
 
-f64 = DType(
-    "f64", 64, 11, 52, float(np.finfo(np.float64).max), "float64", aliases=("float64", "fp64", "double")
-)
-f32 = DType(
-    "f32", 32, 8, 23, float(np.finfo(np.float32).max), "float32", aliases=("float32", "fp32", "float")
-)
+f64 = DType("f64", 64, 11, 52, float(np.finfo(np.float64).max), "float64", aliases=("float64", "fp64", "double"))
+f32 = DType("f32", 32, 8, 23, float(np.finfo(np.float32).max), "float32", aliases=("float32", "fp32", "float"))
 tf32 = DType("tf32", 32, 8, 10, (2 - 2.0**-10) * 2.0**127, "float32", "rna", aliases=("tfloat32",))
 f16 = DType("f16", 16, 5, 10, 65504.0, "float16", aliases=("float16", "fp16", "half"))
 bf16 = DType("bf16", 16, 8, 7, (2 - 2.0**-7) * 2.0**127, "float32", aliases=("bfloat16",))

@@ -40,7 +40,7 @@ class PlanError(CutegemmError, ValueError):
 class SimulationError(CutegemmError):
     """A plan computes wrong results, or makes a faulty access, when it is simulated on the CPU.
 
-    faults   one for each kind of fault, with examples in words; see `cutegemm.simulate.Fault`
+    faults   one for each kind of fault, with examples in words; see `cutegemm.simulator.Fault`
     """
 
     def __init__(self, subject: str, faults: Sequence[Any]) -> None:

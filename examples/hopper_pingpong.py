@@ -9,20 +9,20 @@ import numpy as np
 
 from cutegemm import GemmPlan, Operands, PlanError, Problem, sm90_plan
 from cutegemm.dtypes import round_to
-from cutegemm.plan.program.steps import HandOver
-from cutegemm.simulate import play_interleavings, protocol_of, simulate
+from cutegemm.plan.program.steps import PassOrder
+from cutegemm.simulator import play_interleavings, protocol_of, simulate
 
 OPERANDS = Operands.of("bf16", layout="nt")
 
 
 def describe() -> GemmPlan:
     """From tiles to layouts, boxes, roles, their programs, and barriers."""
-    plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), slots=4, raster="along_n")
+    plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), epi_stages=4, raster="along_n")
     print(plan.describe(Problem(8448, 9216, 512, operands=OPERANDS)))
     print(f"\nWhat a consumer does:\n{plan.program('consumer 0')}")
     print("\nWhat the builder refuses, all at once:")
     try:
-        sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), slots=3)
+        sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), epi_stages=3)
     except PlanError as error:
         print(error)
     return plan
@@ -36,7 +36,7 @@ def check(plan: GemmPlan) -> None:
     wrong = protocol_of(plan, k_tiles=8, tiles=2).with_barrier("empty", arrivals=3)
     print(f"with one arrival too few: {play_interleavings(wrong).faults[0].text}")
     programs = {
-        role: program.edited(lambda step: None if isinstance(step, HandOver) else step)
+        role: program.edited(lambda step: None if isinstance(step, PassOrder) else step)
         for role, program in plan.programs.items()
     }
     silent = protocol_of(plan, k_tiles=8, tiles=2, programs=programs)

@@ -56,14 +56,10 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
         sums = np.zeros((plan.threads, len(values)), np.float32)
         for k_tile in range(plan.k_tiles(problem)):
             shared_a = {
-                plan.smem_a(i, k, 0): flat_a[of_a((i, k), (m_tile, k_tile))]
-                for i in range(bm)
-                for k in range(bk)
+                plan.smem_a(i, k, 0): flat_a[of_a((i, k), (m_tile, k_tile))] for i in range(bm) for k in range(bk)
             }
             shared_b = {
-                plan.smem_b(j, k, 0): flat_b[of_b((j, k), (n_tile, k_tile))]
-                for j in range(bn)
-                for k in range(bk)
+                plan.smem_b(j, k, 0): flat_b[of_b((j, k), (n_tile, k_tile))] for j in range(bn) for k in range(bk)
             }
             for k in range(bk):
                 for warp in range(plan.threads // WARP_THREADS):
@@ -71,9 +67,7 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
                         thread = lane + WARP_THREADS * warp
                         for value in values:
                             i, j = idx2crd(held(thread, value), (bm, bn))
-                            sums[thread, value] += (
-                                shared_a[plan.smem_a(i, k, 0)] * shared_b[plan.smem_b(j, k, 0)]
-                            )
+                            sums[thread, value] += shared_a[plan.smem_a(i, k, 0)] * shared_b[plan.smem_b(j, k, 0)]
         for thread in range(plan.threads):
             for value in values:
                 i, j = idx2crd(held(thread, value), (bm, bn))
@@ -95,17 +89,12 @@ def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int
     of_d, held = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
     tiles = plan.scheduler.of(problem).tiles
     shape = plan.cta_tile[:2]
-    print(
-        "  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = place in D    row  column"
-    )
+    print("  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = place in D    row  column")
     for cta, thread, value in elements:
         at = tiles.tile_mnl(cta)[:2]
         lane, warp = thread % WARP_THREADS, thread // WARP_THREADS
         parts = [of_d((0, 0), at)]
-        parts += [
-            of_d(idx2crd(held(*who), shape), (0, 0))
-            for who in ((WARP_THREADS * warp, 0), (lane, 0), (0, value))
-        ]
+        parts += [of_d(idx2crd(held(*who), shape), (0, 0)) for who in ((WARP_THREADS * warp, 0), (lane, 0), (0, value))]
         place = of_d(idx2crd(held(thread, value), shape), at)
         assert place == sum(parts), "levels do not add up"
         row, column = place // problem.n, place % problem.n

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from cutegemm import Operands, plan_named
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 
 
 def on_the_cpu(m: int, n: int, k: int) -> None:

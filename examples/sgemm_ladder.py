@@ -14,7 +14,7 @@ import importlib.util
 import numpy as np
 
 from cutegemm.analysis import check
-from cutegemm.choose.ladders.simt import SIMT_LADDER
+from cutegemm.choice.ladders.simt import SIMT_LADDER
 from cutegemm.plan import Operands, Problem
 
 SIMULATED = (130, 260, 68)  # ragged along each mode
@@ -22,9 +22,7 @@ SIMULATED = (130, 260, 68)  # ragged along each mode
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--sass", action="store_true")
     given = parser.parse_args()
@@ -49,16 +47,14 @@ def has_gpu() -> bool:
 
 def simulated(size: int) -> None:
     """Each step on the CPU, on a small ragged problem; and what bounds it on an H200, on a large one."""
-    from cutegemm.simulate import simulate
+    from cutegemm.simulator import simulate
 
     m, n, k = SIMULATED
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     wanted = 2 * (a @ b) + 0.5 * c
     print(f"no GPU here: simulated at {m}x{n}x{k}, analysed for an H200 at {size} cubed")
-    print(
-        f"{'step':24} {'D':6} {'threads':>7} {'conflicts':>11} {'least time set by':>18} {'TFLOP/s at most':>15}"
-    )
+    print(f"{'step':24} {'D':6} {'threads':>7} {'conflicts':>11} {'least time set by':>18} {'TFLOP/s at most':>15}")
     wrong = []
     for step in SIMT_LADDER.steps:
         plan = step.build(Operands.of("f32"))

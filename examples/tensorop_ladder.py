@@ -9,8 +9,8 @@ import numpy as np
 from cutegemm import Operands, Problem, plan_named
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
-from cutegemm.choose.ladders.mma_sync import STEPS
-from cutegemm.simulate import simulate
+from cutegemm.choice.ladders.mma_sync import STEPS
+from cutegemm.simulator import simulate
 
 
 def main() -> None:

@@ -113,9 +113,7 @@ def main() -> None:
     words = torch.randint(WORDS, (BATCH, TOKENS), device=DEVICE)
     model = Decoder().to(DEVICE)
     for parameter in model.parameters():
-        parameter.data = (
-            parameter.data.bfloat16().float()
-        )  # values that bfloat16 has: both compute with the same
+        parameter.data = parameter.data.bfloat16().float()  # values that bfloat16 has: both compute with the same
     exact = step(model, words)
     model.bfloat16()
 

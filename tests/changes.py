@@ -262,9 +262,9 @@ def an_object_in_a_module(patch):
 def an_attribute_of_a_module_that_is_passed(patch):
     patch.setattr(module, "scale", 2.0, raising=False)
     patch.setattr(inner_module, "scale", 5.0, raising=False)
-    return (
-        lambda acc: (lambda of: acc * of.scale + 0.0 * inner_module.scale)(module)
-    ), lambda: patch.setattr(module, "scale", 3.0)
+    return (lambda acc: (lambda of: acc * of.scale + 0.0 * inner_module.scale)(module)), lambda: patch.setattr(
+        module, "scale", 3.0
+    )
 
 
 @change

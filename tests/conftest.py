@@ -31,9 +31,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(
-            10_000, 20, 100
-        )  # what is left is small, and would be gone through each time it has grown
+        gc.set_threshold(10_000, 20, 100)  # what is left is small, and would be gone through each time it has grown
         gc.enable()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm import epilogue as e
-from cutegemm.build import ending_in
+from cutegemm.build import with_epilogue
 from cutegemm.dtypes import DTYPES, DType, f32, round_to
 from cutegemm.plan.epilogue import (
     Column,
@@ -98,7 +98,7 @@ def returned(epilogue: Epilogue) -> tuple[str, ...]:
 def unreduced(epilogue: Epilogue) -> Epilogue:
     """The epilogue with what is reduced in the place of each sum and maximum."""
     children = [(name, reduction.child) for name, reduction in epilogue.reductions]
-    return Epilogue(epilogue.expression, (*epilogue.further, *children))
+    return Epilogue(epilogue.expression, (*epilogue.aux, *children))
 
 
 def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:
@@ -140,7 +140,7 @@ class Case:
         }
         wide = plan.operands.acc if plan.operands.acc.bits > 32 else f32
         reduced = {name: Operand.of_kind(each.kind, wide) for name, each in epilogue.reductions}
-        return ending_in(epilogue, plan, {**of_kind, **stored, **reduced})
+        return with_epilogue(epilogue, plan, {**of_kind, **stored, **reduced})
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
         """Values of all operands, as `values_of` makes them."""

@@ -13,7 +13,7 @@ from cutegemm.plan import GemmPlan, Operands
 from cutegemm.tile.tiled_copy import TiledCopy
 from tests.epilogues import Case, reference
 from tests.kernels.sm90_forms import form
-from tests.simulate.plans import small_plan
+from tests.simulator.plans import small_plan
 
 # |value - exact| <= this of |exact|, and of 1, besides half a place of the type: functions of f32 one after the other
 FUNCTIONS_ERR = 2e-5
@@ -36,7 +36,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt, f16": lambda: small_plan(Operands.of("f16", layout="nt")),
     "simt, split, last": lambda: small_plan(split_k=2, reduction="last"),
     "simt, split, kernel": lambda: small_plan(split_k=3),
-    "simt, packed": lambda: small_plan(Operands.of("f32"), pack="a"),
+    "simt, packed": lambda: small_plan(Operands.of("f32"), repack="a"),
     "simt, no shared memory": lambda: simt_plan(
         Operands.of("f32"), block=(32, 32, 1), warp=(32, 32), thread=(8, 4), stages=0
     ),
@@ -52,7 +52,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "pingpong, padded": lambda: form("padded_f32", 2),
     "cooperative": lambda: form("one_consumer", 2),
     "cooperative, cluster": lambda: form("cluster_2x2_mn", 4),
-    "deferred": lambda: form("deferred", 2),
+    "overlapped": lambda: form("overlapped", 2),
     "single": lambda: form("single_three_stages", None),
     "direct": lambda: form("direct", 2),
     "direct, elements": lambda: form("direct_elements", 2),
@@ -60,7 +60,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "split": lambda: form("split", 3),
     "split, direct": lambda: form("split_direct", 3, with_c=False),
     "stream": lambda: form("stream", 3),
-    "fill": lambda: form("fill", 4),
+    "fixup": lambda: form("fixup", 4),
     "K shared by CTAs": lambda: form("shared_k", 4),
     "K shared by CTAs, pingpong": lambda: form("shared_k_pingpong_2x1", 4),
     "e4m3": lambda: form("e4m3", 2),
@@ -79,7 +79,7 @@ def extents_of(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:
     """The extents, or as much larger as accesses of threads, and those to results, need them."""
     step = {"m": 1, "n": 1, "k": 1}
     names = [name for name in ("a", "b") if isinstance(getattr(plan, f"load_{name}"), TiledCopy)]
-    names += [packing.name for packing in plan.packs]
+    names += [repack.name for repack in plan.repacks]
     for name in (*names, *plan.epilogue.tiles, *plan.epilogue.outputs):
         operand = plan.operands.matrix(name)
         step[operand.major] = max(step[operand.major], operand.align_elems)
@@ -94,9 +94,7 @@ def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, seed: int = 0) -> tupl
     return tuple(rng.integers(-3, 4, (*lead, *shape)) * scale for shape in ((m, k), (k, n)))  # type: ignore[return-value]
 
 
-def hold(
-    by: Callable[..., Any], case: Case, plan: GemmPlan, m: int, n: int, k: int, seed: int = 0, **how: Any
-) -> None:
+def hold(by: Callable[..., Any], case: Case, plan: GemmPlan, m: int, n: int, k: int, seed: int = 0, **how: Any) -> None:
     """Carries out a plan, which ends with the case, and asserts that all its results are those of float64.
 
     by    `simulate` or `emulate`
@@ -112,7 +110,7 @@ def hold(
     with np.errstate(all="ignore"):
         wanted = reference(plan.epilogue, a @ b, given)
     for name, want in wanted.items():
-        got = found.d if name == "d" else found.further[name]
+        got = found.d if name == "d" else found.aux[name]
         hold_values(plan, name, got, want)
 
 

@@ -30,12 +30,12 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "multicast": (_sm90(tile=(128, 128, 64), cluster=(2, 1)), "geglu_bias", (300, 336, 72)),
     "multicast of A": (_sm90(cluster=(1, 2)), "swiglu", (136, 336, 72)),
     "n-major": (_sm90(BF16_NN, (64, 128, 64)), "geglu_bias", (136, 336, 72)),
-    "n-major, packed pairs": (_sm90(BF16_NN, pack="b"), "pairs", (136, 336, 72)),
+    "n-major, packed pairs": (_sm90(BF16_NN, repack="b"), "pairs", (136, 336, 72)),
     "cooperative": (_sm90(tile=(128, 128, 64), schedule="cooperative"), "geglu_bias", (300, 208, 72)),
-    "deferred": (_sm90(tile=(128, 128, 64), schedule="cooperative", deferred=True), "geglu_bias", (300, 720, 136)),
+    "overlapped": (_sm90(tile=(128, 128, 64), schedule="cooperative", overlapped=True), "geglu_bias", (300, 720, 136)),
     "single": (_sm90(schedule="single"), "swiglu", (136, 208, 72)),
     "split": (_sm90(split_k=2), "geglu_bias", (136, 208, 264)),
-    "fill": (_sm90(fill=True), "swiglu", (200, 720, 264)),
+    "fixup": (_sm90(fixup=True), "swiglu", (200, 720, 264)),
     "direct": (_sm90(store="direct"), "pairs", (136, 208, 72)),
     "padded": (_sm90(tile=(128, 128, 64), shared_d="padded"), "geglu_bias", (136, 208, 72)),
     "warps store": (_sm90(store="tma_warp"), "swiglu", (136, 208, 72)),
@@ -48,12 +48,12 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     ),
     "e4m3": (_sm90(E4M3, (64, 128, 128)), "geglu_bias", (136, 208, 144)),
     "e4m3, two levels": (
-        _sm90(E4M3, (128, 128, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
+        _sm90(E4M3, (128, 128, 128), schedule="cooperative", promoted=True), "swiglu", (136, 208, 272),
     ),
     "e4m3, two levels, halves": (
-        _sm90(E4M3, (128, 192, 128), schedule="cooperative", two_level=True), "swiglu", (136, 208, 272),
+        _sm90(E4M3, (128, 192, 128), schedule="cooperative", promoted=True), "swiglu", (136, 208, 272),
     ),
-    "e4m3, packed": (_sm90(E4M3_NN, (64, 128, 128), pack="b"), "pairs", (136, 208, 144)),
+    "e4m3, packed": (_sm90(E4M3_NN, (64, 128, 128), repack="b"), "pairs", (136, 208, 144)),
     "batch": (_sm90(Operands.of("bf16", layout="nt", batched=True)), "geglu_bias", (136, 208, 72)),
     "no k-tile": (_sm90(), "geglu_bias", (136, 208, 0)),
     "mma.sync": (mma_sync_plan(BF16, block=(64, 64, 64), warp=(32, 32)), "pairs", (136, 208, 72)),
@@ -79,7 +79,7 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
     "SIMT": (simt_plan(**SIMT), "geglu_bias", (136, 168, 40)),
     "SIMT, pairs": (simt_plan(Operands.of("f32", layout="nt"), **SIMT), "pairs", (136, 168, 40)),
     "SIMT, unaligned": (simt_plan(Operands.of("f32", align_bytes=4), **SIMT), "pairs", (135, 166, 39)),
-    "SIMT, packed": (simt_plan(**SIMT, pack="ab"), "geglu_bias", (136, 168, 40)),
+    "SIMT, packed": (simt_plan(**SIMT, repack="ab"), "geglu_bias", (136, 168, 40)),
     "SIMT, split": (simt_plan(**SIMT, split_k=2, reduction="last"), "swiglu", (136, 168, 64)),
     "SIMT, without shared memory": (
         simt_plan(block=(32, 64, 1), warp=(32, 32), thread=(4, 8), stages=0), "geglu_bias", (72, 168, 40),
@@ -90,7 +90,7 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
 def reduces(form: str) -> str:
     """Return the case of sums and maxima for a form; some forms cannot read the tile operand of `gated_sums`."""
     case = FORMS[form][1]
-    return "pairs_sums" if case == "pairs" or form in ("deferred", "warps store") else "gated_sums"
+    return "pairs_sums" if case == "pairs" or form in ("overlapped", "warps store") else "gated_sums"
 
 
 def held_against_float64(carry_out: Callable[..., Any], form: str, case_name: str | None = None) -> None:
@@ -107,13 +107,12 @@ def held_against_float64(carry_out: Callable[..., Any], form: str, case_name: st
     operands = case.operands(rng, m, n, batch)
     found = carry_out(gated, a, b, **operands)
     seen = {
-        of: x if isinstance(x, float) else round_to(gated.operands.matrix(of).dtype, x)
-        for of, x in operands.items()
+        of: x if isinstance(x, float) else round_to(gated.operands.matrix(of).dtype, x) for of, x in operands.items()
     }
     a, b = (round_to(gated.operands.a.dtype, x).astype(np.float64) for x in (a, b))
     wanted = reference(gated.epilogue, a @ b, seen)
-    assert (found.d.shape, len(found.further)) == ((*lead, m, n // 2), len(wanted) - 1)
+    assert (found.d.shape, len(found.aux)) == ((*lead, m, n // 2), len(wanted) - 1)
     rounding = 2.0**-7 if gated.operands.d.dtype.bits == 16 else 2.0**-9 if "tf32" in form else 2.0**-16
-    for of, values in {"d": found.d, **found.further}.items():
+    for of, values in {"d": found.d, **found.aux}.items():
         wrong = np.abs(values.astype(np.float64) - wanted[of]) > rounding * (0.1 + np.abs(wanted[of]))
         assert not wrong.any(), (of, int(wrong.sum()), np.argwhere(wrong)[:4].tolist())

@@ -39,9 +39,16 @@ REDUCTIONS = {
 }
 # Names of plans by the bytes of a factor's element, which may refuse what they do not serve.
 NAMED = {
-    1: ("sm90_slots", "sm90_wide_2x1"),
-    2: ("mma_128x128", "sm90_slots", "sm90_wide_2x1", "transposed:sm90_slots", "sm90_slots/k3", "simt_64x64"),
-    4: ("simt_64x64", "simt_64x64/k2", "transposed:simt_64x64"),
+    1: ("sm90_epi_stages", "sm90_wide_2x1"),
+    2: (
+        "mma_128x128",
+        "sm90_epi_stages",
+        "sm90_wide_2x1",
+        "swap_ab:sm90_epi_stages",
+        "sm90_epi_stages/k3",
+        "simt_64x64",
+    ),
+    4: ("simt_64x64", "simt_64x64/k2", "swap_ab:simt_64x64"),
     8: ("simt_64x64", "simt_64x64/k2"),
 }
 
@@ -170,10 +177,7 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, may_name: bool = T
         of_d = _place(pick, d, shape)
         if gate and d.itemsize == 1:
             of_d = replace(of_d, by_columns=False)
-        aux = [
-            _place(pick, pick(FLOATS), shape) if "_" not in each.split("(")[0] else None
-            for each in results[1:]
-        ]
+        aux = [_place(pick, pick(FLOATS), shape) if "_" not in each.split("(")[0] else None for each in results[1:]]
         outs = (of_d, *[pick([None, each]) for each in aux])
     elif len(results) > 1 and pick([True, False]):
         options["out_dtype"] = [d, None if "_" in results[1].split("(")[0] else pick([None, *FLOATS])]

@@ -26,24 +26,24 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt, one warp": lambda: simt_plan(F32, block=(16, 32, 8), warp=(16, 32), thread=(4, 4)),
     "simt, m-major": lambda: simt_plan(M_MAJOR, **FEWER),
     "simt, f64": lambda: simt_plan(F64, **FEWER),
-    "simt, packed": lambda: simt_plan(F32, **FEWER, pack="a"),
+    "simt, packed": lambda: simt_plan(F32, **FEWER, repack="a"),
     "simt, split, kernel": lambda: simt_plan(F32, **FEWER, split_k=2),
     "simt, split, kernel, m-major": lambda: simt_plan(M_MAJOR, **FEWER, split_k=2),
     "simt, split, last": lambda: simt_plan(F32, **FEWER, split_k=2, reduction="last"),
     "simt, waves": lambda: simt_plan(F32, **FEWER, waves=1, persistent=4),
     "mma.sync": lambda: mma_sync_plan(NN, block=(64, 64, 32), warp=(32, 32)),
     "mma.sync, TMA": lambda: mma_tma_plan(NN, block=(64, 64, 64), warp=(32, 32)),
-    "pingpong": lambda: sm90_plan(BF16, **TILE, subtile_n=16),
+    "pingpong": lambda: sm90_plan(BF16, **TILE, epi_tile_n=16),
     "cooperative": lambda: sm90_plan(BF16, **SHARED),
     "cooperative, rows of two": lambda: sm90_plan(BF16, **{**SHARED, "tile": (256, 32, 64)}),
     "cluster along N": lambda: sm90_plan(BF16, **SHARED, cluster=(1, 2)),
     "cluster along M": lambda: sm90_plan(BF16, **SHARED, cluster=(2, 1)),
-    "deferred": lambda: sm90_plan(BF16, **SHARED, deferred=True),
+    "overlapped": lambda: sm90_plan(BF16, **SHARED, overlapped=True),
     "single": lambda: sm90_plan(BF16, tile=(64, 32, 64), schedule="single"),
     "direct": lambda: sm90_plan(BF16, **TILE, store="direct"),
     "direct, cluster": lambda: sm90_plan(BF16, **SHARED, cluster=(1, 2), store="direct"),
     "split": lambda: sm90_plan(BF16, **TILE, split_k=3),
-    "fill": lambda: sm90_plan(BF16, tile=(64, 32, 64), ctas=4, fill=True),
+    "fixup": lambda: sm90_plan(BF16, tile=(64, 32, 64), ctas=4, fixup=True),
     "fp8": lambda: sm90_plan(Operands.of("e4m3", layout="nt", out="bf16"), tile=(64, 32, 128), ctas=2),
 }
 REDUCED = ("rms", "absmax", "reduced")
@@ -52,7 +52,7 @@ EMPTY = ((40, 0, 8), (0, 48, 8), (0, 0, 0))  # M, N and K of a D without element
 
 def takes(name: str, case: str) -> bool:
     """Whether a plan reads what a case passes: one that holds tiles reads none."""
-    return name != "deferred" or case != "rms"
+    return name != "overlapped" or case != "rms"
 
 
 def operands(plan: GemmPlan, case: str, m: int, n: int, k: int, batch: int | None = None) -> dict[str, Any]:
@@ -73,11 +73,9 @@ def hold_against_float64(plan: GemmPlan, found: Any, given: dict[str, Any]) -> N
     others = {name: value for name, value in given.items() if name not in ("a", "b")}
     reduced = dict(plan.epilogue.reductions)
     for name, want in reference(plan.epilogue, acc, others).items():
-        got = found.d if name == "d" else found.further[name]
+        got = found.d if name == "d" else found.aux[name]
         assert got.shape == want.shape
         exact = name in reduced and plan.operands.matrix(name).dtype.bits == 64
-        rounding = (
-            1e-13 if exact else 2e-6 if name in reduced else 2.0**-8 if got.dtype != np.float64 else 1e-13
-        )
+        rounding = 1e-13 if exact else 2e-6 if name in reduced else 2.0**-8 if got.dtype != np.float64 else 1e-13
         largest = np.abs(want).max(initial=0, where=np.isfinite(want))
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=rounding, atol=rounding * largest)

@@ -67,9 +67,7 @@ def _extents(plan: GemmPlan, expected: Sequence[Argument], tensors: Sequence[Any
         shape = tuple([known[mode] for mode in argument.modes])
         if tuple(tensor.shape) != shape:
             yield f"{argument.name}: shape {tuple(tensor.shape)}; {shape} is expected"
-        reach = sum(
-            (extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
+        reach = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
         end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
         if math.prod(tensor.shape) and end > tensor.untyped_storage().nbytes():
             yield f"{argument.name}: its last element lies outside of its memory"

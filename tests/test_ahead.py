@@ -32,9 +32,7 @@ def compiled(monkeypatch, tmp_path):
 def test_shapes(compiled, capsys):
     found = cutegemm.prepare([*SHAPES, SHAPES[0]], device="h200")
     assert len(found.plans) == len(compiled) == found.compiled == 3
-    assert (
-        f"cutegemm: 3 kernels: 3 compiled in {found.seconds:.1f} s, 0 were there\n" == capsys.readouterr().err
-    )
+    assert f"cutegemm: 3 kernels: 3 compiled in {found.seconds:.1f} s, 0 were there\n" == capsys.readouterr().err
     assert cutegemm.prepare([(64, 512, 512)], dtype="f32", layout="nn").plans[0].family == "simt"
 
 
@@ -134,9 +132,7 @@ class TestCalls:
         torch = pytest.importorskip("torch", reason="torch is not installed")
         from cutegemm.errors import UnsupportedError
 
-        with pytest.raises(
-            UnsupportedError, match=r"computes no layer of these modules. Call cutegemm.use\(model\)"
-        ):
+        with pytest.raises(UnsupportedError, match=r"computes no layer of these modules. Call cutegemm.use\(model\)"):
             cutegemm.prepare(torch.nn.Linear(8, 8))
         with pytest.raises(UnsupportedError, match=r"layers are on cpu; .* Call model.cuda\(\) first"):
             cutegemm.prepare([cutegemm.Linear(8, 8)])
@@ -147,13 +143,9 @@ def test_the_few_of_a_weight_are_remembered_on_the_disk(monkeypatch, tmp_path):
     from cutegemm.run import question
 
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(
-        question.recall.entries, "_IMPORTED", float("inf")
-    )  # others may edit the source meanwhile
+    monkeypatch.setattr(question.recall.entries, "_IMPORTED", float("inf"))  # others may edit the source meanwhile
     asked, real = [], question.rows.few
-    monkeypatch.setattr(
-        question.rows, "few", lambda weigh: asked.append(weigh) or real(weigh, rows=(16, 4096))
-    )
+    monkeypatch.setattr(question.rows, "few", lambda weigh: asked.append(weigh) or real(weigh, rows=(16, 4096)))
 
     def few(dtype):
         monkeypatch.setattr(question, "_FEW", {})

@@ -152,9 +152,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        compiler, "_outcome", os.kill
-    )  # its arguments are no numbers: the process raises, and ends
+    monkeypatch.setattr(compiler, "_outcome", os.kill)  # its arguments are no numbers: the process raises, and ends
     with pytest.raises(CompileError, match=r"a process came to a sudden end. Is there memory for so many"):
         compiler.compile_plans([PLAN, PLAN], processes=2)
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutegemm import __version__
-from cutegemm.choose.catalog import candidates, chosen, plan_named, plans
+from cutegemm.choice.catalog import candidates, chosen, plan_named, plans
 from cutegemm.cli import app, main
 from cutegemm.cli.inputs import plan_for
 from cutegemm.compile.cubin import ResourceReport
@@ -49,9 +49,7 @@ def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gemm_for_a_program() -> None:
-    found = json.loads(
-        run("gemm", "100", "60", "70", "--json", "--layout", "tn", "--alpha", "2", "--beta", "0.5")
-    )
+    found = json.loads(run("gemm", "100", "60", "70", "--json", "--layout", "tn", "--alpha", "2", "--beta", "0.5"))
     assert found["did"] == "simulated on the CPU"
     assert found["correct"] is True
     assert found["relative_error"] < 1e-5
@@ -115,9 +113,7 @@ def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [("torch",), ("tvm_ffi", "torch"), ()])
-def test_why_a_gpu_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: tuple[str, ...]
-) -> None:
+def test_why_a_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: tuple[str, ...]) -> None:
     """The driver is there: nvidia-smi is found. Without it nothing is said."""
     monkeypatch.undo()  # the fixture's stand-in
     monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
@@ -154,7 +150,7 @@ def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("plan", [(), ("--plan", "transposed:simt_64x64")], ids=["chosen", "transposed"])
+@pytest.mark.parametrize("plan", [(), ("--plan", "swap_ab:simt_64x64")], ids=["chosen", "transposed"])
 def test_files(tmp_path: Path, plan: tuple[str, ...]) -> None:
     """Integers come through exactly, with alpha and beta."""
     rng = np.random.default_rng(1)
@@ -178,16 +174,16 @@ def test_a_plan_for_the_transposed_problem_is_taken_too() -> None:
         "--layout",
         "nt",
         "--plan",
-        "transposed:sm90_64x32",
+        "swap_ab:sm90_64x32",
         "--json",
     )
     said = json.loads(run("gemm", *few, "--epilogue", "relu(acc + bias)", "--operand", "bias:row:f32"))
-    assert (said["plan"], said["problem"], said["correct"]) == ("transposed:sm90_64x32", "48x160x64", True)
+    assert (said["plan"], said["problem"], said["correct"]) == ("swap_ab:sm90_64x32", "48x160x64", True)
     chosen = json.loads(run("gemm", "16", "2048", "4096", "--dtype", "bf16", "--layout", "nt", "--json"))
-    assert chosen["plan"].startswith("transposed:")
+    assert chosen["plan"].startswith("swap_ab:")
     assert (chosen["problem"], chosen["correct"]) == ("16x2048x4096", True)
     assert chosen["chosen"]["reason"].startswith("held to be the fastest")
-    large = ("300", "8192", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "transposed:sm90_slots")
+    large = ("300", "8192", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "swap_ab:sm90_epi_stages")
     corner = json.loads(run("gemm", *large, "--json"))
     # 300 rows end 44 behind a tile of 128; 11 k-tiles of 64 fill five stages twice and once more.
     assert corner["simulated"].startswith("172x128x704 of it")
@@ -203,7 +199,7 @@ def test_batch() -> None:
 @pytest.mark.parametrize(
     ("reduced", "more"),
     [
-        ("row_sum(acc)", ("--plan", "transposed:sm90_64x32", "--dtype", "bf16", "--layout", "nt")),
+        ("row_sum(acc)", ("--plan", "swap_ab:sm90_64x32", "--dtype", "bf16", "--layout", "nt")),
         ("column_max(acc)", ("--operand", "aux:result:f32")),
         ("total_sum(acc)", ("--dtype", "f64")),
     ],
@@ -221,7 +217,7 @@ GELU = (
     "--operand",
     "aux:result:f16",
 )
-SLOTS = ("--plan", "sm90_slots", "--layout", "nt")
+SLOTS = ("--plan", "sm90_epi_stages", "--layout", "nt")
 
 
 @pytest.mark.parametrize(
@@ -253,24 +249,22 @@ def test_an_epilogue_is_carried_out(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(("ends", "shares"), [("swiglu(acc)", False), ("relu(acc), aux = acc", True)])
 def test_a_chosen_plan_can_end_so(ends: str, shares: bool) -> None:
-    """Few tiles with a deep K take plans whose CTAs share K: these have no both sums of a pair, and one subtile each,
-    beside which a further result leaves out of registers."""
+    """Few tiles with a deep K take plans whose CTAs share K: these have no both sums of a pair, and one epilogue tile
+    each, beside which a further result leaves out of registers."""
     problem, device = Problem(288, 320, 16080, operands=BF16), device_named("h200")
     ending = parsed_epilogue("gemm", ends, [])
     _, plan, _ = plan_for(None, problem, "sm_90a", device, False, ending)
-    assert (plan.k_ctas > 1) == shares
+    assert (plan.cluster_k > 1) == shares
     assert plan.epilogue.gated == ("" if shares else "halves")
 
 
 def test_an_epilogue_is_shown_and_checked() -> None:
     assert "gelu(acc + bias), aux = acc" in run("show", "simt_64x64", *GELU)
     # Of the transposed problem a row is a column
-    said = run("show", "transposed:sm90_slots", "--layout", "nt", *GELU)
+    said = run("show", "swap_ab:sm90_epi_stages", "--layout", "nt", *GELU)
     assert "load bias" in said
     assert "f32 column of M, 4-byte aligned" in said
-    found = json.loads(
-        run("check", "sm90_slots", "--layout", "nt", "--problem", "1024x1024x512", *GELU, "--json")
-    )
+    found = json.loads(run("check", "sm90_epi_stages", "--layout", "nt", "--problem", "1024x1024x512", *GELU, "--json"))
     assert (found["epilogue"]["fp32"], found["epilogue"]["special"]) == (11, 1)
     assert [part["name"] for part in found["epilogue"]["parts"]] == ["BIAS", "AUX"]
 
@@ -287,9 +281,7 @@ def test_a_large_problem_is_simulated_in_part() -> None:
 @pytest.mark.usefixtures("not_compiled")
 def test_what_was_simulated_of_a_large_problem_is_told() -> None:
     """The plan of the README's main job on Hopper: no tile was shared, and the stages were filled once."""
-    said = run(
-        "gemm", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "sm90_64x64_2x1/fill"
-    )
+    said = run("gemm", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "sm90_64x64_2x1/fixup")
     words = " ".join(said.split())
     for part in (
         "on a grid of 4 CTAs",
@@ -332,8 +324,8 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "8", "-8", "8", "--whole"), "the extent -8 is negative; 0 or more"),
         (("gemm", "8", "8", "8", "--a", "none.npy"), "--a none.npy: No such file or directory."),
         (
-            ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_slots"),
-            "B is n-major, but wgmma takes e4m3 operands k-major alone, as layout 'nt' has them. +pack behind the",
+            ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_epi_stages"),
+            "B is n-major, but wgmma takes e4m3 operands k-major alone, as layout 'nt' has them. +repack behind the",
         ),
         (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone; sm_90a has it"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
@@ -382,9 +374,9 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
                 "--layout",
                 "nt",
                 "--plan",
-                "sm90:tile=64x64x64,fill=yes",
+                "sm90:tile=64x64x64,fixup=yes",
             ),
-            "'fill=yes' does not read as 1 for yes or 0 for no",
+            "'fixup=yes' does not read as 1 for yes or 0 for no",
         ),
         (("plans", "nothing"), "no name begins with nothing; they begin with simt, mma"),
     ],
@@ -480,9 +472,7 @@ def test_what_is_explained_is_what_gemm_takes(dtype: str) -> None:
     """Where D is of another type than A, as `gemm` gives it."""
     kind = DType.parse(dtype)
     for m, n, k in ((8192, 8192, 8192), (2048, 4096, 512), (16, 4096, 4096)):
-        first, *_ = json.loads(
-            run("explain", str(m), str(n), str(k), "--dtype", dtype, "--layout", "nt", "--json")
-        )
+        first, *_ = json.loads(run("explain", str(m), str(n), str(k), "--dtype", dtype, "--layout", "nt", "--json"))
         operands = operands_for(kind, "nt").fitted(m, n, k)
         assert first["plan"] == str(chosen(operands, Problem(m, n, k, operands=operands))[0])
 
@@ -520,15 +510,15 @@ def test_show_the_programs_of_roles() -> None:
     """Behind the table: each program once, under the names of its roles."""
     said = run("show", "sm90_multistage").splitlines()
     assert said[said.index("consumer 0") + 1] == "  for tile in work:"
-    said = run("show", "sm90_slots").splitlines()
+    said = run("show", "sm90_epi_stages").splitlines()
     producer, consumers = said.index("producer"), said.index("consumer 0, 1")
     assert said[producer + 1 : consumers] == [
         "  for tile in work:",
         "    for k in tile.k_tiles:",
-        "      wait     empty[k]",
+        "      acquire  empty[k]",
         "      load     A[k], B[k] -> full[k]",
     ]
-    own = [f"  {line}" for line in str(plan_named("sm90_slots", BF16).program("consumer 1")).splitlines()]
+    own = [f"  {line}" for line in str(plan_named("sm90_epi_stages", BF16).program("consumer 1")).splitlines()]
     assert said[consumers + 1 :] == own
     assert said[producer - 1] == ""
 
@@ -555,7 +545,7 @@ def test_show_the_schedule_of_all_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sm90_slots", "sm90_multistage", "sm90_64x128/k4", "sm90_fill", "mma_tma_256x128"]
+    "name", ["sm90_epi_stages", "sm90_multistage", "sm90_64x128/k4", "sm90_fixup", "mma_tma_256x128"]
 )
 def test_show_a_timeline(name: str, tmp_path: Path) -> None:
     file = tmp_path / "x.svg"
@@ -607,9 +597,7 @@ def test_the_report_of_an_empty_problem() -> None:
 
 
 def test_check_of_an_empty_problem() -> None:
-    assert (
-        json.loads(run("check", "simt_128x128", "--problem", "0x64x64", "--json"))["roofline"]["seconds"] == 0
-    )
+    assert json.loads(run("check", "simt_128x128", "--problem", "0x64x64", "--json"))["roofline"]["seconds"] == 0
 
 
 @pytest.mark.parametrize(
@@ -765,16 +753,12 @@ for command in (("show", "(4,8):(8,1)"), ("check", "simt_64x64", *{SMALL}), ("sh
 
 def test_any_encoding_will_do() -> None:
     """What an encoding lacks is printed by its nearest characters, as many of them: columns stay in line."""
-    plain, rich = (
-        alone(PYTHONIOENCODING=encoding, COLUMNS="100", script=SEVERAL) for encoding in ("ascii", "utf-8")
-    )
+    plain, rich = (alone(PYTHONIOENCODING=encoding, COLUMNS="100", script=SEVERAL) for encoding in ("ascii", "utf-8"))
     assert (plain.returncode, plain.stderr) == (0, "")
     assert plain.stdout.isascii()
     shown = rich.stdout.split("-" * 9)
     assert [text.isascii() for text in shown] == [False] * 3 + [True]  # nothing behind the last one
-    assert [len(line) for line in plain.stdout.splitlines()] == [
-        len(line) for line in rich.stdout.splitlines()
-    ]
+    assert [len(line) for line in plain.stdout.splitlines()] == [len(line) for line in rich.stdout.splitlines()]
 
 
 def test_a_narrow_terminal_cuts_no_number_off() -> None:
@@ -803,7 +787,7 @@ def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
 
 def test_d_has_the_type_that_gemm_gives_it() -> None:
     for dtype, result in (("e4m3", "bf16"), ("e5m2", "bf16"), ("s8", "s32"), ("f16", "f16"), ("tf32", "f32")):
-        assert f"D {result} n-major" in run("show", "sm90_slots", "--dtype", dtype, "--layout", "nt").replace(
+        assert f"D {result} n-major" in run("show", "sm90_epi_stages", "--dtype", dtype, "--layout", "nt").replace(
             "\n", " "
         )
 
@@ -833,11 +817,11 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
         assert run(*command.replace("plan.html", f"{tmp_path}/plan.html").split()[1:])
     operands = Operands.of("bf16", layout="nt").fitted(64, 64, 64)
     of_bf16 = candidates(operands, Problem(64, 64, 64, operands=operands))
-    asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_slots", "--layout", "nt", "--json"))
-    (taken,) = [one for one in of_bf16 if str(one.recipe) == "sm90_slots"]
+    asked = json.loads(run("gemm", "64", "64", "64", "--plan", "sm90_epi_stages", "--layout", "nt", "--json"))
+    (taken,) = [one for one in of_bf16 if str(one.recipe) == "sm90_epi_stages"]
     assert (asked["chosen"]["reason"], asked["chosen"]["us"]) == ("asked for", taken.us)
     assert not asked["chosen"]["is_at_most"]
-    assert asked["next"][0] == "cutegemm check sm90_slots --dtype bf16 --layout nt --problem 64x64x64"
+    assert asked["next"][0] == "cutegemm check sm90_epi_stages --dtype bf16 --layout nt --problem 64x64x64"
     ended = run("gemm", "64", "64", "64", "--epilogue", "relu(acc + bias)", "--operand", "bias:row")
     assert "roofline" in ended
     assert "at least" in ended
@@ -855,12 +839,12 @@ def test_why_a_plan_is_taken_and_what_it_is_held_to_take(tmp_path: Path) -> None
 
 def test_show_tells_a_step_from_a_plan_to_use() -> None:
     assert "step 5 of 37 of the ladder" in run("show", "sm90_pingpong")
-    assert "of the ladder" not in run("show", "sm90_slots")
+    assert "of the ladder" not in run("show", "sm90_epi_stages")
 
 
 def test_plans_tell_steps_from_plans_to_use() -> None:
     groups = {row["name"]: row["group"] for row in json.loads(run("plans", "--json"))}
     assert groups["sm90_pingpong"] == "sm90 ladder"
-    assert (groups["sm90_slots"], groups["sgemm_01_naive"]) == ("sm90", "simt ladder")
+    assert (groups["sm90_epi_stages"], groups["sgemm_01_naive"]) == ("sm90", "simt ladder")
     said = run("plans")
-    assert said.index("sm90_slots ") < said.index("Steps of the Hopper ladder") < said.index("sm90_pingpong ")
+    assert said.index("sm90_epi_stages ") < said.index("Steps of the Hopper ladder") < said.index("sm90_pingpong ")

@@ -114,13 +114,13 @@ def test_export(monkeypatch, shapes, tmp_path):
     written = []
 
     def export(plans, path, arch):
-        written.append(([(plan.name, plan.transposed) for plan in plans], path, arch))
+        written.append(([(plan.name, plan.swap_ab) for plan in plans], path, arch))
         return Kernels(path, ())
 
     monkeypatch.setattr("cutegemm.compile.export.export", export)
     out = tmp_path / "kernels.so"
     shapes.write_text("m,n,k\n2048,512,512\n")
-    given = ["export", "sm90_64x64", "simt_64x64", "transposed:sm90_64x64", str(shapes), "-o", str(out)]
+    given = ["export", "sm90_64x64", "simt_64x64", "swap_ab:sm90_64x64", str(shapes), "-o", str(out)]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0
     (((*named, last), path, arch),) = written
@@ -134,9 +134,7 @@ def test_tune_says_that_torch_is_missing(shapes, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "cutegemm.run.on_gpu", raising=False)
     shapes.write_text("m,n,k\n64,64,64\n")
-    with pytest.raises(
-        UnsupportedError, match=r"torch is not installed: pip install 'cutegemm\[kernels,torch\]'"
-    ):
+    with pytest.raises(UnsupportedError, match=r"torch is not installed: pip install 'cutegemm\[kernels,torch\]'"):
         CliRunner().invoke(app, ["tune", str(shapes)], catch_exceptions=False)
 
 

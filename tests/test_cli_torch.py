@@ -25,7 +25,7 @@ def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
         "cutegemm.run.on_gpu.run_plan",
         lambda plan, t, alpha, beta: (1 + error) * alpha * (t["a"] @ t["b"]),
     )
-    monkeypatch.setattr("cutegemm.run.on_gpu.time_plan", lambda plan, tensors, problem, turned: times)
+    monkeypatch.setattr("cutegemm.run.on_gpu.time_plan", lambda plan, tensors, problem, swap_ab: times)
     sizes = ("gemm", "64", "64", "64", "--layout", "nt", "--out-dtype", "f32")
     said = run(*sizes, "--dtype", "e4m3")
     assert "ran on a GPU" in said

@@ -7,17 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import plan_named, plans
+from cutegemm.choice.catalog import plan_named, plans
 from cutegemm.cli.corner import Corner, corner_of
 from cutegemm.cli.inputs import Extents
 from cutegemm.plan import GemmPlan, Operands, Problem
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 
 MOST = 1 << 30
 RAGGED = (4100, 4104, 4128)
 SUFFIXED = (
-    "sm90_cluster_2x1/fill", "sm90_deferred_2x1/fill", "sm90_slots/stream", "sm90_slots/k4", "simt_128x256/s132",
-    "simt_256x128/k4", "simt_64x256+pack/s264",
+    "sm90_cluster_2x1/fixup", "sm90_overlapped_2x1/fixup", "sm90_epi_stages/stream", "sm90_epi_stages/k4",
+    "simt_128x256/s132",
+    "simt_256x128/k4", "simt_64x256+repack/s264",
 )  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def made(name: str, m: int, n: int, k: int, l: int = 1) -> tuple[GemmPlan, Probl
 
 def most_turns(plan: GemmPlan, problem: Problem) -> int:
     """Work tiles of the CTA that has the most."""
-    return int(np.bincount(plan.scheduler.of(problem).taken().cluster).max())
+    return int(np.bincount(plan.scheduler.of(problem).assignment().cluster).max())
 
 
 @pytest.mark.parametrize("name", [*(name for name, _ in plans()), *SUFFIXED])
@@ -51,22 +52,20 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
         assert extent > tile or not whole % tile
 
     # The stages are refilled twice, and every consumer has a tile after its first where it has one in the problem
-    taken = corner.plan.scheduler.of(part).taken().work_tile
-    assert max(taken.k_count) >= 2 * max(1, plan.stages) + 1
-    consumers = 1 if plan.pipeline is None else plan.pipeline.turns
+    assignment = corner.plan.scheduler.of(part).assignment().work_tile
+    assert max(assignment.k_count) >= 2 * max(1, plan.stages) + 1
+    consumers = 1 if plan.pipeline is None else plan.pipeline.tiles_in_flight
     if most_turns(plan, problem) >= 2 * consumers:
         assert most_turns(corner.plan, part) >= 2 * consumers
 
     # Tiles are shared, and beside them some are not, where that is so in the problem
-    real = plan.scheduler.of(problem).taken().work_tile
+    real = plan.scheduler.of(problem).assignment().work_tile
     for happens in (lambda parts: (parts > 1).any(), lambda parts: (parts == 1).any()):
-        assert happens(taken.parts) or not happens(real.parts)
-    assert any("parts" in what for what in corner.exercised) is bool((real.parts > 1).any())
+        assert happens(assignment.splits) or not happens(real.splits)
+    assert any("parts" in what for what in corner.exercised) is bool((real.splits > 1).any())
 
 
-@pytest.mark.parametrize(
-    "name", ["sm90_64x64_2x1/fill", "sm90_64x64/stream", "simt_128x256/s132", "sm90_64x32/k4"]
-)
+@pytest.mark.parametrize("name", ["sm90_64x64_2x1/fixup", "sm90_64x64/stream", "simt_128x256/s132", "sm90_64x32/k4"])
 def test_a_corner_is_simulated(name: str) -> None:
     _, _, corner = made(name, *RAGGED)
     of, rng = corner.extents, np.random.default_rng(0)
@@ -82,13 +81,11 @@ def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
     _, _, corner = made("simt_128x128", 4096, 4096, 32, 5)
     assert (corner.extents.batch, corner.extents.k) == (2, 32)
     assert "several batches" in corner.exercised
-    assert not any(
-        "k-tiles" in what or "ragged" in what for what in (*corner.exercised, *corner.not_exercised)
-    )
+    assert not any("k-tiles" in what or "ragged" in what for what in (*corner.exercised, *corner.not_exercised))
 
 
 def test_what_a_corner_lacks_is_told() -> None:
-    plan, problem, corner = made("sm90_64x64/fill", 4096, 4096, 4096)
+    plan, problem, corner = made("sm90_64x64/fixup", 4096, 4096, 4096)
     assert not any("parts" in what for what in corner.not_exercised)
     small = corner_of(plan, problem, Extents(4096, 4096, 4096, None), 1 << 20)
     assert small is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm.choose import names as of_plans
+from cutegemm.choice import names as of_plans
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,9 +46,7 @@ def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_that_are_named_exist(document: Path) -> None:
     """`room/file.py`, in the package or from the root of the repository."""
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", document.read_text())) - _NEW
-    assert [
-        name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))
-    ] == []
+    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))] == []
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)

@@ -36,9 +36,7 @@ QUICK_SECONDS = 0.15
 def probe(statement: str) -> tuple[list[str], float]:
     """The packages beyond numpy and the standard library that a statement imports, and the processor's seconds."""
     code = PROBE.format(statement=statement)
-    foreign, took = json.loads(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-    )
+    foreign, took = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     return foreign, took
 
 
@@ -79,7 +77,7 @@ def test_every_public_name_is_there_and_completes():
     exec("from cutegemm import *", names)
     assert set(cutegemm.__all__) <= names.keys()
     assert set(cutegemm.__all__) <= set(dir(cutegemm))
-    for module in ("analysis", "draw", "emulate", "epilogue", "simulate"):
+    for module in ("analysis", "draw", "emulator", "epilogue", "simulator"):
         assert module in dir(cutegemm)
         assert getattr(cutegemm, module) is importlib.import_module(f"cutegemm.{module}")
     assert "import_module" not in dir(cutegemm)
@@ -108,9 +106,7 @@ def test_no_name_of_python_is_shadowed():
     names: dict[str, object] = {}
     exec("from cutegemm import *", names)
     assert not names.keys() & set(dir(builtins)) - {"__builtins__"}
-    assert cutegemm.filter(cutegemm.Layout((2, 3), (1, 0))) == cutegemm.Layout(
-        2, 1
-    )  # CuTe's, by its full name
+    assert cutegemm.filter(cutegemm.Layout((2, 3), (1, 0))) == cutegemm.Layout(2, 1)  # CuTe's, by its full name
 
 
 # Names that the CuTe DSL has for another thing: its types are made by functions, its gemm is one instruction.
@@ -130,9 +126,7 @@ OF_ANOTHER_KIND |= {"TiledCopy", "TiledMma", "gemm", "fma", "export"}
 def parameters(function) -> list[inspect.Parameter]:
     """Without the DSL's places in the source, and what it passes on."""
     found = inspect.signature(function).parameters.values()
-    return [
-        p for p in found if p.name not in ("loc", "ip") and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
+    return [p for p in found if p.name not in ("loc", "ip") and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="the CuTe DSL is not installed")

@@ -15,7 +15,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cutegemm.build import simt_plan  # noqa: E402
-from cutegemm.choose.catalog import plan_named  # noqa: E402
+from cutegemm.choice.catalog import plan_named  # noqa: E402
 from cutegemm.errors import CopyWarning, CutegemmError, PlanError, UnsupportedError  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.run import gemm as launch  # noqa: E402
@@ -138,9 +138,7 @@ def test_nothing_is_launched_for_an_empty_result(launched):
 
 def test_a_copy_is_said(launched):
     wide = torch.randn(8, 24)
-    with pytest.warns(
-        CopyWarning, match=r"gemm of \(8, 12\) by \(12, 16\): a contiguous copy of a is made"
-    ) as record:
+    with pytest.warns(CopyWarning, match=r"gemm of \(8, 12\) by \(12, 16\): a contiguous copy of a is made") as record:
         gemm(wide[:, ::2], B)
     assert record[0].filename == __file__
     assert launched[-1].calls[0][0].is_contiguous()

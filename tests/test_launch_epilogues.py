@@ -82,7 +82,9 @@ A, B = normal(64, 128), normal(128, 96)
     ],
     ids=["type of the operand", "type of D", "majorness", "one row for all", "alignment"],
 )
-@pytest.mark.parametrize("plan", [None, "simt_64x64", "sm90_slots", "transposed:sm90_slots", "sm90_slots/k3"])
+@pytest.mark.parametrize(
+    "plan", [None, "simt_64x64", "sm90_epi_stages", "swap_ab:sm90_epi_stages", "sm90_epi_stages/k3"]
+)
 def test_a_tile_that_is_not_like_d(launched, plan, r, d):
     """The kernel takes r as it is, and no C."""
     gemm(A, B, epilogue=lambda acc, r: acc + r, r=r, out_dtype=d, plan=plan)
@@ -166,9 +168,7 @@ def test_a_plan_that_ends_otherwise(launched):
     """Without an epilogue a product is alpha * acc + beta * c: no plan adds a function of its own."""
     plan = sm90_plan(Operands.of("bf16", layout="nn"))
     ended = plan.with_(epilogue=parse_epilogue("relu(acc)", {}))
-    with pytest.raises(
-        PlanError, match=r"the plan computes relu\(acc\); without an epilogue, D is alpha \* acc"
-    ):
+    with pytest.raises(PlanError, match=r"the plan computes relu\(acc\); without an epilogue, D is alpha \* acc"):
         gemm(A, B, plan=ended)
     gemm(A, B, plan=ended, epilogue=lambda acc, s: acc * s, s=2.0)
     assert str(launched[-1].plan.epilogue) == "acc * s"
@@ -332,9 +332,7 @@ def test_a_result_that_is_to_have_gradients(launched):
     for is_wanted in (False, True, False):
         outs = (None, torch.empty(64, 96, requires_grad=is_wanted))
         if is_wanted:
-            with pytest.raises(
-                UnsupportedError, match=r"out\[1\] is to have gradients; into a given out nothing"
-            ):
+            with pytest.raises(UnsupportedError, match=r"out\[1\] is to have gradients; into a given out nothing"):
                 gemm(A, B, epilogue=lambda acc: (acc, acc), out=outs)
         else:
             gemm(A, B, epilogue=lambda acc: (acc, acc), out=outs)
@@ -347,9 +345,7 @@ def test_arrays_of_another_framework(launched):
     out = numpy.empty((64, 96), numpy.float32)
     d, aux = gemm(a, b, epilogue=lambda acc, r, s: (acc + r * s, acc), r=r, s=2.0, out=(None, out))
     passed = launched[-1].passed()
-    assert [passed[name].data_ptr() for name in ("a", "b", "r", "aux")] == [
-        x.ctypes.data for x in (a, b, r, out)
-    ]
+    assert [passed[name].data_ptr() for name in ("a", "b", "r", "aux")] == [x.ctypes.data for x in (a, b, r, out)]
     assert (type(d), aux is out, d.ctypes.data) == (numpy.ndarray, True, passed["d"].data_ptr())
     only = gemm(A.float(), B.float(), epilogue=lambda acc, r: acc + r, r=r)
     assert isinstance(only, torch.Tensor)

@@ -45,7 +45,7 @@ def test_a_plan_is_found(launched, layout, dtype, epilogue):
     assert plan.operands.gated == ("halves" if epilogue is swiglu else "pairs")
     assert plan.family == ("simt" if dtype is F32 else "sm90")
     if dtype is BF16:
-        assert plan.slots.subtile[1] >= 32
+        assert plan.epi_stages.epi_tile[1] >= 32
 
 
 @pytest.mark.parametrize(("n", "family"), [(1002, "sm90"), (34, "sm90")])
@@ -143,16 +143,14 @@ def test_what_is_refused(launched, epilogue, given, n, rule):
     a, b = matrices(n=n)
     kinds = {"out": BF16}
     with pytest.raises(CutegemmError) as refused:
-        gemm(
-            a, b, epilogue=epilogue, **{k: torch.zeros(s, dtype=kinds.get(k, F32)) for k, s in given.items()}
-        )
+        gemm(a, b, epilogue=epilogue, **{k: torch.zeros(s, dtype=kinds.get(k, F32)) for k, s in given.items()})
     assert rule in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("plan", "rule"),
     [
-        ("transposed:sm90_slots", "which are rows of D^T"),
+        ("swap_ab:sm90_epi_stages", "which are rows of D^T"),
         ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gates and as many ups"),
     ],
 )

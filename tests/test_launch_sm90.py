@@ -35,7 +35,7 @@ def plan_for(taken, *args, **options):
 
 
 def packed(plan):
-    return "".join(packing.name for packing in plan.packs)
+    return "".join(repack.name for repack in plan.repacks)
 
 
 def either_way(names):
@@ -73,13 +73,13 @@ def test_a_ragged_k_needs_aligned_rows_alone(taken):
 
 def test_a_ragged_n_is_stored_by_threads(taken):
     """By single elements, in lines that are turned to where memory has one; by TMA where rows are whole 16 bytes."""
-    a, b = matrix(640, 104), matrix(800, 104)
+    a, b = matrix(2048, 104), matrix(800, 104)
     plan = plan_for(taken, a, b[:799].t())
-    assert (plan.family, plan.slots.store.atom.bits, plan.slots.turned) == ("sm90", 16, True)
-    plan = plan_for(taken, a, b[:799].t(), out=matrix(640, 800)[:, :799])
-    assert plan.slots.turned
-    plan = plan_for(taken, a, b[:792].t(), out=matrix(640, 800)[:, :792])
-    assert isinstance(plan.slots.store, TmaBox)
+    assert (plan.family, plan.epi_stages.store.atom.bits, plan.epi_stages.rotates_lines) == ("sm90", 16, True)
+    plan = plan_for(taken, a, b[:799].t(), out=matrix(2048, 800)[:, :799])
+    assert plan.epi_stages.rotates_lines
+    plan = plan_for(taken, a, b[:792].t(), out=matrix(2048, 800)[:, :792])
+    assert isinstance(plan.epi_stages.store, TmaBox)
 
 
 def test_float32_results(taken):
@@ -91,19 +91,19 @@ def test_c_is_read_where_it_is_given(taken):
     a, b, c = matrix(SIDE, 64), matrix(64, SIDE), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=0.5)
     assert plan.has_c
-    assert plan.slots.load_c is not None
+    assert plan.epi_stages.load_c is not None
     plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # of another majorness than D
     assert plan.has_c
-    assert plan.slots.load_c is None
+    assert plan.epi_stages.load_c is None
 
 
 def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
     """As for A and B: no descriptor of TMA has a stride of 0."""
     a, b, bias = matrix(SIDE, 64), matrix(64, SIDE), torch.zeros(SIDE).bfloat16()
     plan = plan_for(taken, a, b, c=bias.expand(SIDE, -1), beta=1.0)
-    assert (plan.family, plan.slots.load_c) == ("sm90", None)
+    assert (plan.family, plan.epi_stages.load_c) == ("sm90", None)
     plan = plan_for(taken, a.expand(1, -1, -1), b[None], c=bias.expand(1, SIDE, -1), beta=1.0)
-    assert plan.slots.load_c is None
+    assert plan.epi_stages.load_c is None
 
 
 def test_a_plan_of_the_caller_that_does_not_read_c(taken):
@@ -122,16 +122,16 @@ def test_bytes(taken, kind, result):
     a, b = matrix(64, 128, kind), matrix(96, 128, kind).t()
     plan = plan_for(taken, a, b)
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", result)
-    assert not plan.pipeline.two_level
+    assert not plan.pipeline.promoted
     many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K of more than one k-tile
-    assert plan_for(taken, *many, accumulate="two_level").pipeline.two_level == (kind != torch.int8)
-    assert launch.plan_of(*many, accumulate="two_level") is taken[-1].plan
-    with pytest.raises(UnsupportedError, match=r"accumulate = 'exact'; 'fast' or 'two_level' is expected"):
+    assert plan_for(taken, *many, accumulate="promoted").pipeline.promoted == (kind != torch.int8)
+    assert launch.plan_of(*many, accumulate="promoted") is taken[-1].plan
+    with pytest.raises(UnsupportedError, match=r"accumulate = 'exact'; 'fast' or 'promoted' is expected"):
         gemm(a, b, accumulate="exact")
     assert plan.cta_tile[2] == 128
     assert plan_for(taken, a, b, out=torch.zeros(64, 96)).operands.d.dtype.name == "f32"
     with pytest.raises(PlanError, match="k-major"):
-        gemm(a, matrix(128, 96, kind), plan="sm90_slots")
+        gemm(a, matrix(128, 96, kind), plan="sm90_epi_stages")
 
 
 def test_float8_of_two_types(taken):
@@ -145,11 +145,11 @@ def test_float8_of_two_types(taken):
         a, b = matrix(m, k, torch.float8_e4m3fn), matrix(n, k, torch.float8_e5m2).t()
         a, b = (a, b) if is_turned else (a, b.contiguous())
         plan = plan_for(taken, a, b)
-        of = {False: ("e4m3", "e5m2"), True: ("e5m2", "e4m3")}[plan.transposed]
+        of = {False: ("e4m3", "e5m2"), True: ("e5m2", "e4m3")}[plan.swap_ab]
         assert (plan.family, plan.operands.a.dtype.name, plan.operands.b.dtype.name) == ("sm90", *of)
         assert plan.operands.d.dtype.name == "bf16"
-        assert packed(plan) == ("" if is_turned else "a" if plan.transposed else "b")
-    mixed = plan_for(taken, b.t().contiguous(), a.t(), accumulate="two_level", out_dtype=torch.float32)
+        assert packed(plan) == ("" if is_turned else "a" if plan.swap_ab else "b")
+    mixed = plan_for(taken, b.t().contiguous(), a.t(), accumulate="promoted", out_dtype=torch.float32)
     assert mixed.family == "sm90"
     with pytest.raises(UnsupportedError, match="they must be of one type, or both of float8"):
         gemm(a, b.to(torch.bfloat16))
@@ -160,9 +160,9 @@ def test_results_of_bytes(taken, out):
     a, b = matrix(SIDE, 128, torch.float8_e4m3fn), matrix(SIDE, 128, torch.float8_e4m3fn).t()
     plan = plan_for(taken, a, b, out=matrix(SIDE, SIDE, out))
     assert plan.operands.d.dtype is torch_ops.DTYPES[out]
-    assert plan.slots.store.dtype is torch_ops.DTYPES[out]
+    assert plan.epi_stages.store.dtype is torch_ops.DTYPES[out]
     ragged = plan_for(taken, a, matrix(99, 128, torch.float8_e4m3fn).t(), out=matrix(SIDE, 99, out))
-    assert (ragged.slots.store.atom.bits, ragged.slots.turned) == (8, True)
+    assert (ragged.epi_stages.store.atom.bits, ragged.epi_stages.rotates_lines) == (8, True)
     with pytest.raises(UnsupportedError, match="out is of float8_e4m3fn"):
         gemm(torch.zeros(64, 64), torch.zeros(64, 64), out=matrix(64, 64, torch.float8_e4m3fn))
     quantized = plan_for(taken, matrix(SIDE, 128), matrix(SIDE, 128).t(), out=matrix(SIDE, SIDE, out))
@@ -174,7 +174,7 @@ def test_c_of_another_type_beside_bytes(taken):
     kind = torch.float8_e4m3fn
     a, b, c = matrix(SIDE, 128, kind), matrix(SIDE, 128, kind).t(), matrix(SIDE, SIDE)
     plan = plan_for(taken, a, b, c=c, beta=1.0, out=matrix(SIDE, SIDE, kind))
-    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.slots.load_c) == (
+    assert (plan.operands.c.dtype.name, plan.operands.d.dtype.name, plan.epi_stages.load_c) == (
         "bf16",
         "e4m3",
         None,
@@ -188,32 +188,32 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     kind = torch.float8_e4m3fn
     a, b, out = matrix(SIDE, 128, kind), matrix(640, 128, kind).t(), matrix(640, SIDE, kind).t()
     plan = plan_for(taken, a, b, out=out)
-    assert (plan.operands.d.major, plan.slots.to_shared.atom.bits) == ("n", 16)
+    assert (plan.operands.d.major, plan.epi_stages.to_shared.atom.bits) == ("n", 16)
     seen_a, seen_b, seen_d, _ = taken[-1].calls[0]
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_d)] == [
         t.data_ptr() for t in (a, b, out)
     ]  # as they are: the function that launches the kernel sees them otherwise
-    assert plan.transposed
+    assert plan.swap_ab
     assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == (a.stride(), b.stride(), out.stride())
-    assert plan_for(taken, a, b, out=out, plan="sm90_slots").operands.d.major == "m"  # as it is named
+    assert plan_for(taken, a, b, out=out, plan="sm90_epi_stages").operands.d.major == "m"  # as it is named
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_a_plan_for_the_transposed_problem(taken, batch):
     a, b, c = (torch.zeros(*batch, *shape).bfloat16() for shape in ((32, 64), (64, 256), (32, 256)))
-    plan = plan_for(taken, a, b, c=c, beta=0.5, plan="transposed:sm90_64x64")
+    plan = plan_for(taken, a, b, c=c, beta=0.5, plan="swap_ab:sm90_64x64")
     assert (plan.name, plan.operands.a.major, plan.operands.b.major) == ("sm90_64x64", "m", "k")
     assert (plan.operands.c.major, plan.operands.d.major) == ("m", "m")
     seen_a, seen_b, seen_c, seen_d, alpha, beta = taken[-1].calls[-1]
     assert (seen_a.shape, seen_b.shape, seen_c.shape) == (a.shape, b.shape, c.shape)
     assert (seen_d.shape, alpha, beta) == (c.shape, 1.0, 0.5)
-    whole = launch.plan_of(a, b, plan="transposed:sm90_64x64")
-    assert (whole.operands.d.major, whole.transposed) == ("m", True)
+    whole = launch.plan_of(a, b, plan="swap_ab:sm90_64x64")
+    assert (whole.operands.d.major, whole.swap_ab) == ("m", True)
     # The same as a plan that the caller passes, which is held against D^T
     assert plan_for(taken, a, b, plan=whole) is whole
     with pytest.raises(PlanError, match=r"as D\^T = B\^T A\^T, by .*\n  - A is bf16 k-major"):
         plan_for(taken, a, b.mT.contiguous().mT, plan=whole)
-    assert plan_for(taken, a.float(), b.float(), plan="transposed:simt_64x64").operands.d.major == "m"
+    assert plan_for(taken, a.float(), b.float(), plan="swap_ab:simt_64x64").operands.d.major == "m"
 
 
 def test_a_batch(taken):
@@ -237,7 +237,7 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
     bytes_of_one = matrix(512, 128, torch.float8_e4m3fn).expand(3, -1, -1)
     assert packed(plan_for(taken, bytes_of_one, bytes_of_one.mT)) == "ab"
     with pytest.raises(PlanError, match=r"A is aligned to 1 bytes; TMA needs 16"):
-        gemm(bytes_of_one, bytes_of_one.mT, plan="sm90_slots")
+        gemm(bytes_of_one, bytes_of_one.mT, plan="sm90_epi_stages")
 
 
 def test_a_lone_row_and_no_elements_have_any_stride(taken):
@@ -257,21 +257,21 @@ def large():
 
 
 @pytest.mark.parametrize(
-    ("transposed", "packs"),
+    ("transposed", "repacks"),
     [((False, True), ""), ((False, False), ""), ((True, True), ""), ((True, False), "b")],
 )
-def test_large_tf32_is_read_or_packed_where_it_is_not_k_major(taken, large, transposed, packs):
+def test_large_tf32_is_read_or_packed_where_it_is_not_k_major(taken, large, transposed, repacks):
     n = 4096
     a, b = (large(n, n).t() if turned else large(n, n) for turned in transposed)
     plan = plan_for(taken, a, b, allow_tf32=True)
-    assert (plan.family, packed(plan)) == ("sm90", packs)
+    assert (plan.family, packed(plan)) == ("sm90", repacks)
     assert plan.operands.a.dtype.name == "tf32"
     assert (plan.tiled_mma.atom.a_source, plan.loaded.a.major, plan.loaded.b.major) in (
         ("shared", "k", "k"), ("register", "m", "k"),
     )  # fmt: skip
     assert plan_for(taken, a, b).family == "simt"
     small = plan_for(taken, a[:64, :64], b[:64, :64], allow_tf32=True)  # the copy takes longer than it saves
-    assert not small.packs
+    assert not small.repacks
 
 
 def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
@@ -283,9 +283,9 @@ def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
     assert (getattr(plan.operands, name).align_bytes, getattr(plan.loaded, name).align_bytes) == (2, 16)
     plan = plan_for(taken, a, b[:, :4095])  # the rows of b are as far from each other as they were
     (name,) = packed(plan)
-    assert (getattr(plan.operands, name).align_bytes, plan.slots.store.atom.bits) == (2, 16)
+    assert (getattr(plan.operands, name).align_bytes, plan.epi_stages.store.atom.bits) == (2, 16)
     assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
-    assert packed(plan_for(taken, a, b, plan="sm90_slots+pack/k2")) == "a"
+    assert packed(plan_for(taken, a, b, plan="sm90_epi_stages+repack/k2")) == "a"
     assert packed(plan_for(taken, large(4096, 4096, torch.bfloat16)[:, :4093], b)) == ""
 
 
@@ -295,17 +295,17 @@ def test_what_is_packed_is_read_by_threads(taken, large):
     a, b = large(4096, 4096, kind), large(4096, 4096, kind)
     assert plan_for(taken, a, b[:, :4090]).operands.b.align_bytes == 2
     assert plan_for(taken, a[:, :4093], b[:4093]).operands.a.align_bytes == 16
-    plan = plan_for(taken, a, b[:, :4090], plan="sm90:tile=128x128x128,pack=b")
+    plan = plan_for(taken, a, b[:, :4090], plan="sm90:tile=128x128x128,repack=b")
     assert (packed(plan), plan.operands.a.align_bytes, plan.operands.b.align_bytes) == ("b", 16, 2)
-    mine = sm90_plan(plan.operands, tile=(128, 128, 128), pack="b", store="direct")
+    mine = sm90_plan(plan.operands, tile=(128, 128, 128), repack="b", store="direct")
     assert plan_for(taken, a, b[:, :4090], plan=mine) is mine
-    plan = plan_for(taken, b[:, :4090].t(), a.t(), plan="transposed:sm90:tile=128x128x128,pack=b")
+    plan = plan_for(taken, b[:, :4090].t(), a.t(), plan="swap_ab:sm90:tile=128x128x128,repack=b")
     assert (packed(plan), plan.operands.a.align_bytes, plan.operands.b.align_bytes) == ("b", 16, 2)
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
 def test_bytes_of_every_layout(taken, kind):
-    for a, b, packs in (
+    for a, b, repacks in (
         (matrix(64, 128, kind), matrix(128, 96, kind), "b"),
         (matrix(128, 64, kind).t(), matrix(96, 128, kind).t(), "a"),
         (matrix(128, 64, kind).t(), matrix(128, 96, kind), "ab"),
@@ -314,7 +314,7 @@ def test_bytes_of_every_layout(taken, kind):
     ):
         plan = plan_for(taken, a, b)
         assert plan.family == "sm90"
-        assert packed(plan) in either_way(packs)
+        assert packed(plan) in either_way(repacks)
     few = plan_for(taken, matrix(16, 99, kind), matrix(99, 4096, kind))
     assert (few.operands.a.major, few.operands.b.major, packed(few)) == ("m", "k", "ab")  # D^T = B^T A^T
 
@@ -364,7 +364,7 @@ def stream(monkeypatch):
 
 
 def test_counters_are_kept_for_each_stream(stream):
-    """8 tiles of 128 x 128, 2 parts each: 256 bytes of counters, 16 slots of 64 KiB."""
+    """8 tiles of 128 x 128, 2 parts each: 256 bytes of counters, 16 epilogue stages of 64 KiB."""
     plan = sm90_plan(Operands.of("bf16", layout="nt"), split_k=2)
     calls = []
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
@@ -400,9 +400,7 @@ def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
     kernel(Memory(256, 64), Memory(64, 512), "e", "d", 1.0, 2.0)
     ((_, _, e, d, space, *scalars),) = calls
     assert (e, d, space.dtype, scalars) == ("e", "d", torch.uint8, [1.0, 2.0])
-    with pytest.raises(
-        UnsupportedError, match=r"7 arguments are given. .*; pass \(a, b, e, d, alpha, gamma\)"
-    ):
+    with pytest.raises(UnsupportedError, match=r"7 arguments are given. .*; pass \(a, b, e, d, alpha, gamma\)"):
         kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 2.0)
 
 
@@ -410,7 +408,7 @@ def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
 def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     """256 rows of 1024 bytes in 8 lines each, 512 of as many; 2 x 4 tiles of 64 KiB for each part of K."""
     ops = Operands.of("e4m3", layout="tn", out="f32")
-    plan = sm90_plan(ops, tile=(128, 128, 128), pack="ab", split_k=split_k)
+    plan = sm90_plan(ops, tile=(128, 128, 128), repack="ab", split_k=split_k)
     calls = []
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
     a, b = Memory(256, 1000), Memory(1000, 512)
@@ -429,9 +427,7 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
     assert calls[1][-2] is not calls[2][-2]
 
 
-@pytest.mark.parametrize(
-    "modes", list(itertools.product([torch.inference_mode, torch.enable_grad], repeat=2))
-)
+@pytest.mark.parametrize("modes", list(itertools.product([torch.inference_mode, torch.enable_grad], repeat=2)))
 def test_a_workspace_serves_calls_in_every_mode(stream, modes):
     """What a call under `torch.inference_mode` has allocated is zeroed by later ones outside of it."""
     take = spaces.Spaces().taker(spaces.Sizes(counters=None, zeroed=8, total=16))
@@ -443,7 +439,8 @@ def test_a_workspace_serves_calls_in_every_mode(stream, modes):
 
 
 def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monkeypatch):
-    """16 slots of 64 KiB, then 32; what a limit of 32 of them leaves out, and a graph, are memory of each call."""
+    """16 epilogue stages of 64 KiB, then 32; what a limit of 32 of them leaves out, and a graph, are memory of each
+    call."""
     calls = []
     kernels = [
         CompiledKernel(sm90_plan(ops, split_k=2), "sm_90a", None, lambda *arguments: calls.append(arguments))

@@ -71,10 +71,7 @@ def test_fields_behind_a_sentence(as_markdown) -> None:
 
 def test_examples_are_code(as_markdown) -> None:
     said = as_markdown("Text.\n\n>>> f(2**3)\n8\n\n    a  drawing\n\nMore *text*, `2**3`.")
-    assert (
-        said
-        == "Text.\n\n```pycon\n>>> f(2**3)\n8\n```\n\n```text\na  drawing\n```\n\nMore \\*text\\*, `2**3`."
-    )
+    assert said == "Text.\n\n```pycon\n>>> f(2**3)\n8\n```\n\n```text\na  drawing\n```\n\nMore \\*text\\*, `2**3`."
 
 
 def test_sentences_stay_sentences(as_markdown) -> None:

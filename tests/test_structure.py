@@ -21,7 +21,7 @@ ROWS = (
     ("machine", "tile"),
     ("plan",),
     ("build", "epilogue"),
-    ("analysis", "choose", "emulate", "simulate"),
+    ("analysis", "choice", "emulator", "simulator"),
     ("draw", "parse"),
     ("kernels",),
     ("compile",),
@@ -157,10 +157,10 @@ def test_the_emulator_knows_no_plan():
     found = {
         other.split(".")[1]
         for module, others in imports(sources()).items()
-        if module.startswith("cutegemm.emulate")
+        if module.startswith("cutegemm.emulator")
         for other in others
     }
-    assert found <= {"emulate", "errors", "dtypes", "layout", "machine", "tile"}
+    assert found <= {"emulator", "errors", "dtypes", "layout", "machine", "tile"}
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -183,8 +183,8 @@ def test_an_import_inside_a_function_is_seen():
 
 
 def test_rooms_of_one_row_do_not_import_each_other():
-    modules = {"cutegemm.choose.catalog": "import cutegemm.simulate", "cutegemm.simulate": ""}
-    assert upward(modules) == ["cutegemm.choose.catalog imports cutegemm.simulate"]
+    modules = {"cutegemm.choice.catalog": "import cutegemm.simulator", "cutegemm.simulator": ""}
+    assert upward(modules) == ["cutegemm.choice.catalog imports cutegemm.simulator"]
 
 
 def test_a_circle_is_seen():

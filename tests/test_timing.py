@@ -56,7 +56,7 @@ def machine(monkeypatch) -> Machine:
 
 
 def test_medians_of_what_the_device_took(machine):
-    found = timing.in_turns([lambda: machine.queue(9.0, 6.0), lambda: machine.queue(9.0, 12.0)], 0.01)
+    found = timing.alternating([lambda: machine.queue(9.0, 6.0), lambda: machine.queue(9.0, 12.0)], 0.01)
     assert [round(one * 1e6, 3) for one in found] == [6.0, 12.0]
 
 
@@ -73,7 +73,7 @@ def test_both_times_of_a_round_count(machine):
 
         return queued
 
-    found = timing.in_turns([call(6.0), call(7.0)], 0.01)
+    found = timing.alternating([call(6.0), call(7.0)], 0.01)
     assert [round(one * 1e6, 3) for one in found] == [6.5, 7.5]
 
 
@@ -83,14 +83,14 @@ def test_disturbed_rounds_are_timed_again(machine):
     def call() -> None:
         machine.queue(9.0, 26.0 if 130e3 < machine.host < 180e3 else 6.0)
 
-    (found,) = timing.in_turns([call], 0.08)
+    (found,) = timing.alternating([call], 0.08)
     assert round(found * 1e6, 3) == 6.0
     assert machine.host > 260e3
 
 
 def test_calls_that_are_never_steady_end(machine):
     """Slower and slower: the fourth time counts."""
-    (found,) = timing.in_turns([lambda: machine.queue(9.0, machine.host * 1e-3)], 0.08)
+    (found,) = timing.alternating([lambda: machine.queue(9.0, machine.host * 1e-3)], 0.08)
     assert 340e-6 < found < 420e-6
 
 
@@ -98,11 +98,11 @@ def test_rounds_that_the_host_delays_are_left_out(machine):
     """Three launches of four take 400 us, far longer than the flush hides."""
     number = itertools.count()
     late = lambda: machine.queue(9.0 if next(number) % 4 == 0 else 400.0, 6.0)  # noqa: E731
-    found = timing.in_turns([late, lambda: machine.queue(9.0, 12.0)], 0.05)
+    found = timing.alternating([late, lambda: machine.queue(9.0, 12.0)], 0.05)
     assert [round(one * 1e6, 3) for one in found] == [6.0, 12.0]
 
 
 def test_calls_that_the_host_always_delays_count_as_they_are(machine):
     """A call of many launches: the device waits for its host in every round."""
-    (found,) = timing.in_turns([lambda: machine.queue(200.0, 6.0)], 0.01)
+    (found,) = timing.alternating([lambda: machine.queue(200.0, 6.0)], 0.01)
     assert 100 < found * 1e6 < 210

@@ -24,7 +24,7 @@ BF16 = torch.bfloat16
 
 def name_of(kernel):
     """Of its recipe; D is row-major, unless it is that of the transposed problem."""
-    return f"{'transposed:' if kernel.plan.operands.d.major == 'm' else ''}{kernel.plan.name}"
+    return f"{'swap_ab:' if kernel.plan.operands.d.major == 'm' else ''}{kernel.plan.name}"
 
 
 class Device:
@@ -53,7 +53,7 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setattr(fused, "_calls", Calls())
     monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     monkeypatch.setattr(cuda, "device_name", lambda index: "NVIDIA Some, 132 multiprocessors")
-    monkeypatch.setattr(tune, "_in_turns", found.timer)
+    monkeypatch.setattr(tune, "_alternating", found.timer)
     monkeypatch.setattr(tune, "_capturing", lambda: found.is_capturing)
     monkeypatch.setattr(tune, "compile_missing", lambda plans, arch: None)
     monkeypatch.setattr(tune, "_used", [])
@@ -102,8 +102,8 @@ def test_kinds_of_plans_are_varied(device, tmp_path):
     with tune.tuning(cache=tmp_path / "tuned.json", best=6):
         gemm(a, b)
     (record,) = Table.read(tmp_path / "tuned.json").records.values()
-    kinds = {(name.startswith("transposed:"), name.partition("/")[2]) for name in record.us}
-    assert kinds == {(False, ""), (False, "fill"), (True, ""), (True, "fill")}
+    kinds = {(name.startswith("swap_ab:"), name.partition("/")[2]) for name in record.us}
+    assert kinds == {(False, ""), (False, "fixup"), (True, ""), (True, "fixup")}
 
 
 def test_outside_of_it_nothing_is_timed_and_calls_keep_their_plans(device, tmp_path):
@@ -221,12 +221,12 @@ def test_a_plan_that_does_not_compile_is_left_out(device, tmp_path, monkeypatch,
     with tune.tuning(cache=tmp_path / "tuned.json"):
         gemm(a, b)
     (record,) = Table.read(tmp_path / "tuned.json").records.values()
-    broken = record.plan.removeprefix("transposed:")
-    left = [name for name in record.us if name.removeprefix("transposed:") != broken]
+    violations = record.plan.removeprefix("swap_ab:")
+    left = [name for name in record.us if name.removeprefix("swap_ab:") != violations]
     take = prepare.compile_plan
 
     def fails(plan, arch):
-        if plan.name == broken:
+        if plan.name == violations:
             raise CompileError("no")
         return take(plan, arch)
 
@@ -289,9 +289,7 @@ def test_files_that_are_none(tmp_path, text, words):
 
 
 def writes(path, number):
-    Table({f"question {number}": Record("plan", {"plan": 1.0}), "of all": Record(str(number), {})}).write(
-        path
-    )
+    Table({f"question {number}": Record("plan", {"plan": 1.0}), "of all": Record(str(number), {})}).write(path)
 
 
 def test_processes_write_one_file(tmp_path):

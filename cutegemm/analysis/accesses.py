@@ -27,9 +27,9 @@ from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
-from cutegemm.plan.ending import spread_at_hand
-from cutegemm.plan.program.schedule import Read, Store
-from cutegemm.plan.sums import exchanged
+from cutegemm.plan.epilogue_access import spread_at_hand
+from cutegemm.plan.program.thread_schedule import Read, Store
+from cutegemm.plan.reduction import exchanged
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
 
@@ -60,7 +60,8 @@ class Access:
     sources        cp.async: bytes in global memory, (warps, accesses of a warp, lanes)
     times          so many times over: wgmma reads an operand again for each instruction of the other one
     matrix         in global memory, outside of which lanes leave the access out; None where all carry it out
-    turned         the elements where the tile's first one lies so many bytes behind a cache line; see `Slots.turned`
+    turned         the elements where the tile's first one lies so many bytes behind a cache line; see
+                   `EpiStages.turned`
     """
 
     name: str
@@ -110,9 +111,7 @@ class Access:
         once = cost(addresses, bits, op=self.op, sources=sources, rules=rules, active=active)
         if self.times == 1:
             return once
-        return Wavefronts(
-            self.times * once.requests, self.times * once.wavefronts, self.times * once.ideal, once.worst
-        )
+        return Wavefronts(self.times * once.requests, self.times * once.wavefronts, self.times * once.ideal, once.worst)
 
     def instruction(self, layout: Layout | ComposedLayout) -> str:
         """Its name in SASS."""
@@ -129,7 +128,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
     problem   whose strides the sources of cp.async have; without one, rows of a multiple of 128 bytes
     """
-    (bm, bn, bk), loaded = plan.product_tile, plan.loaded_tile
+    (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
     for name, extent, load in (("a", loaded[0], plan.load_a), ("b", loaded[1], plan.load_b)):
@@ -148,30 +147,26 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
             for name, extent in (("a", bm), ("b", bn))
             if name in held and _is_async(getattr(plan, f"load_{name}"))
         ]
-    if plan.pipeline is not None and plan.k_ctas > 1:
-        out += _sums_of_ctas(plan)
+    if plan.pipeline is not None and plan.cluster_k > 1:
+        out += _cluster_accumulators(plan)
     if plan.smem_d is not None:
-        out += [
-            replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)
-        ]
+        out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
     copy, part = copy_of_d(plan)
-    if plan.slots is not None and plan.fetched_tile in read_always(plan):
-        from_slots, subtile = plan.slots.from_shared, plan.slots.subtile
+    if plan.epi_stages is not None and plan.fetched_tile in read_always(plan):
+        from_slots, epi_tile = plan.epi_stages.from_shared, plan.epi_stages.epi_tile
         assert from_slots is not None
-        coming, bits = by_warps(from_slots.offsets_s(Layout(subtile))), plan.operands.d.dtype.bits
-        label, times = f"read {plan.fetched_tile.upper()}", product(plan.d_tile) // product(subtile)
+        coming, bits = by_warps(from_slots.offsets_s(Layout(epi_tile))), plan.operands.d.dtype.bits
+        label, times = f"read {plan.fetched_tile.upper()}", product(plan.d_tile) // product(epi_tile)
         out.append(Access(label, "d", "load", coming, bits, from_slots.atom.bits, "tile", times=times))
     if copy is not None:
         leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
         times = product(plan.d_tile) // product(part)
         for name in through_shared(plan):
             label, turned = f"read {name.upper()}", None
-            if plan.slots is not None and plan.slots.turned:
+            if plan.epi_stages is not None and plan.epi_stages.rotates_lines:
                 memory = Layout(part, strides_of_tile(plan, name, problem)).offsets() * bits // 8
                 turned = partial(_turned_vectors, plan, leaving, memory)
-            out.append(
-                Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", None, times, name, turned)
-            )
+            out.append(Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", None, times, name, turned))
     return out
 
 
@@ -188,13 +183,13 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
     """Work tiles that reach past an edge, whose CTAs clear what their copies leave out: all where K is ragged."""
     work = plan.scheduler.of(problem)
-    taken = work.taken().work_tile
+    assignment = work.assignment().work_tile
     if problem.k % plan.cta_tile[2]:
-        return int((taken.parts > 0).sum())
+        return int((assignment.splits > 0).sum())
     at = work.tiles.order()[:, 0]
     last = [extent // tile for extent, tile in zip((problem.m, problem.n), plan.d_tile, strict=True)]
     ragged = (at[:, 0] >= last[0]) | (at[:, 1] >= last[1])
-    return int((ragged[taken.tile] & (taken.parts > 0)).sum())
+    return int((ragged[assignment.tile] & (assignment.splits > 0)).sum())
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
@@ -209,7 +204,7 @@ def through_shared(plan: GemmPlan) -> tuple[str, ...]:
     """The results of the epilogue that pass through the shared memory of D."""
     if plan.smem_d is None:
         return ()
-    return plan.slot_results or ("d",)
+    return plan.epi_stage_results or ("d",)
 
 
 def read_always(plan: GemmPlan) -> tuple[str, ...]:
@@ -219,10 +214,10 @@ def read_always(plan: GemmPlan) -> tuple[str, ...]:
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
     """How threads copy D out of shared memory, if they do, and the part of a tile that they do at a time."""
-    if plan.slots is None:
+    if plan.epi_stages is None:
         return plan.copy_d, plan.d_tile
-    store = plan.slots.store
-    return store if isinstance(store, TiledCopy) else None, plan.slots.subtile
+    store = plan.epi_stages.store
+    return store if isinstance(store, TiledCopy) else None, plan.epi_stages.epi_tile
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
@@ -242,8 +237,8 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     if plan.split_k > 1:
         parts = [plan.split.k_range(part, k_tiles)[1] for part in range(plan.split_k)]
         return sum(_executions(plan, access, part) for part in parts) / len(parts)
-    if plan.k_ctas > 1:
-        shares = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.k_ctas)]
+    if plan.cluster_k > 1:
+        shares = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.cluster_k)]
         return sum(_executions(plan, access, share) for share in shares) / len(shares)
     return _executions(plan, access, k_tiles)
 
@@ -278,35 +273,33 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
     return (1, line) if operand.major == first else (line, 1)
 
 
-def turned_lines(
-    plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]
-) -> np.ndarray:
-    """The first elements of vectors of D as `Slots.turned` has them.
+def turned_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
+    """The first elements of vectors of D as `EpiStages.turned` has them.
 
     elements    as indices in a tile, where lines are not turned
     addresses   bytes, of each element of the tile
     """
-    slots = plan.slots
-    assert slots is not None
-    assert isinstance(slots.store, TiledCopy)
+    epi_stages = plan.epi_stages
+    assert epi_stages is not None
+    assert isinstance(epi_stages.store, TiledCopy)
     along = "mn".index(plan.operands.d.major)
-    atom, length = slots.store.atom, slots.subtile[along]
+    atom, length = epi_stages.store.atom, epi_stages.epi_tile[along]
     step = 1 if along == 0 else tile[0]  # from one element of a line to the next
     place = elements // step % tile[along] % length
     first = elements - place * step
-    run_bytes = size(slots.store.tiler_mn[along]) * atom.dtype.bits // 8
+    run_bytes = size(epi_stages.store.tiler_mn[along]) * atom.dtype.bits // 8
     by = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
     turned: np.ndarray = first + (place - by) % length * step
     return turned
 
 
 def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
-    """The same of whole vectors, (warps, lanes, values), of a subtile."""
-    assert plan.slots is not None
-    assert isinstance(plan.slots.store, TiledCopy)
-    values = plan.slots.store.atom.values
+    """The same of whole vectors, (warps, lanes, values), of an epilogue tile."""
+    assert plan.epi_stages is not None
+    assert isinstance(plan.epi_stages.store, TiledCopy)
+    values = plan.epi_stages.store.atom.values
     vectors = elements.reshape(*elements.shape[:2], -1, values)
-    leads = turned_lines(plan, vectors[..., :1], memory + phase, plan.slots.subtile)
+    leads = turned_lines(plan, vectors[..., :1], memory + phase, plan.epi_stages.epi_tile)
     return (leads + (vectors - vectors[..., :1])).reshape(elements.shape)
 
 
@@ -322,9 +315,7 @@ def by_warps(offsets: np.ndarray) -> np.ndarray:
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
 
 
-def _fill(
-    name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray
-) -> Access:
+def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
         rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
@@ -363,7 +354,7 @@ def _read(
     return Access(label, name, "load", by_warps(held), bits, max(atom.bits, bits), "k-tile")
 
 
-def _sums_of_ctas(plan: GemmPlan) -> list[Access]:
+def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
     """Where CTAs of a cluster share K: the sums of its own columns that come to a CTA from all of them, counted where
     they are written, and that its threads read."""
     assert plan.pipeline is not None
@@ -373,16 +364,16 @@ def _sums_of_ctas(plan: GemmPlan) -> list[Access]:
     of_threads = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
     elements = of_threads.reshape(-1, WARP_THREADS, ctas * vectors * vector)
     return [
-        Access(name, "sums", op, elements, bits, vector * bits, "tile")
-        for name, op in (("send sums", "st.async"), ("read sums", "load"))
+        Access(name, "accumulators", op, elements, bits, vector * bits, "tile")
+        for name, op in (("send accumulators", "st.async"), ("read accumulators", "load"))
     ]
 
 
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
     bits = plan.operands.d.dtype.bits
-    if plan.slots is None:
+    if plan.epi_stages is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
-    copy, part = plan.slots.to_shared, plan.slots.subtile
+    copy, part = plan.epi_stages.to_shared, plan.epi_stages.epi_tile
     times = tile[0] * tile[1] // (part[0] * part[1])
     rows = by_warps(copy.offsets_d(Layout(part)))
     if copy.atom.threads == WARP_THREADS:
@@ -416,9 +407,7 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
     return by_warps(held)
 
 
-def core_matrices(
-    tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None
-) -> np.ndarray:
+def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
     """The rows that wgmma reads together: (matrices, 8 rows, elements of 16 bytes), as indices in the tile.
 
     tile     (M, K) or (N, K)
@@ -439,7 +428,7 @@ def core_matrices(
 
 def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """Where a buffer's tile lies in shared memory; of several stages, all of them."""
-    if buffer == "sums":
+    if buffer == "accumulators":
         return exchanged(plan)
     found: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
     assert found is not None

@@ -55,7 +55,7 @@ def stored_together(plan: GemmPlan) -> tuple[int, int]:
     """The tile of D that a CTA stores, or the CTAs of a cluster that share K: all that one of them multiplies for.
 
     >>> from cutegemm.build import sm90_plan
-    >>> stored_together(sm90_plan(tile=(64, 64, 64), k_ctas=4))
+    >>> stored_together(sm90_plan(tile=(64, 64, 64), cluster_k=4))
     (64, 64)
     """
     (bm, bn), (down, across) = plan.d_tile, sharers_mn(plan)
@@ -72,13 +72,13 @@ def larger(plan: GemmPlan, problem: Problem) -> str | None:
     return None
 
 
-def serves(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
+def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
     """Whether a plan with other parts breaks no rule.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
     >>> from cutegemm.tile.raster import Raster
-    >>> serves(simt_plan(), Problem(512, 512, 512), raster=Raster("along_m"))
+    >>> can_implement(simt_plan(), Problem(512, 512, 512), raster=Raster("along_m"))
     True
     """
     with suppress(CutegemmError):
@@ -99,10 +99,10 @@ def _tried(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str,
             dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative")),
             plan.cluster_mn,
         )
-        if plan.k_ctas > 1:
-            own = {"cluster": (across, 1), "consumers": plan.pipeline.consumers, "k_ctas": plan.k_ctas}
+        if plan.cluster_k > 1:
+            own = {"cluster": (across, 1), "consumers": plan.pipeline.consumers, "cluster_k": plan.cluster_k}
             yield {"tile": (bm, bn, bk), "schedule": plan.pipeline.kind, **own}, sm90_plan
-        clusters = dict.fromkeys(((across, along // plan.k_ctas), (1, 1)))
+        clusters = dict.fromkeys(((across, along // plan.cluster_k), (1, 1)))
         for kind, cluster in itertools.product(kinds, clusters):
             yield {"tile": (bm, bn, bk), "schedule": kind, "cluster": cluster}, sm90_plan
         return

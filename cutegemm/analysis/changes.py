@@ -10,7 +10,7 @@ from cutegemm.analysis.accesses import tile_shape
 from cutegemm.analysis.roofline import Roofline
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, arch_named
-from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.plan.work.split import FIXUP, KSplit
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _SPARES_REGISTERS = {
 }
 
 
-_SERVES_MORE = {
+_IMPLEMENTS_MORE = {
     "simt": "a larger thread tile: what it reads serves more products",
     "mma_sync": "a larger warp tile: what it reads serves more products",
     "sm90": "a larger tile for each warpgroup, up to 256 columns: what it reads serves more products",
@@ -98,11 +98,9 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
     if bound.name == "issue" and not plan.stages:
         advice = "tiles of A and B in shared memory: the threads of a CTA read them from global memory each for itself"
     elif bound.name in ("issue", "shared"):
-        advice = _SERVES_MORE[plan.family] + _such_as(advised.larger(plan, problem))
+        advice = _IMPLEMENTS_MORE[plan.family] + _such_as(advised.larger(plan, problem))
     elif bound.name == "epilogue":
-        advice = (
-            "fewer special functions of an element, such as relu for gelu; or more K for each element of D"
-        )
+        advice = "fewer special functions of an element, such as relu for gelu; or more K for each element of D"
     elif bound.name == "L2":
         advice = "a larger CTA tile" + _such_as(advised.larger(plan, problem))
         if plan.pipeline is not None and plan.multicast_mn == (1, 1):
@@ -168,12 +166,12 @@ def _room(plan: GemmPlan) -> int:
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
     """For a grid whose last wave is not full."""
-    if plan.split.owned:  # of which too little is to be had
+    if plan.split.fixup:  # of which too little is to be had
         return "another tile size"
-    if plan.family == "sm90" and advised.serves(plan, problem, split=FILLED):
-        return "another tile size, or /fill behind the plan's name"
-    stream = Split(1, waves=_STREAM_WAVES)
-    if plan.family == "simt" and advised.serves(plan, problem, split=stream, persistent=_SOME_CTAS):
+    if plan.family == "sm90" and advised.can_implement(plan, problem, split=FIXUP):
+        return "another tile size, or /fixup behind the plan's name"
+    stream = KSplit(1, waves=_STREAM_WAVES)
+    if plan.family == "simt" and advised.can_implement(plan, problem, split=stream, persistent=_SOME_CTAS):
         return "another tile size, or stream-K: waves and persistent of the builder"
     return "another tile size"
 
@@ -200,18 +198,18 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
     return out
 
 
-def _split_advice(plan: GemmPlan, problem: Problem, parts: int) -> str:
+def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
     """For a grid that leaves multiprocessors idle; parts that would use them all.
 
-    parts   the most that are tried
+    splits   the most that are tried
     """
     reduction = "last" if plan.pipeline else plan.split.reduction
-    in_parts = replace(plan.split, waves=0, owned=False, reduction=reduction)
+    k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (
             count
-            for count in range(parts, plan.split_k, -1)
-            if advised.serves(plan, problem, split=replace(in_parts, parts=count))
+            for count in range(splits, plan.split_k, -1)
+            if advised.can_implement(plan, problem, split=replace(k_split, splits=count))
         ),
         0,
     )
@@ -222,8 +220,7 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
     """The largest tiles that reach less far past the edges of D, of those that a builder makes."""
     extents, own = (problem.m, problem.n), advised.stored_together(plan)
     sizes = [
-        sorted({*_TILES, *_COLUMNS[plan.family], tile} if mode else {*_TILES, tile})
-        for mode, tile in enumerate(own)
+        sorted({*_TILES, *_COLUMNS[plan.family], tile} if mode else {*_TILES, tile}) for mode, tile in enumerate(own)
     ]
     covered = [{t: -(-extent // t) * t for t in of} for extent, of in zip(extents, sizes, strict=True)]
     now = covered[0][own[0]] * covered[1][own[1]]
@@ -235,10 +232,8 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
     for _, _, tile in sorted(better)[:_MOST_TRIED]:
         text = advised.with_tile(plan, problem, tile)
         if text is not None:
-            parts = [
-                f"{size} along {mode}" for mode, size, old in zip("MN", tile, own, strict=True) if size != old
-            ]
-            return f"tiles of {' and '.join(parts)}: {text}"
+            splits = [f"{size} along {mode}" for mode, size, old in zip("MN", tile, own, strict=True) if size != old]
+            return f"tiles of {' and '.join(splits)}: {text}"
     return "none: no other tile that the builder makes reaches less far"
 
 
@@ -248,26 +243,20 @@ def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roo
     dram = roof.level("DRAM")
     best = next(
         t for t in known.rasters
-        if t is known.traffic or advised.serves(plan, problem, raster=Raster.parse(t.raster))
+        if t is known.traffic or advised.can_implement(plan, problem, raster=Raster.parse(t.raster))
     )  # fmt: skip
     saved = (known.traffic.dram_read_bytes - best.dram_read_bytes) / dram.amount if dram.amount else 0.0
     if saved > _NOTABLE:
         loss = _loss(roof, DRAM=(dram.seconds or 0.0) * (1 - saved))
-        what = (
-            f"the raster {known.traffic.raster} reads {known.traffic.dram_read_bytes / 1e9:.2f} GB from DRAM"
-        )
+        what = f"the raster {known.traffic.raster} reads {known.traffic.dram_read_bytes / 1e9:.2f} GB from DRAM"
         out.append(Change(loss, saved, what, f"{best.raster}: {best.dram_read_bytes / 1e9:.2f} GB"))
     for part in known.global_:
         if part.sectors > part.ideal:
-            what = (
-                f"{part.name} ({part.instruction}) uses {part.efficiency:.0%} of the sectors that it touches"
-            )
+            what = f"{part.name} ({part.instruction}) uses {part.efficiency:.0%} of the sectors that it touches"
             out.append(Change(0.0, 1 - part.efficiency, what, "lanes along the contiguous mode"))
         if part.bits < part.usable_bits and part.op != "tma" and _divides(plan, part):
             what = f"{part.name} moves {part.bits} bits a lane; {part.usable_bits} are usable"
-            out.append(
-                Change(0.0, 1 - part.bits / part.usable_bits, what, f"vectors of {part.usable_bits} bits")
-            )
+            out.append(Change(0.0, 1 - part.bits / part.usable_bits, what, f"vectors of {part.usable_bits} bits"))
     return out
 
 

@@ -48,9 +48,7 @@ def copy_wavefronts(
     ideal = np.add.reduceat(on.astype(np.int64), starts, axis=1) > 0
     if bits == 8 * _CHUNK:
         return _past_l1(table, read, on), ideal.sum(axis=1)
-    patterns, which = np.unique(
-        np.concatenate([table % _LINE, read % _LINE, on], axis=1), axis=0, return_inverse=True
-    )
+    patterns, which = np.unique(np.concatenate([table % _LINE, read % _LINE, on], axis=1), axis=0, return_inverse=True)
     words, costs = max(1, bits // 32), []
     for pattern in patterns.tolist():
         writes, reads, copies = (pattern[lanes * part : lanes * (part + 1)] for part in range(3))

@@ -55,10 +55,10 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
     """Elements from one to the next along both modes and the batch of a matrix, as it is packed where it is."""
     layout = problem.layout(name)
     along, across, batch = (int(stride) for stride in layout.stride)
-    for packing in plan.packs:
-        if packing.name == name:
-            extents = packing.extents(int(layout.shape[0]), int(layout.shape[1]))
-            along, across = packing.strides(extents)
+    for repack in plan.repacks:
+        if repack.name == name:
+            extents = repack.extents(int(layout.shape[0]), int(layout.shape[1]))
+            along, across = repack.strides(extents)
             batch = int(extents[0] * extents[1])
     return along, across, batch
 
@@ -72,7 +72,7 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """`GemmPlan.product_grid`, and what the last clusters multiply outside of D; see `grid_of_clusters`."""
+    """`GemmPlan.mma_grid`, and what the last clusters multiply outside of D; see `grid_of_clusters`."""
     grid_m, grid_n, batch = grid_of_clusters(plan, problem)
     down, across = sharers_mn(plan)
     return grid_m // down, grid_n // across, batch
@@ -81,11 +81,11 @@ def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
     """The CTAs of a cluster that share K, along M and N: they load the same rows and columns, of other k-tiles.
 
-    >>> from cutegemm.build import skinny_plan, sm90_plan
-    >>> sharers_mn(sm90_plan(tile=(64, 64, 64), k_ctas=4)), sharers_mn(skinny_plan(cluster=2))
+    >>> from cutegemm.build import gemv_plan, sm90_plan
+    >>> sharers_mn(sm90_plan(tile=(64, 64, 64), cluster_k=4)), sharers_mn(gemv_plan(cluster=2))
     ((1, 4), (2, 1))
     """
-    (rows, columns, _), (bm, bn, _) = plan.product_tile, plan.cta_tile
+    (rows, columns, _), (bm, bn, _) = plan.mma_tile, plan.cta_tile
     return rows // bm, columns // bn
 
 
@@ -110,18 +110,16 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
         steps = strides_of(plan, name, problem)
         if operand.broadcast:
             steps = (int("m" not in operand.broadcast), int("n" not in operand.broadcast), 0)
-        modes = [
-            _along(extent, tile) for extent, tile in zip((problem.m, problem.n), plan.d_tile, strict=True)
-        ]
+        modes = [_along(extent, tile) for extent, tile in zip((problem.m, problem.n), plan.d_tile, strict=True)]
         return _joined(modes, steps, problem.l, bits, 1)
     steps = strides_of(plan, name, problem)
     grid_m, grid_n, batch = grid_of_loads(plan, problem)
     mode = "ab".index(name)
     extent, grid, others = ((problem.m, grid_m, grid_n), (problem.n, grid_n, grid_m))[mode]
-    tile, loaded = plan.product_tile[mode], plan.loaded_tile[mode]
-    for packing in plan.packs:
-        if packing.name == name:
-            extent = packing.extents(extent, problem.k)[0]
+    tile, loaded = plan.mma_tile[mode], plan.loaded_tile[mode]
+    for repack in plan.repacks:
+        if repack.name == name:
+            extent = repack.extents(extent, problem.k)[0]
     bk, by_box = plan.cta_tile[2], isinstance(plan.load_a, TmaBox)
     along_k = _along(problem.k, bk) if by_box else _before(problem.k, bk)
     return _joined([_along(extent, tile, grid, loaded), along_k], steps, batch, bits, others)

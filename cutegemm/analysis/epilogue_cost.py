@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SECTOR_BYTES, WARP_SCHEDULERS, WARP_THREADS
 from cutegemm.machine.device import SPECIAL_PER_CLOCK
-from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
+from cutegemm.plan.epilogue_access import registers_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Part:
     """An operand in memory or a result beside D.
 
     what          "row of N", "column of M", "one element", "tile" or "result"
-    how           "by TMA" to the slots that D leaves through, "through slots" as D, or "by threads"
+    how           "by TMA" to the epilogue stages that D leaves through, "through epilogue stages" as D, or "by threads"
     tile_bytes    of sectors that a CTA asks for, or writes, for a tile
     total_bytes   of all its elements; None without a problem
     registers     of a thread
@@ -60,7 +60,7 @@ class EpilogueCost:
     expression      what is counted
     fp32, special   instructions of an element of D
     tile_clocks     E: of a multiprocessor for a CTA's tile, at least; None for sums of f64, whose rate is not known
-    in_turns        T: tiles of a multiprocessor in work at once
+    alternating     T: tiles of a multiprocessor in work at once
     parts           operands in memory, and results beside D
     hidden          the part of its time that mainloops hide; None without a problem
     added_seconds   by which the roofline is more than all levels but its own; None without a problem
@@ -70,7 +70,7 @@ class EpilogueCost:
     fp32: int
     special: int
     tile_clocks: float | None
-    in_turns: int
+    alternating: int
     parts: tuple[Part, ...]
     hidden: float | None = None
     added_seconds: float | None = None
@@ -120,8 +120,8 @@ def epilogue_cost(
     for name in (*counted.tensors, *results):
         operand, verb = plan.operands.matrix(name), "store" if name in results else "load"
         how = "by TMA" if name == plan.fetched_tile else "by threads"
-        if name in plan.slot_results:
-            how = "through slots"
+        if name in plan.epi_stage_results:
+            how = "through epilogue stages"
         parts.append(
             Part(
                 name.upper(),
@@ -134,26 +134,22 @@ def epilogue_cost(
             )
         )
     cost = operations(counted)
-    turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.turns)
-    return EpilogueCost(
-        str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts)
-    )
+    turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.tiles_in_flight)
+    return EpilogueCost(str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts))
 
 
-def behind(mainloop_seconds: float, ending_seconds: float, tiles: float, in_turns: int) -> float:
+def behind(mainloop_seconds: float, epilogue_seconds: float, tiles: float, alternating: int) -> float:
     """The least time of a multiprocessor for its tiles.
 
-    mainloop_seconds, ending_seconds   of a tile
-    tiles                              of the multiprocessor
-    in_turns                           that are in work at once
+    mainloop_seconds, epilogue_seconds   of a tile
+    tiles                                of the multiprocessor
+    alternating                          that are in work at once
 
     >>> [behind(10.0, 4.0, 6, turns) for turns in (1, 2, 3)], behind(10.0, 14.0, 6, 2)
     ([84.0, 64.0, 64.0], 94.0)
     """
     if not tiles:
         return 0.0
-    rounds = tiles if in_turns == 1 else math.ceil(tiles / in_turns)
-    both = mainloop_seconds + ending_seconds
-    return max(
-        tiles * mainloop_seconds + ending_seconds, tiles * ending_seconds + mainloop_seconds, rounds * both
-    )
+    rounds = tiles if alternating == 1 else math.ceil(tiles / alternating)
+    both = mainloop_seconds + epilogue_seconds
+    return max(tiles * mainloop_seconds + epilogue_seconds, tiles * epilogue_seconds + mainloop_seconds, rounds * both)

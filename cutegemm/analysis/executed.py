@@ -74,7 +74,7 @@ class Executed:
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """An instruction that some threads carry out together; see `cutegemm.emulate.machine.Watch`."""
+        """An instruction that some threads carry out together; see `cutegemm.emulator.machine.Watch`."""
         if not len(threads):
             return
         warps, row = np.unique(threads // WARP_THREADS, return_inverse=True)
@@ -100,9 +100,7 @@ class Executed:
         self.shared[op] = _sum(self.shared.get(op), found)
         self.lines[line, op, bits] = _sum(self.lines.get((line, op, bits)), found)
 
-    def _add_global(
-        self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray
-    ) -> None:
+    def _add_global(self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray) -> None:
         if op == "cp.async" and bits == _LINE_COPY_BITS:
             touched = torn(table, written, CACHE_LINE_BYTES, active)
         else:
@@ -115,6 +113,4 @@ def _sum(old: Wavefronts | None, new: Wavefronts) -> Wavefronts:
     if old is None:
         return new
     worst = max([w for w in (old.worst, new.worst) if w], key=lambda w: w.ways, default=None)
-    return Wavefronts(
-        old.requests + new.requests, old.wavefronts + new.wavefronts, old.ideal + new.ideal, worst
-    )
+    return Wavefronts(old.requests + new.requests, old.wavefronts + new.wavefronts, old.ideal + new.ideal, worst)

@@ -151,9 +151,7 @@ def _linear(part: Any) -> Part:
             f"check_part: the linear layout has the inputs {', '.join(bases)}; {' and '.join(missing)} are missing."
         )
     if len(sizes) != 2:
-        raise LayoutError(
-            f"check_part: the linear layout has {len(sizes)} outputs; rows and columns are expected."
-        )
+        raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs; rows and columns are expected.")
 
     def columns(name: str) -> list[int]:
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
@@ -203,9 +201,7 @@ def _table(layout: Layout | ComposedLayout) -> np.ndarray:
     """(threads, values) -> place."""
     modes = _modes(layout)
     if len(modes) != 2:
-        raise LayoutError(
-            f"check_part: {layout} has modes: {len(modes)}; two, (thread, value), are expected."
-        )
+        raise LayoutError(f"check_part: {layout} has modes: {len(modes)}; two, (thread, value), are expected.")
     return layout.offsets().reshape(product(modes[0]), -1, order="F")
 
 

@@ -35,8 +35,8 @@ from cutegemm.analysis.accesses import (
 )
 from cutegemm.analysis.edges import Kind, strides_of
 from cutegemm.analysis.edges import kinds_of as edge_kinds
-from cutegemm.analysis.parts import layout_of_sums
 from cutegemm.analysis.shared import byte_addresses
+from cutegemm.analysis.split_k import layout_of_partials
 from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
@@ -80,7 +80,7 @@ class Sectors:
     ideal         that the bytes fill
     bits          of one lane and instruction
     usable_bits   the widest that majorness and alignment allow
-    per           "k-tile", "tile", or "part": of a tile whose k-tiles several CTAs share
+    per           "k-tile", "tile", or "K split": of a tile whose k-tiles several CTAs share
     in_grid       of the whole problem; None without one, and of sums of parts
     by_l1         whether what is loaded is kept in L1 on its way
     is_torn       whether rows of a box that is multicast are no whole lines of 128 bytes from a multiple of 64 on: then
@@ -163,7 +163,7 @@ def global_accesses(
     scalars   of the epilogue, by which its operands are read. Where they are left out, those count that are read
               whatever they are: not C, which is read only where beta is not 0
     """
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.mma_tile
     out = []
     for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
         operand = getattr(plan.loaded, name)
@@ -183,27 +183,27 @@ def global_accesses(
         elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
         for name in shared:
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
-            turned = plan.slots is not None and plan.slots.turned
+            turned = plan.epi_stages is not None and plan.epi_stages.rotates_lines
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", turned))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
     if plan.split.is_split:
-        out += _sums_of_parts(plan)
+        out += _split_k_partials(plan)
     return out
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """An operand of the epilogue: a tile by TMA to the slots that D leaves through, or by the threads to where the sums
-    are; what stays the same along a mode is read once for all that a thread computes together."""
+    """An operand of the epilogue: a tile by TMA to the epilogue stages that D leaves through, or by the threads to
+    where the sums are; what stays the same along a mode is read once for all that a thread computes together."""
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
-    if plan.slots is not None and plan.slots.load_c is not None and name == plan.fetched_tile:
-        return _boxes(plan, name, label, plan.slots.load_c, problem, "tile")
+    if plan.epi_stages is not None and plan.epi_stages.load_c is not None and name == plan.fetched_tile:
+        return _boxes(plan, name, label, plan.epi_stages.load_c, problem, "tile")
     elements = spread_by_lanes(plan, name) if operand.broadcast else stored_by_lanes(plan, operand.major)
     return _sectors(plan, name, label, "ld", elements, plan.access(name).bits, operand, problem, "tile")
 
 
-def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:
+def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     """A part's sums to the workspace and, where the GEMM itself adds them, out of it."""
-    layout, consumers = layout_of_sums(plan)
+    layout, consumers = layout_of_partials(plan)
     vector, threads, vectors = layout.shape[:3]
     bits = plan.operands.acc.bits
     wide = min(vector * bits, _ACCESS_BYTES * 8)  # of an access
@@ -216,8 +216,11 @@ def _sums_of_parts(plan: GemmPlan) -> list[Sectors]:
     adds = plan.pipeline is not None or plan.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
-                wide, _ACCESS_BYTES * 8, "part")
-        for label, name, op in (("write sums", "STG", "st"), *([("read sums", "LDG", "ld")] if adds else []))
+                wide, _ACCESS_BYTES * 8, "K split")
+        for label, name, op in (
+            ("write accumulators", "STG", "st"),
+            *([("read accumulators", "LDG", "ld")] if adds else []),
+        )
     ]  # fmt: skip
 
 
@@ -233,9 +236,7 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
         inner = 0 if operand.major == ("n" if name == "b" else "m") else 1
         steps = strides_of(plan, name, problem)
         kinds = edge_kinds(plan, name, problem)
-        arriving = sum(
-            k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds
-        )
+        arriving = sum(k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds)
         is_torn = share > 1 and any(_is_torn(k, inner, box, steps[1 - inner]) for k in kinds)
         asked = sum(k.count for k in kinds) * max(1, boxes)
         in_grid = GridSectors(asked, arriving // share, arriving)
@@ -292,7 +293,7 @@ def _sectors(
     per: str,
     turned: bool = False,
 ) -> Sectors:
-    """turned   whether lines are, see `Slots.turned`"""
+    """turned   whether lines are, see `EpiStages.turned`"""
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
     planned = np.moveaxis(elements[..., ::count], 1, 2).reshape(-1, elements.shape[1])  # (requests, lanes)
@@ -321,8 +322,7 @@ def _sectors(
         kinds = edge_kinds(plan, operand_name, problem)
         found = [costs(k.phase, k.inside(shape)) for k in kinds]
         totals = [
-            sum(k.count * part for k, part in zip(kinds, parts, strict=True))
-            for parts in zip(*found, strict=True)
+            sum(k.count * part for k, part in zip(kinds, parts, strict=True)) for parts in zip(*found, strict=True)
         ]
         in_grid = GridSectors(*totals) if kinds else GridSectors(0, 0, 0)
         if kinds:  # the fullest kind of tile, and of these the most frequent

@@ -3,8 +3,8 @@
 Reads of a GPC that ask for the same lines at about the same time are joined on their way to L2; those of a multicast
 are not. Which reads meet is a matter of time. Which could, is a matter of the raster and of the clusters' order: of the
 clusters of a GPC, those that have the same tile of an operand which their own CTAs do not share. CTAs of a cluster that
-share K ask for other k-tiles each. Clusters are handed to the GPCs in rounds: see `plan.work.gpcs`. Here rounds begin
-as behind a grid that fills the chip.
+share K ask for other k-tiles each. Clusters are handed to the GPCs in rounds: see `plan.work.gpcs`. Here rounds
+begin as behind a grid that fills the chip.
 
 1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.77 of
 what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
@@ -48,9 +48,7 @@ class GpcReads:
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 
-def gpc_reads(
-    plan: GemmPlan, problem: Problem, device: Device, raster: Raster | None = None
-) -> GpcReads | None:
+def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster | None = None) -> GpcReads | None:
     """What the CTAs of a persistent grid ask for, GPC by GPC.
 
     None where it is not known which GPC they run on: of a device whose `tpc_rounds` are not known, of clusters of more
@@ -72,8 +70,8 @@ def gpc_reads(
     if gpcs is None or scheduler.persistent_clusters is None or scheduler.persistent_clusters > len(gpcs):
         return None
     work = scheduler.of(problem)
-    taken, launched = work.taken(), work.launched()
-    grid, k_sharers, shared_by = plan.product_grid(problem), sharers_mn(plan), multicast(plan)
+    assignment, launched = work.assignment(), work.launched()
+    grid, k_sharers, shared_by = plan.mma_grid(problem), sharers_mn(plan), multicast(plan)
     bits = plan.operands.a.dtype.bits, plan.operands.b.dtype.bits
     asked, apart = [0.0, 0.0], [0.0, 0.0]
     for operand, sharing in enumerate(shared_by):
@@ -81,12 +79,12 @@ def gpc_reads(
         for rank in range(scheduler.cluster_size):
             if scheduler.rank_mn(rank)[1 - operand] and k_sharers[1 - operand] == 1:
                 continue  # another CTA of the cluster has the same tile
-            *tile_mn, batch = taken.tile_mnl(rank)
+            *tile_mn, batch = assignment.tile_mnl(rank)
             tile = [of // sharers for of, sharers in zip(tile_mn, k_sharers, strict=True)]
             there = (tile[0] < grid[0]) & (tile[1] < grid[1])
-            k_first, k_count = scheduler.part_of_k(rank, taken.work_tile.k_count, np.minimum)
-            where = gpcs[launched[taken.cluster]] if sharing == 1 else -1 - taken.cluster
-            columns = (where, taken.turn, tile[operand], batch, taken.work_tile.k_first + k_first)
+            k_first, k_count = scheduler.cluster_k_range(rank, assignment.work_tile.k_count, np.minimum)
+            where = gpcs[launched[assignment.cluster]] if sharing == 1 else -1 - assignment.cluster
+            columns = (where, assignment.turn, tile[operand], batch, assignment.work_tile.k_first + k_first)
             found.append(np.stack(np.broadcast_arrays(*columns))[:, there])
             many.append(np.broadcast_to(k_count, there.shape)[there])
         k_tiles = np.concatenate(many)

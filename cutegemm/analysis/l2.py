@@ -48,7 +48,7 @@ class Work:
     panels_a, panels_b   (tiles, panels of each): numbers of the panels
     bytes_a, bytes_b     of each panel
     bytes_d              of the tiles of a cluster
-    bytes_sums           of the sums of a work tile that has peers
+    bytes_partials       of the sums of a work tile that has peers
     all_write            whether such work tiles all write their sums; else all but the one that ends last
     last_adds            whether that one reads what was written, and writes D
     """
@@ -62,7 +62,7 @@ class Work:
     bytes_a: np.ndarray
     bytes_b: np.ndarray
     bytes_d: float
-    bytes_sums: float = 0.0
+    bytes_partials: float = 0.0
     all_write: bool = False
     last_adds: bool = True
 
@@ -71,14 +71,14 @@ class Work:
 class Moved:
     """Bytes.
 
-    dram_bytes   of A and B that come from DRAM
-    far_bytes    that pass from one partition of the L2 to another
-    sums_bytes   of sums that come from DRAM again
+    dram_bytes        of A and B that come from DRAM
+    far_bytes         that pass from one partition of the L2 to another
+    partials_bytes_   of sums that come from DRAM again
     """
 
     dram_bytes: float = 0.0
     far_bytes: float = 0.0
-    sums_bytes: float = 0.0
+    partials_bytes_: float = 0.0
 
 
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
@@ -114,7 +114,7 @@ def _digest(*values: Any) -> bytes:
 
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
     count, running = len(work.tiles), len(pace.time)
-    parts = np.bincount(work.tiles.astype(np.intp, copy=False))
+    splits = np.bincount(work.tiles.astype(np.intp, copy=False))
     random = np.random.default_rng(_SEED)
     noise = np.maximum(_LEAST_TIME, 1 + pace.jitter * random.standard_normal(count)).tolist()
     first, last = (np.rint(share * steps).astype(int).tolist() for share in (work.k_first, work.k_last))
@@ -124,7 +124,7 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
     asked = [partitions * sum(sizes[panel] for panel in needed) or 1.0 for needed in panels]
     times, tiles, homes = (pace.time / steps).tolist(), work.tiles.tolist(), range(partitions)
     cache = _Cache(partitions, l2_bytes / partitions)
-    ends = _Ends(work, parts.tolist(), cache)
+    ends = _Ends(work, splits.tolist(), cache)
     waiting = iter(_by_cluster(work.clusters))
     own = [iter(numbers) for numbers in itertools.islice(waiting, running)]
     at = [(number, first[number]) for number in map(next, own)]
@@ -157,7 +157,7 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
         at[place] = number, piece + 1
         waited = pace.wait * (cache.dram_bytes - before) / asked[tile]
         heapq.heapreplace(due, (now + times[place] * (noise[number] + waited), place))
-    return Moved(cache.dram_bytes - ends.sums_bytes, cache.far_bytes, ends.sums_bytes)
+    return Moved(cache.dram_bytes - ends.partials_bytes_, cache.far_bytes, ends.partials_bytes_)
 
 
 def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
@@ -170,31 +170,31 @@ def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
 class _Ends:
     """What work tiles do at their end."""
 
-    def __init__(self, work: Work, parts: list[int], cache: _Cache) -> None:
-        self.work, self.parts, self.cache = work, parts, cache
-        self.ended = [0] * len(parts)
+    def __init__(self, work: Work, splits: list[int], cache: _Cache) -> None:
+        self.work, self.splits, self.cache = work, splits, cache
+        self.ended = [0] * len(splits)
         self.homes = range(len(cache.lines))
-        self.sums_bytes = 0.0
+        self.partials_bytes_ = 0.0
 
     def end(self, tile: int, here: int) -> None:
         """A work tile of a tile ends."""
-        work, parts, part = self.work, self.parts[tile], self.ended[tile]
+        work, splits, k_split = self.work, self.splits[tile], self.ended[tile]
         self.ended[tile] += 1
-        is_last = part == parts - 1
-        if parts > 1 and (work.all_write or not is_last):
-            self._each(self.cache.write, tile, part, here, work.bytes_sums)
-        if not is_last or (parts > 1 and not work.last_adds):
+        is_last = k_split == splits - 1
+        if splits > 1 and (work.all_write or not is_last):
+            self._each(self.cache.write, tile, k_split, here, work.bytes_partials)
+        if not is_last or (splits > 1 and not work.last_adds):
             return
         before = self.cache.dram_bytes
-        written = 0 if parts == 1 else parts if work.all_write else parts - 1
+        written = 0 if splits == 1 else splits if work.all_write else splits - 1
         for other in range(written):
-            self._each(self.cache.read, tile, other, here, work.bytes_sums)
-        self.sums_bytes += self.cache.dram_bytes - before
-        self._each(self.cache.write, tile, parts, here, work.bytes_d)
+            self._each(self.cache.read, tile, other, here, work.bytes_partials)
+        self.partials_bytes_ += self.cache.dram_bytes - before
+        self._each(self.cache.write, tile, splits, here, work.bytes_d)
 
-    def _each(self, touch: Callable[..., None], tile: int, part: int, here: int, size: float) -> None:
+    def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
         for home in self.homes:
-            touch((tile, part, home), here, home, size / len(self.homes))
+            touch((tile, k_split, home), here, home, size / len(self.homes))
 
 
 class _Cache:

@@ -66,9 +66,7 @@ class Occupancy:
         return self.warps / self.max_warps
 
 
-def occupancy(
-    arch: Arch | str, threads: int, registers: int, smem_bytes: int, *, measured: bool = False
-) -> Occupancy:
+def occupancy(arch: Arch | str, threads: int, registers: int, smem_bytes: int, *, measured: bool = False) -> Occupancy:
     """The occupancy of a kernel.
 
     threads      of a CTA
@@ -91,9 +89,7 @@ def occupancy(
     fits = registers <= MAX_REGISTERS_PER_THREAD and threads <= MAX_THREADS_PER_BLOCK
     # A launch is checked as if its warps were spread evenly over the sub-partitions.
     fits = fits and per_warp * _up(warps, SUB_PARTITIONS) <= have.registers_per_sm
-    by_registers = (
-        have.registers_per_sm // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps if fits else 0
-    )
+    by_registers = have.registers_per_sm // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps if fits else 0
     allocated = _up(smem_bytes, SMEM_UNIT_BYTES) + SMEM_RESERVED_BYTES
     by_smem = have.smem_per_sm_bytes // allocated if smem_bytes <= have.smem_per_block_bytes else 0
     limits = {
@@ -118,9 +114,7 @@ def plan_registers(plan: GemmPlan, arch: Arch) -> int:
     return register_budget(plan, arch)
 
 
-def plan_occupancy(
-    plan: GemmPlan, arch: Arch | str | None = None, report: ResourceReport | None = None
-) -> Occupancy:
+def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: ResourceReport | None = None) -> Occupancy:
     """The occupancy of a plan: by the compiled kernel's registers where a report is given."""
     have = arch_named(arch or plan.arch) if not isinstance(arch, Arch) else arch
     smem = sum(plan.smem_bytes().values())
@@ -170,13 +164,13 @@ class Waves:
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
     """How the grid of a problem fills a device of `sms` multiprocessors."""
-    m_tiles, n_tiles, batch = plan.product_grid(problem)
-    rows, columns, _ = plan.product_tile
+    m_tiles, n_tiles, batch = plan.mma_grid(problem)
+    rows, columns, _ = plan.mma_tile
     covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
-    ctas = m_tiles * n_tiles * batch * plan.k_ctas * plan.split_k
+    ctas = m_tiles * n_tiles * batch * plan.cluster_k * plan.split_k
     is_even = plan.split.waves > 0
-    if plan.split.owned:  # unless it would not pay
+    if plan.split.fixup:  # unless it would not pay
         is_even = plan.scheduler.of(problem).shared > 0
     return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
 

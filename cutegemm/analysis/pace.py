@@ -50,9 +50,7 @@ class Pace:
 
 def multicast(plan: GemmPlan) -> tuple[int, int]:
     """How many CTAs each byte of A, and of B, is read for at once."""
-    share_a, share_b = (
-        load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b)
-    )
+    share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b))
     return share_a, share_b
 
 
@@ -69,7 +67,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
     peak = device.peak_tflops(plan.tiled_mma.atom)
     if peak is None:
         return 0.0
-    (bm, bn, _), (share_a, share_b), ops = plan.product_tile, multicast(plan), plan.operands
+    (bm, bn, _), (share_a, share_b), ops = plan.mma_tile, multicast(plan), plan.operands
     columns = plan.loaded_tile[1]
     of_k = (bm * ops.a.dtype.bits / share_a + columns * ops.b.dtype.bits / share_b) / 8
     flops_per_clock = peak * 1e6 / (device.sms * device.clock_mhz)
@@ -105,13 +103,13 @@ def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
     """Multiprocessors that share a port with each unit's."""
-    in_cluster, gpcs = plan.scheduler.cluster_size, plan.scheduler.gpcs
+    in_cluster, gpc_raster = plan.scheduler.cluster_size, plan.scheduler.gpc_raster
     pairs = handed_pairs(device, in_cluster)
     of_two = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
     sharing = np.where(of_two, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]
-    if gpcs is None:
+    if gpc_raster is None:
         return sharing
     by_place = np.empty_like(sharing)
-    by_place[gpcs.place(np.arange(units), gpcs.ends(units), ARRAYS)] = sharing
+    by_place[gpc_raster.place(np.arange(units), gpc_raster.ends(units), ARRAYS)] = sharing
     return by_place

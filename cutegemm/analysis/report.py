@@ -20,9 +20,9 @@ from cutegemm.analysis.epilogue_cost import EpilogueCost, epilogue_cost
 from cutegemm.analysis.executed import EXECUTED_OPS, ExecutedAccesses
 from cutegemm.analysis.globalmem import GridSectors, Sectors, global_accesses
 from cutegemm.analysis.occupancy import Occupancy, Waves, plan_occupancy, waves
-from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
+from cutegemm.analysis.split_k import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
 from cutegemm.analysis.traffic import Traffic, best_rasters, range_in_time
 from cutegemm.errors import PlanError, UnsupportedError
@@ -30,11 +30,11 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch, arch_named
 from cutegemm.machine.device import Device, default_device, device_named
 from cutegemm.plan.arguments import check_is_plan
-from cutegemm.plan.launches import GEMM, is_early, launches_of
-from cutegemm.plan.memory.workspace import packed_bytes_of, regions
+from cutegemm.plan.launches import GEMM, launches_of, uses_pdl
+from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.problem import check_is_problem
-from cutegemm.plan.rules.broken import other_operands
 from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.rules.violations import other_operands
 
 if TYPE_CHECKING:
     from cutegemm.compile.cubin import ResourceReport
@@ -101,16 +101,14 @@ class Analysis:
     def counts(self, op: str) -> tuple[int, int, int]:
         """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid: of the compiled
         kernel where it was executed, else of the plan."""
-        if (
-            self.executed is not None and op in EXECUTED_OPS and op != "cp.async"
-        ):  # which depends on its source
+        if self.executed is not None and op in EXECUTED_OPS and op != "cp.async":  # which depends on its source
             done = self.executed.of(op)
             return done.requests, done.wavefronts, done.ideal
         return self.planned(op)
 
     def planned(self, op: str) -> tuple[int, int, int]:
         """The same of the plan's own accesses."""
-        of_tickets = {"store": self.ends.tickets, "load": self.ends.asked} if self.ends else {}
+        of_tickets = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
         out = [of_tickets.get(op, 0)] * 3
         for part in self.shared:
             if part.op == op:
@@ -138,7 +136,7 @@ class Analysis:
 
     def sum_sectors(self, op: str) -> int:
         """Sectors of the sums of parts of K that the GEMM's CTAs write ("st") or read again ("ld")."""
-        return sum(self._in_grid(p).sectors for p in self.global_ if (p.op, p.per) == (op, "part"))
+        return sum(self._in_grid(p).sectors for p in self.global_ if (p.op, p.per) == (op, "K split"))
 
     def arriving(self) -> int:
         """Sectors of A and B that come to multiprocessors."""
@@ -203,8 +201,7 @@ class Analysis:
         out["passes"] = [asdict(p) for p in self.passes]
         out["traffic"] = {**asdict(self.traffic), "hit_share": self.traffic.hit_share}
         out["rasters"] = [
-            {"raster": t.raster, "dram_read_bytes": t.dram_read_bytes, "hit_share": t.hit_share}
-            for t in self.rasters
+            {"raster": t.raster, "dram_read_bytes": t.dram_read_bytes, "hit_share": t.hit_share} for t in self.rasters
         ]
         out["roofline"] = {
             "bound": self.roofline.bound.name,
@@ -308,13 +305,11 @@ def check(
 def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:
     """The kernels of a call, and whether each begins early: for a problem, or for small ones."""
     parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
-    packed = {GEMM: packed_bytes_of(parts)}
-    return {name: is_early(launch, packed.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
+    packed = {GEMM: repacked_bytes_of(parts)}
+    return {name: uses_pdl(launch, packed.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
 
 
-def _access_cost(
-    plan: GemmPlan, problem: Problem | None, access: Access, k_tiles: int, rules: Rules
-) -> AccessCost:
+def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tiles: int, rules: Rules) -> AccessCost:
     """An access to shared memory: of a full tile and, where there is a problem, of all of its tiles."""
     layout = buffer_layout(plan, access.buffer)
     times, full = executions(plan, access, k_tiles), access.cost(layout, rules)
@@ -324,29 +319,24 @@ def _access_cost(
     if access.matrix is not None:
         shape = tile_shape(plan, access.matrix)
         of_kinds: list[tuple[float, Wavefronts]] = [
-            (kind.count, access.cost(layout, rules, kind, shape))
-            for kind in kinds_of(plan, access.matrix, problem)
+            (kind.count, access.cost(layout, rules, kind, shape)) for kind in kinds_of(plan, access.matrix, problem)
         ]
     else:
         ctas = product(grid_of_clusters(plan, problem)) * plan.split_k
         often = ragged_tiles(plan, problem) if access.per == "ragged tile" else ctas * times
         of_kinds = [(often, full)]
-    sums = [
+    accumulators = [
         round(sum(count * getattr(one, part) for count, one in of_kinds))
         for part in ("requests", "wavefronts", "ideal")
     ]
-    return replace(found, in_grid=(sums[0], sums[1], sums[2]))
+    return replace(found, in_grid=(accumulators[0], accumulators[1], accumulators[2]))
 
 
 def _searches(
     plan: GemmPlan, accesses: list[Any], shared: tuple[AccessCost, ...], rules: Rules
 ) -> dict[str, SwizzleSearch]:
     """For each buffer that has conflicts which its layout is to blame for."""
-    blamed = {
-        a.buffer
-        for a, c in zip(accesses, shared, strict=True)
-        if c.cost.conflicts and c.cost.worst is not None
-    }
+    blamed = {a.buffer for a, c in zip(accesses, shared, strict=True) if c.cost.conflicts and c.cost.worst is not None}
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
@@ -363,14 +353,12 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
             f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of up to "
             f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
         )
-    broken = [*other_operands(plan, problem), *limits(plan, problem)]
-    if broken:
-        raise PlanError(f"check: plan {plan.name!r} on {problem}", broken)
+    violations = [*other_operands(plan, problem), *limits(plan, problem)]
+    if violations:
+        raise PlanError(f"check: plan {plan.name!r} on {problem}", violations)
 
 
-def _with_problem(
-    plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool
-) -> Analysis:
+def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:
     held: Occupancy = common["occupancy"]
     m_tiles, n_tiles, batch = plan.grid(problem)
     fill = waves(plan, problem, device.sms, held.ctas)
@@ -384,10 +372,8 @@ def _with_problem(
         passes=tuple(passes_of(plan, problem)),
     )
     ops = {a.op for a in known.shared}
-    working = plan.k_ctas * product(plan.product_grid(problem))
-    idle = max(1, product(grid_of_clusters(plan, problem))) / max(
-        1, working
-    )  # CTAs for each that multiplies for D
+    working = plan.cluster_k * product(plan.mma_grid(problem))
+    idle = max(1, product(grid_of_clusters(plan, problem))) / max(1, working)  # CTAs for each that multiplies for D
     # The copies of cp.async at their best: what more they take is known of single ones alone.
     least = [known.counts(op)[2 if op == "cp.async" else 1] / idle for op in sorted(ops)]
     lsu = [known.counts(op)[0] for op in sorted(ops - {"wgmma", "tma"})]

@@ -1,6 +1,6 @@
 """Roofline: work and bytes at each level of the machine, the time each level needs, and the one that binds.
 
-Each level by itself gives a least time: the arithmetic at the peak of its pipe; the scheduler's slots, four
+Each level by itself gives a least time: the arithmetic at the peak of its pipe; the scheduler's epilogue stages, four
 instructions of a warp a clock; shared memory, a wavefront a clock; L2 and DRAM at their bandwidth. The work
 of a multiprocessor is counted for the one that gets most tiles, whole tiles at a time. The bound is the
 largest of these times; a kernel that overlaps all of them perfectly would reach it. What of an epilogue's arithmetic no
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cutegemm.analysis.epilogue_cost import EpilogueCost
-    from cutegemm.analysis.parts import Pass
+    from cutegemm.analysis.split_k import Pass
     from cutegemm.analysis.traffic import Traffic
     from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
@@ -61,9 +61,7 @@ class Roofline:
     @property
     def bound(self) -> Level:
         """The level that takes longest."""
-        return max(
-            (level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0
-        )
+        return max((level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0)
 
     @property
     def seconds(self) -> float:
@@ -107,9 +105,9 @@ def roofline(
     epilogue       what the epilogue costs, if anything
     """
     flops = problem.flops
-    rows, columns, bk = plan.product_tile
-    sums = product(plan.product_grid(problem)) * rows * columns  # of all k-tiles of an element of D
-    covered = sums * plan.k_tiles(problem) * bk
+    rows, columns, bk = plan.mma_tile
+    accumulators = product(plan.mma_grid(problem)) * rows * columns  # of all k-tiles of an element of D
+    covered = accumulators * plan.k_tiles(problem) * bk
     atom = plan.tiled_mma.atom
     m, n, k = atom.shape_mnk
     mma = covered / (m * n * k) * atom.threads / WARP_THREADS  # instructions of warps
@@ -117,29 +115,25 @@ def roofline(
     peak = device.peak_tflops(atom)
     share = sm_share or 1.0
     issued = mma + instructions
-    if plan.pipeline is not None and plan.pipeline.two_level:
+    if plan.pipeline is not None and plan.pipeline.promoted:
         issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
     if plan.pipeline is not None:
-        issued += sums * (plan.k_ctas - 1) / WARP_THREADS  # those of the other CTAs that share K are added
+        issued += accumulators * (plan.cluster_k - 1) / WARP_THREADS  # those of the other CTAs that share K are added
     tiles = product(plan.grid(problem))
     operations = (
-        0
-        if epilogue is None
-        else (epilogue.fp32 + epilogue.special) * tiles * product(plan.d_tile) / WARP_THREADS
+        0 if epilogue is None else (epilogue.fp32 + epilogue.special) * tiles * product(plan.d_tile) / WARP_THREADS
     )
     l2 = traffic.l2_read_bytes + sum(one.write_bytes + one.read_bytes for one in passes)
-    dram = traffic.dram_read_bytes + traffic.dram_write_bytes + traffic.ending_bytes
+    dram = traffic.dram_read_bytes + traffic.dram_write_bytes + traffic.epilogue_bytes
     if epilogue is not None:
         l2 += tiles * sum(part.tile_bytes for part in epilogue.parts if part.what != "result")
     for one in passes:
         if one.is_before or one.write_bytes > device.l2_bytes:
-            again = 0.0 if one.is_before else traffic.sums_read_bytes
+            again = 0.0 if one.is_before else traffic.partials_read_bytes
             dram += one.write_bytes + (again or one.read_bytes)
     per_second = device.sms * WARP_SCHEDULERS * clock * share  # instructions of warps
     levels = [
-        _level(
-            "compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None
-        ),
+        _level("compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None),
         _level("issue", issued, "instructions", flops, issued / per_second),
         _level("register", covered * register_bytes(plan), "bytes", flops, None),
         _level(
@@ -155,18 +149,14 @@ def roofline(
     if epilogue is None or not operations:
         return Roofline(flops, tuple(levels))
     mainloop = Roofline(flops, tuple(levels)).seconds
-    levels[1] = _level(
-        "issue", issued + operations, "instructions", flops, (issued + operations) / per_second
-    )
-    alone = (
-        None if epilogue.tile_clocks is None else tiles * epilogue.tile_clocks / (device.sms * clock) / share
-    )
+    levels[1] = _level("issue", issued + operations, "instructions", flops, (issued + operations) / per_second)
+    alone = None if epilogue.tile_clocks is None else tiles * epilogue.tile_clocks / (device.sms * clock) / share
     levels.append(_level("epilogue", operations, "instructions", flops, alone))
     roof = Roofline(flops, tuple(levels))
     if alone is None:
         return roof
     of_busiest = max(1.0, tiles / device.sms / share)
-    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, epilogue.in_turns)
+    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, epilogue.alternating)
     return replace(roof, added=max(0.0, least - roof.seconds))
 
 

@@ -153,9 +153,7 @@ def wavefronts(
     return total, ideal
 
 
-def _is_merged(
-    table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None
-) -> np.ndarray:
+def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
     """Of which requests two phases are served as one."""
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
@@ -184,9 +182,7 @@ def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
         wrong = np.argwhere((table % size != 0) | (table < 0))
         if len(wrong):
             request, lane = (int(i) for i in wrong[0])
-            rules.append(
-                f"lane {lane} of request {request} at byte {table[request, lane]}, no multiple of {size}"
-            )
+            rules.append(f"lane {lane} of request {request} at byte {table[request, lane]}, no multiple of {size}")
     if rules:
         raise LayoutError(f"wavefronts: {'; '.join(rules)}.")
     return table
@@ -203,9 +199,7 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
     return (table // SMEM_BANK_BYTES)[:, :, None] + np.arange(count)
 
 
-def _busiest_bank(
-    table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None
-) -> np.ndarray:
+def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
     """(requests, phases): the different words that the busiest bank is asked for by active lanes."""
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
@@ -252,9 +246,7 @@ def cost(
 Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> the lanes that ask for it
 
 
-def served(
-    addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES
-) -> list[Phase]:
+def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES) -> list[Phase]:
     """The phases of one request: who asks which bank for what. A bank takes a wavefront for each of its words.
 
     Of cp.async it is what is written: its source may collide too, see `copies`.
@@ -349,9 +341,7 @@ def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, b
         )
     offsets = table[elements].reshape(*elements.shape[:2], -1, count)
     if not (offsets - offsets[..., :1] == np.arange(count)).all():
-        raise LayoutError(
-            f"the {count} elements of an access of {bits} bits are no neighbours in this layout."
-        )
+        raise LayoutError(f"the {count} elements of an access of {bits} bits are no neighbours in this layout.")
     return np.moveaxis(offsets[..., 0] * element_bits // 8, 1, 2)
 
 

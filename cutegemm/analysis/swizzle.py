@@ -130,13 +130,13 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
     buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
         "a": ((rows, bk), plan.smem_a),
         "b": ((columns, bk), plan.smem_b),
-        "d": (plan.cta_tile[:2] if plan.slots is None else plan.slots.subtile, plan.smem_d),
+        "d": (plan.cta_tile[:2] if plan.epi_stages is None else plan.epi_stages.epi_tile, plan.smem_d),
     }
     tile, layout = buffers.get(buffer, ((0, 0), None))
     if layout is None:
         raise LayoutError(f"search_plan: the plan {plan} keeps no {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]
-    leaves_by_tma = buffer == "d" and plan.slots is not None and isinstance(plan.slots.store, TmaBox)
+    leaves_by_tma = buffer == "d" and plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
     dtype, major = getattr(plan.operands, buffer).dtype, smem_major(layout)
     return search_swizzle(accesses, tile, dtype, major, hardware=leaves_by_tma or None, rules=rules)
 

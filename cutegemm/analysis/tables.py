@@ -105,15 +105,11 @@ def _global(analysis: Analysis) -> Section:
 
 def _epilogue(cost: EpilogueCost) -> Section:
     clocks = "" if cost.tile_clocks is None else f"; a tile takes {cost.tile_clocks:.0f} clocks at least"
-    lines = [
-        f"{cost.fp32} instructions and {cost.special} of the special-function unit for an element{clocks}"
-    ]
+    lines = [f"{cost.fp32} instructions and {cost.special} of the special-function unit for an element{clocks}"]
     if cost.hidden is not None and cost.added_seconds is not None:
-        in_turn = f"{cost.in_turns} tiles of a multiprocessor in turn"
-        turns = in_turn if cost.in_turns > 1 else "one tile after the other"
-        lines.append(
-            f"{turns}: {cost.hidden:.0%} of it behind mainloops, {cost.added_seconds * 1e3:.3f} ms added"
-        )
+        in_turn = f"{cost.alternating} tiles of a multiprocessor in turn"
+        turns = in_turn if cost.alternating > 1 else "one tile after the other"
+        lines.append(f"{turns}: {cost.hidden:.0%} of it behind mainloops, {cost.added_seconds * 1e3:.3f} ms added")
     rows = []
     for part in cost.parts:
         total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
@@ -136,19 +132,17 @@ def _occupancy(analysis: Analysis) -> Section:
         f"would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
     ]
     if analysis.spills:
-        lines.append(
-            f"{analysis.spills} instructions spill registers to local memory: no level below counts them"
-        )
+        lines.append(f"{analysis.spills} instructions spill registers to local memory: no level below counts them")
     elif analysis.spills is not None:
         lines.append("0 spills")
     fill = analysis.waves
     if fill is not None:
         used = (
             f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
-            f"{fill.efficiency:.1%} of the slots are used"
+            f"{fill.efficiency:.1%} of the epilogue stages are used"
         )
         if fill.is_even:
-            used = f"{fill.ctas} tiles on {fill.per_wave} slots, which share what does not fill them"
+            used = f"{fill.ctas} tiles on {fill.per_wave} epilogue stages, which share what does not fill them"
         lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles is waste")
     return Section("Occupancy", lines=tuple(lines))
 
@@ -186,7 +180,7 @@ def _traffic(analysis: Analysis) -> Section:
         low, high = own.dram_range
         after.append(f"a launch reads {low / 1e9:.3f} to {high / 1e9:.3f} GB from DRAM: they differ")
     for one in analysis.passes:
-        again = 0.0 if one.is_before else own.sums_read_bytes
+        again = 0.0 if one.is_before else own.partials_read_bytes
         after.append(
             f"{one.name}: {one.read_bytes / 1e9:.3f} GB read, {one.write_bytes / 1e9:.3f} GB written"
             + (", before the GEMM begins" if one.is_before else ", through the workspace")

@@ -24,7 +24,7 @@ from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
 from cutegemm.analysis.edges import grid_of_loads, sharers_mn
 from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
-from cutegemm.analysis.parts import k_parts_of
+from cutegemm.analysis.split_k import k_ranges_of
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SECTOR_BYTES
 from cutegemm.plan.memory.workspace import partials_bytes
@@ -50,20 +50,22 @@ _READ_OF_TORN = 0.4  # of a D whose sectors are filled in parts, at most, is rea
 class Traffic:
     """Bytes of one GEMM.
 
-    raster            the order of the tiles
-    waves             of CTAs
-    resident_mn       tiles of A and of B that an average wave needs, as many as differ
-    wave_bytes        of A and B that an average wave needs, each once
-    l2_read_bytes     of A and B that the CTAs ask L2 for; what is multicast once
-    sm_read_bytes     of A and B that arrive in multiprocessors
-    dram_read_bytes   of A and B that come from DRAM
-    dram_write_bytes  of D, and of what is stored beside it: other results, partial results of sums and maxima
-    min_bytes         of A and B, each once
-    far_bytes         of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs are
-                      taken to keep step
-    ending_bytes      of the epilogue's operands that come from DRAM: each once
-    sums_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there too
-    dram_range        between which `dram_read_bytes` lies where launches differ: see `range_in_time`; None there too
+    raster                the order of the tiles
+    waves                 of CTAs
+    resident_mn           tiles of A and of B that an average wave needs, as many as differ
+    wave_bytes            of A and B that an average wave needs, each once
+    l2_read_bytes         of A and B that the CTAs ask L2 for; what is multicast once
+    sm_read_bytes         of A and B that arrive in multiprocessors
+    dram_read_bytes       of A and B that come from DRAM
+    dram_write_bytes      of D, and of what is stored beside it: other results, partial results of sums and maxima
+    min_bytes             of A and B, each once
+    far_bytes             of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs
+                          are taken to keep step
+    epilogue_bytes        of the epilogue's operands that come from DRAM: each once
+    partials_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there
+                          too
+    dram_range            between which `dram_read_bytes` lies where launches differ: see `range_in_time`; None there
+                          too
     """
 
     raster: str
@@ -75,9 +77,9 @@ class Traffic:
     dram_read_bytes: float
     dram_write_bytes: int
     min_bytes: int
-    ending_bytes: int = 0
+    epilogue_bytes: int = 0
     far_bytes: float | None = None
-    sums_read_bytes: float | None = None
+    partials_read_bytes: float | None = None
     dram_range: tuple[float, float] | None = None
 
     @property
@@ -96,15 +98,15 @@ def traffic(
     raster          another order than the plan's
     """
     order = raster or plan.raster
-    bm, bn, _ = plan.product_tile
-    grid_m, grid_n, batch = plan.product_grid(problem)
+    bm, bn, _ = plan.mma_tile
+    grid_m, grid_n, batch = plan.mma_grid(problem)
     ops = problem.operands
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     share_a, share_b = multicast(plan)
     tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
-    tile_d = product(plan.d_tile) * _ending_bits(plan, problem) / 8
+    tile_d = product(plan.d_tile) * _epilogue_bits(plan, problem) / 8
     for _ in range(batch):  # one after the other, with nothing in common
         at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
         at = at // sharers_mn(plan)  # panels that each CTA reads: those that share K, parts of the same ones
@@ -150,13 +152,11 @@ def traffic_in_time(
         work_of(plan, problem, order), pace_of(plan, device, running), device.l2_bytes, device.l2_partitions
     )
     return replace(
-        found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, sums_read_bytes=moved.sums_bytes
+        found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, partials_read_bytes=moved.partials_bytes_
     )
 
 
-def range_in_time(
-    plan: GemmPlan, problem: Problem, device: Device, found: Traffic, ctas_per_wave: int
-) -> Traffic:
+def range_in_time(plan: GemmPlan, problem: Problem, device: Device, found: Traffic, ctas_per_wave: int) -> Traffic:
     """The same with the range in which the bytes of a launch are to be expected.
 
     The grid is played again: with three quarters of L2, and where that changes anything with a little more of it and
@@ -175,9 +175,9 @@ def range_in_time(
     if max(seen) - min(seen) > _ALIKE * max(seen) and len(work.tiles) <= _MOST_PLAYED:
         in_step = Pace(np.ones(running), pace.jitter and JITTER)
         seen += [played(_MORE, pace), played(1.0, in_step), played(_LESS, in_step)]
-    sums, torn = found.sums_read_bytes or 0.0, _torn_bytes(plan, problem)
+    accumulators, torn = found.partials_read_bytes or 0.0, _torn_bytes(plan, problem)
     low, high = (1 - _BELOW) * min(seen), (1 + _ABOVE) * max(seen) + _READ_OF_TORN * torn
-    return replace(found, dram_range=(low + sums, high + sums))
+    return replace(found, dram_range=(low + accumulators, high + accumulators))
 
 
 def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
@@ -194,32 +194,32 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
     """What the work tiles of a plan touch."""
-    (bm, bn, _), (across, along), ops = plan.product_tile, plan.cluster_mn, problem.operands
-    grid_m, grid_n, batch = plan.product_grid(problem)
+    (bm, bn, _), (across, along), ops = plan.mma_tile, plan.cluster_mn, problem.operands
+    grid_m, grid_n, batch = plan.mma_grid(problem)
     down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     work = replace(plan.scheduler, raster=raster).of(problem)
-    at, taken = work.tiles.order(), work.taken()
-    k_first, k_last = k_parts_of(work, taken.work_tile)
+    at, assignment = work.tiles.order(), work.assignment()
+    k_first, k_last = k_ranges_of(work, assignment.work_tile)
     ctas = across * along
     return l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
-        taken.cluster,
-        taken.work_tile.tile,
+        assignment.cluster,
+        assignment.work_tile.tile,
         k_first,
         k_last,
         at[:, :1, 2] * grid_m + np.minimum(at[:, :across:down, 0] // down, grid_m - 1),
         at[:, :1, 2] * grid_n + np.minimum(at[:, :: across * right, 1] // right, grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
-        ctas * product(plan.d_tile) * _ending_bits(plan, problem) / 8,
+        ctas * product(plan.d_tile) * _epilogue_bits(plan, problem) / 8,
         ctas * product(plan.cta_tile[:2]) * ops.acc.bits / 8,
         all_write=plan.pipeline is None,
         last_adds=plan.pipeline is not None or plan.split.reduction == "last",
     )
 
 
-def _ending_bits(plan: GemmPlan, problem: Problem) -> int:
+def _epilogue_bits(plan: GemmPlan, problem: Problem) -> int:
     """Of an element of D, what passes L2 at the end of its tile: results, and tiles that are read."""
     tiles = [name for name in read_always(plan) if name in plan.epilogue.tiles]
     return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
@@ -278,8 +278,7 @@ def compare_rasters(
     rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
     rasters += [Raster("grouped_n", g) for g in groups if 1 < g < grid_n]
     found = [
-        traffic(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=l2_bytes, raster=r)
-        for r in dict.fromkeys(rasters)
+        traffic(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=l2_bytes, raster=r) for r in dict.fromkeys(rasters)
     ]
     return sorted(found, key=lambda t: round(t.dram_read_bytes))
 

@@ -43,13 +43,13 @@ class Shared:
     swizzle: Swizzle | None = None
 
     def __post_init__(self) -> None:
-        broken = not_of_types({"pad": (self.pad, (int,)), "swizzle": (self.swizzle, (Swizzle, NoneType))})
+        violations = not_of_types({"pad": (self.pad, (int,)), "swizzle": (self.swizzle, (Swizzle, NoneType))})
         if self.major not in ("mn", "k"):
-            broken.append(f"major = {self.major!r} is neither 'mn' nor 'k'.")
-        if not broken and self.pad < 0:
-            broken.append(f"pad = {self.pad}; at least 0 is expected.")
-        if broken:
-            raise PlanError("Shared", broken)
+            violations.append(f"major = {self.major!r} is neither 'mn' nor 'k'.")
+        if not violations and self.pad < 0:
+            violations.append(f"pad = {self.pad}; at least 0 is expected.")
+        if violations:
+            raise PlanError("Shared", violations)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
         """The layout (extent, bK, stages).
@@ -84,28 +84,28 @@ class Complaints:
     subject   what they are arguments of
 
     >>> complaints = Complaints("a caller")
-    >>> complaints.attempt(lambda: Raster.parse("along_q")), len(complaints.broken)
+    >>> complaints.attempt(lambda: Raster.parse("along_q")), len(complaints.violations)
     (None, 1)
     """
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        self.broken: list[str] = []
+        self.violations: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
         """The result of `make`, or None with its complaint noted."""
         try:
             return make()
         except PlanError as error:
-            self.broken += [rule for rule in error.violations if rule not in self.broken]
+            self.violations += [rule for rule in error.violations if rule not in self.violations]
         except CutegemmError as error:
-            self.broken.append(str(error))
+            self.violations.append(str(error))
         return None
 
     def check(self) -> None:
         """raises PlanError with all that was noted, if anything was"""
-        if self.broken:
-            raise PlanError(self.subject, self.broken)
+        if self.violations:
+            raise PlanError(self.subject, self.violations)
 
 
 def made(part: T | None) -> T:
@@ -126,16 +126,14 @@ class PlanBuilder(Complaints):
         for name, (value, known) in given.items():
             if value not in known:
                 names = " nor ".join(repr(each) for each in known if each is not None)
-                self.broken.append(f"{name} = {value!r} is neither {names}.")
+                self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
         """The order of the tiles of D, or None with what is wrong with its text noted."""
         if isinstance(raster, Raster):
             return raster
         if not isinstance(raster, str):
-            self.broken.append(
-                f"raster = {raster!r}; a Raster is expected, or its text, such as 'grouped_m:8'."
-            )
+            self.violations.append(f"raster = {raster!r}; a Raster is expected, or its text, such as 'grouped_m:8'.")
             return None
         return self.attempt(lambda: Raster.parse(raster))
 
@@ -167,7 +165,7 @@ class Builder(PlanBuilder):
         super().__init__(subject, operands)
         self.block, self.stages = block, stages
         if stages < self.least_stages:
-            self.broken.append(f"stages = {stages}; at least {self.least_stages} is expected.")
+            self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
     def plan(self, mma: TiledMma, a: Loading, b: Loading, d: Storing, **others: Any) -> GemmPlan:
         """The plan of such parts, in which all threads have the same role and wait at the CTA's barrier.

@@ -12,9 +12,9 @@ from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.program.schedule import Schedule, multistage, single_stage
+from cutegemm.plan.program.thread_schedule import ThreadSchedule, multistage, single_stage
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
@@ -40,7 +40,7 @@ def mma_sync_plan(
     atom_k: int | None = None,
     stages: int = 3,
     fragments: int = 2,
-    shares: int | None = None,
+    load_chunks: int | None = None,
     load: str | None = None,
     load_bytes: int = 16,
     load_run: int = 4,
@@ -65,29 +65,29 @@ def mma_sync_plan(
     """A plan for mma.sync from tile sizes.
 
     operands      of f16, bf16, tf32, e4m3 or e5m2; bf16, all rows contiguous, where left out
-    block         (bM, bN, bK) elements of a CTA; where left out 128 x 256 and rows of 128 bytes along K, of 64 for
-                  e4m3 and e5m2, of which sm_89 has room for three stages
+    block         (bM, bN, bK) elements of a CTA; where left out 128 x 256 and rows of 128 bytes along K, of 64 for e4m3
+                  and e5m2, of which sm_89 has room for three stages
     warp          (M, N) elements of a warp
     atom_k        depth of the atom; the deepest where left out
     stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
     fragments     2: those of the next k-block are read while one is multiplied; 1: just before
-    shares        that the copies of a k-tile are cut into; one for each k-block where left out
-    load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA:
-                  see `mma_tma_plan`
+    load_chunks   that the copies of a k-tile are cut into; one for each k-block where left out
+    load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA: see
+                  `mma_tma_plan`
     load_bytes    that a thread moves at once, at most
     load_run      neighbours that it loads by as many accesses, and writes to shared memory at once, where rows are
                   aligned to single elements of 16 bits; at most
     cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
     k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
-    shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes
-                  along K or 8 elements across; "plain"
+    shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes along K
+                  or 8 elements across; "plain"
     read          "ldmatrix", where it serves, or "plain"
     store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers. The
                   latter where left out and K is split
     store_elems   neighbours that a thread writes at once out of registers, 1 or 2
     rounding      see `GemmPlan`
     warps_along   "m" or "n": in which direction neighbouring warps lie
-    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
+    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `KSplit`
     persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
     arch          the least one, whose shared memory is the limit; where left out sm_80, or sm_89 for e4m3 and e5m2
     raises        PlanError with every rule that is broken
@@ -103,7 +103,7 @@ def mma_sync_plan(
         tiles["block"] = (block, 3)
     some = {
         "atom_k": atom_k,
-        "shares": shares,
+        "load_chunks": load_chunks,
         "k_run": k_run,
         "ctas_per_sm": ctas_per_sm,
     }
@@ -115,9 +115,7 @@ def mma_sync_plan(
     tile = block or (128, 256, _k_tile(ops))
     builder = _MmaBuilder(subject, ops, tile, stages)
     order = builder.order(raster)
-    builder.choices(
-        load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, (None, "shared", "direct"))
-    )
+    builder.choices(load=(load, LOADS), read=(read, ("ldmatrix", "plain")), store=(store, (None, "shared", "direct")))
     builder.choices(
         warps_along=(warps_along, ("m", "n")),
         fragments=(fragments, (1, 2)),
@@ -127,17 +125,15 @@ def mma_sync_plan(
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
     mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
     if mma is None:  # without warps there is no number of threads
-        raise PlanError(builder.subject, builder.broken)
+        raise PlanError(builder.subject, builder.violations)
     a, b = [
-        builder.operand(
-            which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run, several=load_run
-        )
+        builder.operand(which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run, several=load_run)
         for which in "ab"
     ]
-    split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
+    split = builder.attempt(lambda: KSplit(split_k, split_order, reduction, waves))
     leaves = store or ("direct" if split is not None and split.is_split else "shared")
     is_shared_out = all(each.load.atom.is_async for each in (a, b) if each is not None)
-    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, shares if is_shared_out else 1))
+    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, load_chunks if is_shared_out else 1))
     d = builder.attempt(lambda: builder.storing(mma.threads, leaves, store_elems))
     builder.check()
     return builder.plan(
@@ -181,8 +177,7 @@ class _MmaBuilder(Builder):
         for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
             if own < 1 or own % step or extent % own:
                 wrong.append(
-                    f"b{mode} = {extent} does not divide into warp tiles of {own}, which hold whole atoms of "
-                    f"{step}."
+                    f"b{mode} = {extent} does not divide into warp tiles of {own}, which hold whole atoms of {step}."
                 )
                 continue
             counts.append(extent // own)
@@ -192,19 +187,19 @@ class _MmaBuilder(Builder):
         strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
         return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
 
-    def schedule(self, deep: int, fragments: int, shares: int | None) -> Schedule:
+    def schedule(self, deep: int, fragments: int, load_chunks: int | None) -> ThreadSchedule:
         """One stage, or a ring of them."""
         k_blocks = self.block[2] // deep
         if k_blocks < 1 or self.block[2] % deep:
             raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])
-        cut = k_blocks if shares is None else shares
-        if not 1 <= cut <= k_blocks:
+        load_chunks = k_blocks if load_chunks is None else load_chunks
+        if not 1 <= load_chunks <= k_blocks:
             raise PlanError(
-                self.subject, [f"shares = {cut}; 1 to {k_blocks}, one for each k-block, are possible."]
+                self.subject, [f"load_chunks = {load_chunks}; 1 to {k_blocks}, one for each k-block, are possible."]
             )
         if self.stages == 1:
             return single_stage(k_blocks)
-        return multistage(max(2, self.stages), k_blocks, shares=cut, fragments=fragments)
+        return multistage(max(2, self.stages), k_blocks, load_chunks=load_chunks, fragments=fragments)
 
     def operand(
         self,
@@ -252,9 +247,7 @@ class _MmaBuilder(Builder):
         return Storing(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
-def lines_of_d(
-    subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int
-) -> Storing:
+def lines_of_d(subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int) -> Storing:
     """How a tile of D leaves through shared memory, by whole lines."""
     return _MmaBuilder(subject, operands, tile, 1).storing(threads, "shared", store_elems)
 
@@ -283,8 +276,8 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
     """Checks that kernels multiply the operands by mma.sync.
 
     least_bits   of an element
-    raises   PlanError with every rule that is broken: there are atoms for integers of 8 bits, and no kernel; float8
-             is read and loaded four at a time, along K
+    raises       PlanError with every rule that is broken: there are atoms for integers of 8 bits, and no kernel; float8
+                 is read and loaded four at a time, along K
 
     >>> check_is_multiplied("mma_sync_plan", Operands.of("s8"))
     Traceback (most recent call last):
@@ -293,29 +286,27 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
       - A is of s8; floats of 8 to 19 bits are multiplied by mma.sync. Take an sm90_plan, which multiplies s8 by wgmma.
     """
     kind = operands.a.dtype
-    broken = []
+    violations = []
     if not kind.is_float or kind.bits < least_bits:
-        broken.append(
+        violations.append(
             f"A is of {kind}; floats of {least_bits} to 19 bits are multiplied by mma.sync. Take an sm90_plan, which "
             f"multiplies {kind} by wgmma."
         )
     elif kind.bits == 8:
         if operands.b.dtype != kind:
-            broken.append(
+            violations.append(
                 f"A is of {kind}, B of {operands.b.dtype}; float8 of one type is multiplied by mma.sync. Take an "
                 "sm90_plan, which multiplies both by wgmma."
             )
         for name, operand in (("A", operands.a), ("B", operands.b)):
             if operand.major != "k":
-                broken.append(
-                    f"{name} is {operand.major}-major; float8 is multiplied k-major alone, as of 'nt'."
-                )
+                violations.append(f"{name} is {operand.major}-major; float8 is multiplied k-major alone, as of 'nt'.")
             if operand.align_bytes < _FLOAT8_BYTES:
-                broken.append(
+                violations.append(
                     f"{name} is aligned to {operand.align_bytes} bytes; float8 is loaded by {_FLOAT8_BYTES} or more."
                 )
-    if broken:
-        raise PlanError(subject, broken)
+    if violations:
+        raise PlanError(subject, violations)
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
@@ -324,9 +315,7 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
     if isinstance(shared, Shared):
         return shared.layout(extent, bk, stages)
     if shared not in ("swizzled", "padded", "plain"):
-        raise PlanError(
-            "mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."]
-        )
+        raise PlanError("mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."])
     if shared != "swizzled":
         pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
         return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)

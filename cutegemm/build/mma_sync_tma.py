@@ -10,19 +10,19 @@ from math import gcd
 from typing import Any
 
 from cutegemm.build.building import made
+from cutegemm.build.epi_stages import EpiStageBuilder
 from cutegemm.build.mma_sync import ATOM_K_BITS, check_is_multiplied, reader
 from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
-from cutegemm.build.slots import SlotBuilder
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
@@ -31,7 +31,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 _IN_PLACES = (16, 16)  # of D: what one stmatrix.x4 of a warp covers
-_RINGS: tuple[int, ...] = (1, 2, 4)  # slots of a warp that are considered
+_RINGS: tuple[int, ...] = (1, 2, 4)  # epilogue stages of a warp that are considered
 _SPREAD = 32  # elements of 32 bits along M or N, a row of 128 bytes: see `_places`
 
 
@@ -55,8 +55,9 @@ def mma_tma_plan(
     block       (bM, bN, bK) elements of a CTA; 256 x 128 and rows of 128 bytes along K where left out
     warp        (M, N) elements of a warp; warps take the tile's rows, one row of warps after the other
     stages      k-tiles in shared memory; as many as there is room for, where left out
-    store       "shared": each warp's sums leave through slots of its own, by TMA, or by lines that it copies where D is
-                not aligned to 16 bytes; "direct": out of registers, as a D does whose lines would not lie together
+    store       "shared": each warp's sums leave through epilogue stages of its own, by TMA, or by lines that it copies
+                where D is not aligned to 16 bytes; "direct": out of registers, as a D does whose lines would not lie
+                together
     mma_order   "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
     ctas        of the persistent grid: as many as there are multiprocessors; None: one for each tile
     arch        the least one, whose shared memory is the limit; one with setmaxnreg gives the registers of the
@@ -64,7 +65,7 @@ def mma_tma_plan(
     raises      PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.load_a.name, plan.slots.store.name
+    >>> plan.threads, plan.stages, plan.load_a.name, plan.epi_stages.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -88,7 +89,7 @@ def mma_tma_plan(
     b.check()
     tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = Pipeline("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
+    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,
@@ -107,7 +108,7 @@ def mma_tma_plan(
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
     """What changes in the fields of an `mma_tma_plan` where B is gated: each warp multiplies gates of the first half of
-    the tile and their ups of the second, and its slots have half as many columns.
+    the tile and their ups of the second, and its epilogue stages have half as many columns.
 
     operands   with a B that is gated
     raises     PlanError with every rule that is broken
@@ -115,12 +116,12 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
     assert plan.pipeline is not None
     b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.pipeline.consumer_tile
     mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
-    changes: dict[str, Any] = {"tiled_mma": mma, "slots": None, "smem_d": None}
-    storing = None if plan.slots is None else b.storing(mma, (rows, columns // 2), plan.stages)
+    changes: dict[str, Any] = {"tiled_mma": mma, "epi_stages": None, "smem_d": None}
+    storing = None if plan.epi_stages is None else b.storing(mma, (rows, columns // 2), plan.stages)
     if storing is None:
         return {**changes, "store_d": b.direct_store()}
-    slots, smem_d = storing
-    return {**changes, "slots": slots, "smem_d": smem_d, "store_d": slots.to_shared.atom}
+    epi_stages, smem_d = storing
+    return {**changes, "epi_stages": epi_stages, "smem_d": smem_d, "store_d": epi_stages.to_shared.atom}
 
 
 class _Builder(PipelineBuilder):
@@ -161,9 +162,7 @@ class _Builder(PipelineBuilder):
             first, rest = _places(step, own, is_spread)
             if piece < own:
                 rest = Layout((piece // step, own // piece), (step, piece * counts[-1]))
-            permutation.append(
-                Layout((first.shape, counts[-1], rest.shape), (first.stride, piece, rest.stride))
-            )
+            permutation.append(Layout((first.shape, counts[-1], rest.shape), (first.stride, piece, rest.stride)))
         if wrong:
             raise PlanError(self.subject, wrong)
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
@@ -185,9 +184,9 @@ class _Builder(PipelineBuilder):
 
     def storing(
         self, mma: TiledMma, warp: tuple[int, int], stages: int | None
-    ) -> tuple[Slots, SharedLayout] | None:
-        """Slots of each warp, for subtiles of some of its rows: those of an atom, or where its places are spread
-        those of a line, and then fewer columns. As many slots as leave room for the most stages.
+    ) -> tuple[EpiStages, SharedLayout] | None:
+        """Slots of each warp, for epilogue tiles of some of its rows: those of an atom, or where its places are spread
+        those of a line, and then fewer columns. As many epilogue stages as leave room for the most stages.
 
         None for a D that is not aligned to 16 bytes where the places of a warp are spread along N, or its columns do
         not lie together: it leaves straight out of registers.
@@ -199,7 +198,7 @@ class _Builder(PipelineBuilder):
             first, rest = _places(step, tile[-1], is_spread)
             own.append(Layout((first.shape, rest.shape), (first.stride, rest.stride)))
         fragment = TiledMma(mma.atom, permutation_mnk=(own[0], own[1], None)).tv_layout_C_tiled
-        slots = SlotBuilder(
+        epi_stages = EpiStageBuilder(
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )
         piece = warp[1] if self.operands.gated else self.piece("N", self.tile[1], warp[1])
@@ -211,18 +210,18 @@ class _Builder(PipelineBuilder):
             if piece < warp[1] or self.is_spread[1]:
                 return None
         elif not self.is_spread[0]:
-            widths = [piece if piece < warp[1] else slots.subtile_columns(warp, warps)]
+            widths = [piece if piece < warp[1] else epi_stages.epi_tile_columns(warp, warps)]
         stored = (tile[0], "evict_normal")
         found = [
-            slots.slots(warp, warps, stored, shared_d, columns, ring, False)
+            epi_stages.epi_stages(warp, warps, stored, shared_d, columns, pipeline_state, False)
             for columns in widths
-            for ring in rings
+            for pipeline_state in rings
         ]
-        divided = [each for each in found if product(each[0].subtiles(warp)) % each[0].count == 0]
+        divided = [each for each in found if product(each[0].epi_tiles(warp)) % each[0].count == 0]
         most = MAX_STAGES if stages is None else stages
 
-        def worth(each: tuple[Slots, SharedLayout]) -> tuple[int, int]:
-            return min(most, self.stages_that_fit(each[1])), product(each[0].subtile) * each[0].count
+        def worth(each: tuple[EpiStages, SharedLayout]) -> tuple[int, int]:
+            return min(most, self.stages_that_fit(each[1])), product(each[0].epi_tile) * each[0].count
 
         return max(divided, key=worth, default=None)
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.build.building import PlanBuilder
-from cutegemm.build.slots import SWIZZLES, swizzled
+from cutegemm.build.epi_stages import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
-from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
@@ -40,7 +40,8 @@ def rounding_of(operands: Operands) -> str:
 
 @dataclass(frozen=True)
 class Buffers:
-    """How A and B come to shared memory, in so many stages; and D leaves, through slots or by `store` alone."""
+    """How A and B come to shared memory, in so many stages; and D leaves, through epilogue stages or by `store`
+    alone."""
 
     stages: int
     load_a: TmaBox
@@ -48,7 +49,7 @@ class Buffers:
     smem_a: SharedLayout
     smem_b: SharedLayout
     store: CopyAtom
-    slots: Slots | None
+    epi_stages: EpiStages | None
     smem_d: SharedLayout | None
 
 
@@ -65,7 +66,7 @@ class PipelineBuilder(PlanBuilder):
     ) -> None:
         super().__init__(subject, operands)
         self.tile, self.arch, self.ctas_per_sm = tile, arch, ctas_per_sm
-        self.sums_bytes = 0  # of shared memory, where CTAs of a cluster share K
+        self.partials_bytes_ = 0  # of shared memory, where CTAs of a cluster share K
         self.b_columns = tile[1]  # that a k-tile brings: see `GemmPlan.loaded_tile`
 
     @property
@@ -76,16 +77,16 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def free_bytes(self) -> int:
-        """Of the shared memory of a CTA, for the stages and the slots of D, beside the sums of other CTAs."""
-        return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.sums_bytes
+        """Of the shared memory of a CTA, for the stages and the epilogue stages of D, beside the sums of other CTAs."""
+        return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.partials_bytes_
 
-    def keep_room(self, consumer_tile: tuple[int, int], consumers: int, k_ctas: int) -> None:
+    def keep_room(self, consumer_tile: tuple[int, int], consumers: int, cluster_k: int) -> None:
         """Leaves room in shared memory for the sums of CTAs that share K: as much as `exchanged` takes.
 
         consumer_tile   of D
         """
-        elements = product(consumer_tile) * consumers * k_ctas if k_ctas > 1 else 0
-        self.sums_bytes = elements * self.operands.acc.bits // 8
+        elements = product(consumer_tile) * consumers * cluster_k if cluster_k > 1 else 0
+        self.partials_bytes_ = elements * self.operands.acc.bits // 8
 
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
         """As many stages as shared memory has room for, beside that of D."""
@@ -95,43 +96,43 @@ class PipelineBuilder(PlanBuilder):
     def buffers(
         self,
         loaded: Operands,
-        storing: tuple[Slots, SharedLayout] | None,
+        storing: tuple[EpiStages, SharedLayout] | None,
         stages: int | None,
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
-        """The stages, or as many as there is room for beside the slots of D; None with what is wrong noted.
+        """The stages, or as many as there is room for beside the epilogue stages of D; None with what is wrong noted.
 
         loaded    the operands as they are loaded
-        storing   the slots of D, and their shared memory; None: D leaves straight out of registers
+        storing   the epilogue stages of D, and their shared memory; None: D leaves straight out of registers
         sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share those of A
         l2        how long the cache is to keep A, B and D
         """
-        slots, smem_d = storing or (None, None)
+        epi_stages, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         if stages is None and depth < 1:
-            besides = f", beside {self.sums_bytes} of sums of CTAs that share K" if self.sums_bytes else ""
+            besides = f", beside {self.partials_bytes_} of sums of CTAs that share K" if self.partials_bytes_ else ""
             if self.ctas_per_sm > 1:
                 besides += f", where {self.ctas_per_sm} CTAs share a multiprocessor"
-            self.broken.append(
+            self.violations.append(
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
             )
         rows, columns = self.tile[0], self.b_columns
         a = self.attempt(lambda: self.operand(loaded.a, rows, sharers[1], max(1, depth), l2[0]))
         b = self.attempt(lambda: self.operand(loaded.b, columns, sharers[0], max(1, depth), l2[1]))
-        store = slots.to_shared.atom if slots else self.attempt(self.direct_store)
+        store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Buffers(depth, a[0], b[0], a[1], b[1], store, slots, smem_d)
+        return Buffers(depth, a[0], b[0], a[1], b[1], store, epi_stages, smem_d)
 
     def plan(
         self,
         mma: TiledMma,
         buffers: Buffers,
-        pipeline: Pipeline,
+        pipeline: WarpRoles,
         registers: tuple[int, int] | None,
         cluster_mn: tuple[int, int] = (1, 1),
-        split: Split | None = None,
+        split: KSplit | None = None,
         **others: Any,
     ) -> GemmPlan:
         """The plan of such parts.
@@ -143,7 +144,7 @@ class PipelineBuilder(PlanBuilder):
         return GemmPlan(
             operands=self.operands,
             arch=self.arch,
-            cta_tile=(self.tile[0], self.tile[1] // pipeline.k_ctas, self.tile[2]),
+            cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
             smem_a=buffers.smem_a,
             smem_b=buffers.smem_b,
@@ -151,13 +152,13 @@ class PipelineBuilder(PlanBuilder):
             load_b=buffers.load_b,
             store_d=buffers.store,
             smem_d=buffers.smem_d,
-            slots=buffers.slots,
+            epi_stages=buffers.epi_stages,
             ctas_per_sm=self.ctas_per_sm,
             schedule=None,
             roles=roles_of(pipeline, registers),
             pipeline=pipeline,
             cluster_mn=cluster_mn,
-            split=split or Split(),
+            split=split or KSplit(),
             rounding=rounding_of(self.operands),
             **others,
         )
@@ -194,7 +195,7 @@ class PipelineBuilder(PlanBuilder):
         return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
 
 
-def registers_of(pipeline: Pipeline, many: bool) -> tuple[int, int] | None:
+def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
     """Registers of a thread of the producer and of a consumer; with one consumer, each thread is launched with all it
     may have.
 
@@ -206,7 +207,7 @@ def registers_of(pipeline: Pipeline, many: bool) -> tuple[int, int] | None:
     return _REGISTERS[warpgroups][many]
 
 
-def roles_of(pipeline: Pipeline, registers: tuple[int, int] | None) -> tuple[Role, ...]:
+def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
     """The producer, where there is one, and the consumers, of so many registers a thread."""
     produce, consume = registers or (None, None)
     working = [Role(f"consumer {i}", pipeline.consumer_warps, consume) for i in range(pipeline.consumers)]

@@ -18,11 +18,11 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.arguments import check_arguments
-from cutegemm.plan.memory.packing import Packing, as_packed, make_packings
+from cutegemm.plan.memory.repack import Repack, as_repacked, make_repacks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.program.schedule import Schedule, direct, multistage, prefetched, single_stage
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.program.thread_schedule import ThreadSchedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
 from cutegemm.tile.raster import Raster
@@ -54,7 +54,7 @@ def simt_plan(
     ctas_per_sm: int = 1,
     access_bits: int = ACCESS_BITS,
     prefetch: bool = False,
-    pack: str = "",
+    repack: str = "",
     split_k: int = 1,
     split_order: str = "blocked",
     reduction: str = "kernel",
@@ -64,27 +64,27 @@ def simt_plan(
 ) -> GemmPlan:
     """A SIMT plan from tile sizes.
 
-    operands      element types, majorness, alignment; f32, all rows contiguous, where left out
-    block         (bM, bN, bK) elements of a CTA; warp and thread: (M, N) elements of each
-    quad          elements of a thread that lie side by side, so that they are read at once
-    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read
-                  from global memory
-    unroll        k-blocks laid out in the code; see `multistage`
-    load_a, _b    "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on
-                  its way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
-    shared_a, _b  how the tiles lie in shared memory; padded by a vector where they are turned round
-    raster        see `Raster.parse`
-    mma_order     see `GemmPlan`
-    ctas_per_sm   that must fit a multiprocessor together
-    access_bits   the widest access to any memory
-    prefetch      with one stage: the next k-tile is on its way to registers meanwhile
-    pack          "a", "b" or "ab": operands that are packed first; see `plan.packing`
-    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `Split`
-    persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
-    store         "direct": D leaves from registers; "shared": it passes through shared memory, so that
-                  neighbouring threads write neighbours. The latter where left out and D is aligned to less than
-                  a thread's `quad`, unless K is split
-    raises        PlanError with every rule that is broken
+    operands       element types, majorness, alignment; f32, all rows contiguous, where left out
+    block          (bM, bN, bK) elements of a CTA; warp and thread: (M, N) elements of each
+    quad           elements of a thread that lie side by side, so that they are read at once
+    stages         of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read from
+                   global memory
+    unroll         k-blocks laid out in the code; see `multistage`
+    load_a, _b     "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on its
+                   way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
+    shared_a, _b   how the tiles lie in shared memory; padded by a vector where they are turned round
+    raster         see `Raster.parse`
+    mma_order      see `GemmPlan`
+    ctas_per_sm    that must fit a multiprocessor together
+    access_bits    the widest access to any memory
+    prefetch       with one stage: the next k-tile is on its way to registers meanwhile
+    repack         "a", "b" or "ab": operands that are packed first; see `plan.repack`
+    split_k        CTAs that share a tile of D; split_order, reduction and waves: see `KSplit`
+    persistent     CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
+    store          "direct": D leaves from registers; "shared": it passes through shared memory, so that neighbouring
+                   threads write neighbours. The latter where left out and D is aligned to less than a thread's `quad`,
+                   unless K is split
+    raises         PlanError with every rule that is broken
 
     >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
     >>> plan.threads, plan.smem_bytes(), plan.registers()["accumulators"]
@@ -103,8 +103,8 @@ def simt_plan(
     builder.choices(access_bits=(access_bits, UNIVERSAL_BITS))
     builder.choices(load_a=(load_a, LOADS), load_b=(load_b, LOADS), store=(store, (None, "direct", "shared")))
     order = builder.order(raster)
-    packs = builder.attempt(lambda: make_packings(builder.accessed, pack, along_k=False)) or ()
-    split = builder.attempt(lambda: Split(split_k, split_order, reduction, waves))
+    repacks = builder.attempt(lambda: make_repacks(builder.accessed, repack, along_k=False)) or ()
+    split = builder.attempt(lambda: KSplit(split_k, split_order, reduction, waves))
     mma = builder.attempt(
         lambda: simt_tiled_mma(
             block[:2], warp, thread, atom=fma(ops.a.dtype, ops.acc), quad_mn=quad, lanes_along=lanes_along
@@ -112,9 +112,9 @@ def simt_plan(
     )
     schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
     if mma is None:  # its rules are those of the tiles; without one there is no number of threads
-        raise PlanError(builder.subject, builder.broken)
-    a = builder.operand("a", mma, packs, load_a, shared_a)
-    b = builder.operand("b", mma, packs, load_b, shared_b)
+        raise PlanError(builder.subject, builder.violations)
+    a = builder.operand("a", mma, repacks, load_a, shared_a)
+    b = builder.operand("b", mma, repacks, load_b, shared_b)
     d = builder.attempt(lambda: builder.storing(mma.threads, store, split is not None and split.is_split))
     builder.check()
     return builder.plan(
@@ -132,7 +132,7 @@ def simt_plan(
         mma_order=mma_order,
         split=made(split),
         persistent=persistent,
-        packs=packs,
+        repacks=repacks,
     )
 
 
@@ -164,15 +164,13 @@ class _SimtBuilder(Builder):
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
-    def schedule(self, unroll: int | None, prefetch: bool) -> Schedule:
+    def schedule(self, unroll: int | None, prefetch: bool) -> ThreadSchedule:
         k_blocks = self.block[2]
         if k_blocks > MAX_K_BLOCKS:
             rule = f"bK = {k_blocks}: a k-tile is laid out k-block by k-block; {MAX_K_BLOCKS} are the most."
             raise PlanError(self.subject, [rule])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
-            raise PlanError(
-                self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."]
-            )
+            raise PlanError(self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."])
         if self.stages == 0:
             return direct()
         if self.stages == 1:
@@ -180,12 +178,12 @@ class _SimtBuilder(Builder):
         return multistage(self.stages, k_blocks, unroll)
 
     def operand(
-        self, name: str, mma: TiledMma, packs: tuple[Packing, ...], load: str | None, shared: Shared | None
+        self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
     ) -> Loading | None:
         """How the tile of "a" or "b" comes, or None with what is wrong noted."""
         first = "ab".index(name)
         extent, bk = self.block[first], self.block[2]
-        operand: Operand = getattr(as_packed(self.accessed, packs), name)
+        operand: Operand = getattr(as_repacked(self.accessed, repacks), name)
         elements = ACCESS_BITS // operand.dtype.bits  # of the widest access
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)

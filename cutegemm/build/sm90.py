@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cutegemm.build.building import made
+from cutegemm.build.epi_stages import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_epi_stages
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
-from cutegemm.build.slots import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_slots
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -17,25 +17,25 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPG
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
-from cutegemm.plan.memory.packing import as_packed, is_to_read, is_to_turn, make_packings, to_pack_for_wgmma
-from cutegemm.plan.pipeline import PIPELINE_KINDS, Pipeline
+from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, needs_transpose, repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
-from cutegemm.plan.rules.pipeline import MIN_STAGES
-from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcOrder
-from cutegemm.plan.work.split import by_last
+from cutegemm.plan.rules.warp_roles import MIN_STAGES
+from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
+from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster
+from cutegemm.plan.work.split import by_last_cta
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
-_MANY_SUMS = 160  # of a consumer's thread, beside which it needs all registers that it can get
+_MANY_ACCUMULATORS = 160  # of a consumer's thread, beside which it needs all registers that it can get
 # Of a thread of so many consumers that has two accumulators, which take turns, and a total: with more of them, sums on
 # two levels are those of halves of the columns. Eight warps leave a thread 240 registers, twelve 160.
 _TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
-# Of a subtile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels were
-# seen to spill (DSL 4.8.1, 2026-11-22).
+# Of an epilogue tile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels
+# were seen to spill (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
 _LEAST_STAGES = 3  # that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
@@ -58,67 +58,76 @@ def sm90_plan(
     stages: int | None = None,
     store: str = "tma",
     shared_d: str = "swizzled",
-    subtile_n: int | None = None,
-    slots: int | None = None,
+    epi_tile_n: int | None = None,
+    epi_stages: int | None = None,
     raster: str | Raster | None = None,
     l2: tuple[str, str, str] = NORMAL_L2,
     registers: tuple[int, int] | None = None,
     with_c: bool = False,
     ctas: int | None = DEFAULT_DEVICE.sms,
     stagger_cycles: int = 0,
-    two_level: bool = False,
-    deferred: bool = False,
+    promoted: bool = False,
+    overlapped: bool = False,
     split_k: int = 1,
     stream: int = 0,
-    fill: bool = False,
-    k_ctas: int = 1,
+    fixup: bool = False,
+    cluster_k: int = 1,
     ctas_per_sm: int = 1,
-    pack: str = "",
-    gpcs: bool | None = None,
+    repack: str = "",
+    gpc_raster: bool | None = None,
     tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
 ) -> GemmPlan:
     """A plan for wgmma, from what a person would say.
 
-    operands          f16, bf16, tf32, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left out
-    tile              (bM, bN, bK) of a CTA
-    schedule          pingpong, cooperative or single; see `Pipeline`
-    cluster           CTAs along M, which share the tiles of B, and along N, which share those of A
-    consumers         warpgroups that multiply; 2, or 1 for `single`, where left out
-    stages            k-tiles in shared memory; as many as there is room for, where left out
-    store             tma: a consumer stores a subtile. tma_warp: each warp its 16 rows. direct: out of registers
-    shared_d          how a subtile lies in shared memory: swizzled; plain; or padded, which no box of TMA is, so that
-                      the consumer's threads store it, whatever D is aligned to
-    subtile_n         columns of a subtile; 128 bytes of them where that divides the tile into enough for the slots, and
-                      32 columns of a D of bytes whose consumers have no registers left for more
-    slots             subtiles of a consumer in shared memory
-    raster            the order of the clusters' tiles of D, or its text; one by which clusters of a GPC share what
-                      they read, where left out
-    l2                how long the L2 cache is to keep A, B and D
-    registers         of a producer's thread and of a consumer's
-    with_c            whether C can be read: by TMA where it is of the type, majorness and alignment of D
-    ctas              of the persistent grid: as many as there are multiprocessors; None: one for each tile
-    stagger_cycles, two_level, deferred   see `Pipeline`
-    split_k           parts that the k-tiles of each tile of D are cut into, a work tile each
-    stream            waves of the persistent grid whose k-tiles are divided evenly among it; see `Split`
-    fill              the CTAs that the tiles leave idle at the end take the last k-tiles of some; see `Split.owned`
-    k_ctas            CTAs of a cluster that share a tile, each with its part of the k-tiles: each stores as many of
-                      the tile's columns as the others, whose sums come to it through shared memory
-    ctas_per_sm       that must fit a multiprocessor together
-    pack              "a", "b" or "ab": operands that are copied first, to k-major ones that TMA loads; see
-                      `plan.packing`
-    gpcs              whether clusters take tiles in the order of the GPCs; where left out, if no raster is given and
-                      the tile is large enough: see `is_by_gpc`
-    tpc_rounds        how the hardware hands out a grid, see `Device`; () where that is not known
-    raises            PlanError with every rule that is broken
+    operands                               f16, bf16, tf32, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left
+                                           out
+    tile                                   (bM, bN, bK) of a CTA
+    schedule                               pingpong, cooperative or single; see `WarpRoles`
+    cluster                                CTAs along M, which share the tiles of B, and along N, which share those of A
+    consumers                              warpgroups that multiply; 2, or 1 for `single`, where left out
+    stages                                 k-tiles in shared memory; as many as there is room for, where left out
+    store                                  tma: a consumer stores an epilogue tile. tma_warp: each warp its 16 rows.
+                                           direct: out of registers
+    shared_d                               how an epilogue tile lies in shared memory: swizzled; plain; or padded, which
+                                           no box of TMA is, so that the consumer's threads store it, whatever D is
+                                           aligned to
+    epi_tile_n                             columns of an epilogue tile; 128 bytes of them where that divides the tile
+                                           into enough for the epilogue stages, and 32 columns of a D of bytes whose
+                                           consumers have no registers left for more
+    epi_stages                             epilogue tiles of a consumer in shared memory
+    raster                                 the order of the clusters' tiles of D, or its text; one by which clusters of
+                                           a GPC share what they read, where left out
+    l2                                     how long the L2 cache is to keep A, B and D
+    registers                              of a producer's thread and of a consumer's
+    with_c                                 whether C can be read: by TMA where it is of the type, majorness and
+                                           alignment of D
+    ctas                                   of the persistent grid: as many as there are multiprocessors; None: one for
+                                           each tile
+    stagger_cycles, promoted, overlapped   see `WarpRoles`
+    split_k                                parts that the k-tiles of each tile of D are cut into, a work tile each
+    stream                                 waves of the persistent grid whose k-tiles are divided evenly among it; see
+                                           `KSplit`
+    fixup                                  the CTAs that the tiles leave idle at the end take the last k-tiles of some;
+                                           see `KSplit.fixup`
+    cluster_k                              CTAs of a cluster that share a tile, each with its part of the k-tiles: each
+                                           stores as many of the tile's columns as the others, whose sums come to it
+                                           through shared memory
+    ctas_per_sm                            that must fit a multiprocessor together
+    repack                                 "a", "b" or "ab": operands that are copied first, to k-major ones that TMA
+                                           loads; see `plan.repack`
+    gpc_raster                             whether clusters take tiles in the order of the GPCs; where left out, if no
+                                           raster is given and the tile is large enough: see `is_gpc_aware`
+    tpc_rounds                             how the hardware hands out a grid, see `Device`; () where that is not known
+    raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.load_a.name, plan.slots.store.box
+    >>> plan.stages, plan.threads, plan.load_a.name, plan.epi_stages.store.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
     count = consumers or (1 if schedule == "single" else 2)
     subject, rounds = f"sm90_plan {name!r}", len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
-    switches = {"with_c": with_c, "two_level": two_level, "deferred": deferred, "fill": fill}
+    switches = {"with_c": with_c, "promoted": promoted, "overlapped": overlapped, "fixup": fixup}
     check_arguments(
         subject,
         ops,
@@ -128,82 +137,84 @@ def sm90_plan(
             **({} if tpc_rounds == () else {"tpc_rounds": (tpc_rounds, rounds)}),
         },
         {"split_k": split_k, "stream": stream, "stagger_cycles": stagger_cycles},
-        {"consumers": consumers, "stages": stages, "subtile_n": subtile_n, "slots": slots, "ctas": ctas},
-        {"gpcs": (gpcs, (bool, type(None))), **{name: (value, (bool,)) for name, value in switches.items()}},
-        positive={"k_ctas": k_ctas, "ctas_per_sm": ctas_per_sm},
+        {"consumers": consumers, "stages": stages, "epi_tile_n": epi_tile_n, "epi_stages": epi_stages, "ctas": ctas},
+        {
+            "gpc_raster": (gpc_raster, (bool, type(None))),
+            **{name: (value, (bool,)) for name, value in switches.items()}},
+        positive={"cluster_k": cluster_k, "ctas_per_sm": ctas_per_sm},
     )  # fmt: skip
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if count > _MOST_CONSUMERS:
-        b.broken.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
-    b.choices(schedule=(schedule, PIPELINE_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
+        b.violations.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
+    b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
-    by_gpc = _gpc_order(b, gpcs, tpc_rounds, (cluster[0], cluster[1] * k_ctas), ctas)
-    if gpcs is None and not (raster is None and is_by_gpc(tile, cluster)):
-        by_gpc = None
-    order = b.order(_raster_of(cluster, by_gpc) if raster is None else raster)
+    gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
+    if gpc_raster is None and not (raster is None and is_gpc_aware(tile, cluster)):
+        gpc_aware = None
+    order = b.order(_raster_of(cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
-    packs = b.attempt(lambda: make_packings(ops, pack, along_k=True)) or ()
-    loaded = as_packed(ops, packs)
+    repacks = b.attempt(lambda: make_repacks(ops, repack, along_k=True)) or ()
+    loaded = as_repacked(ops, repacks)
     a_source = "register" if is_to_read(loaded) else "shared"
     sharing = count if schedule != "pingpong" else 1  # consumers that share a tile
-    rows, k_ctas = tile[0] // sharing, b.k_ctas(k_ctas, cluster)
-    consumer_tile = (rows, tile[1] // k_ctas)
-    b.keep_room(consumer_tile, count, k_ctas)
-    sums = _Sums((rows, tile[1]), ops.acc.bits, count, two_level)
-    mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, sums.wgmma_columns, sharing))
-    if sums.wgmma_columns == tile[1]:
+    rows, cluster_k = tile[0] // sharing, b.cluster_k(cluster_k, cluster)
+    consumer_tile = (rows, tile[1] // cluster_k)
+    b.keep_room(consumer_tile, count, cluster_k)
+    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted)
+    mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, accumulators.wgmma_columns, sharing))
+    if accumulators.wgmma_columns == tile[1]:
         b.b_columns = columns_loaded(loaded.b, tile)
-    is_split = split_k > 1 or stream > 0 or fill
-    most = b.most_columns(count, stages, sums.of_thread * (1 + two_level) > _MANY_SUMS or is_split)
+    is_split = split_k > 1 or stream > 0 or fixup
+    most = b.most_columns(count, stages, accumulators.of_thread * (1 + promoted) > _MANY_ACCUMULATORS or is_split)
     box = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     storing = None if store == "direct" else b.attempt(
-        lambda: warpgroup_slots(
-            subject, ops, consumer_tile[1], a_source, most, None if deferred else b.stages_that_fit
-        ).slots(consumer_tile, count, box, shared_d, subtile_n, slots, with_c)
+        lambda: warpgroup_epi_stages(
+            subject, ops, consumer_tile[1], a_source, most, None if overlapped else b.stages_that_fit
+        ).epi_stages(consumer_tile, count, box, shared_d, epi_tile_n, epi_stages, with_c)
     )  # fmt: skip
-    if storing is None and store != "direct" and k_ctas > 1:
-        b.broken.append(
-            f"k_ctas = {k_ctas}: each CTA stores {consumer_tile[1]} of the tile's {tile[1]} columns."
+    if storing is None and store != "direct" and cluster_k > 1:
+        b.violations.append(
+            f"cluster_k = {cluster_k}: each CTA stores {consumer_tile[1]} of the tile's {tile[1]} columns."
         )
-    buffers = b.buffers(loaded, storing, stages, cluster if k_ctas == 1 else (cluster[0], 1), policies)
-    split = b.attempt(lambda: by_last(split_k, stream, fill))
+    buffers = b.buffers(loaded, storing, stages, cluster if cluster_k == 1 else (cluster[0], 1), policies)
+    split = b.attempt(lambda: by_last_cta(split_k, stream, fixup))
     b.check()
-    pipeline = Pipeline(
-        schedule, made(buffers).stages, count, consumer_tile, ctas, stagger_cycles, two_level, deferred,
-        gpcs=by_gpc, k_ctas=k_ctas,
+    pipeline = WarpRoles(
+        schedule, made(buffers).stages, count, consumer_tile, ctas, stagger_cycles, promoted, overlapped,
+        gpc_raster=gpc_aware, cluster_k=cluster_k,
     )  # fmt: skip
     return b.plan(
         made(mma),
         made(buffers),
         pipeline,
-        registers or registers_of(pipeline, sums.in_all > _MANY_SUMS),
+        registers or registers_of(pipeline, accumulators.in_all > _MANY_ACCUMULATORS),
         name=name,
         summary=summary,
         family="sm90",
         read_a=None if a_source == "shared" else universal_copy(loaded.a.dtype, loaded.a.dtype.bits),
         read_b=None,
         raster=made(order),
-        cluster_mn=(cluster[0], cluster[1] * k_ctas),
+        cluster_mn=(cluster[0], cluster[1] * cluster_k),
         split=made(split),
-        packs=packs,
+        repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
     )
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _Accumulators:
     """The sums of a consumer's thread.
 
     tile        of a consumer, with all columns that it multiplies
     bits        of each
     consumers   of a CTA
-    two_level   whether those of each k-tile are added to a total
+    promoted    whether those of each k-tile are added to a total
     """
 
     tile: tuple[int, int]
     bits: int
     consumers: int
-    two_level: bool
+    promoted: bool
 
     @property
     def of_thread(self) -> int:
@@ -214,7 +225,7 @@ class _Sums:
     def _are_halves(self) -> bool:
         """Whether sums of k-tiles are those of halves of the columns."""
         is_much = 3 * self.of_thread > _TWICE_AND_TOTAL.get(self.consumers, 0)
-        return self.two_level and is_much and self.tile[0] == WGMMA_M
+        return self.promoted and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
@@ -224,24 +235,24 @@ class _Sums:
     @property
     def in_all(self) -> int:
         """Registers of the total and of the sums of k-tiles: as many again, or twice as many."""
-        return self.of_thread * (1 + self.two_level * (1 if self._are_halves else 2))
+        return self.of_thread * (1 + self.promoted * (1 if self._are_halves else 2))
 
 
-def _gpc_order(
+def _gpc_raster(
     b: PipelineBuilder,
     asked: bool | None,
     tpc_rounds: tuple[int, ...],
     cluster: tuple[int, int],
     ctas: int | None,
-) -> GpcOrder | None:
+) -> GpcRaster | None:
     """The order of the GPCs, where it is known and not refused; what is wrong is told to the builder."""
     if any(after > before for before, after in pairwise(tpc_rounds)):
-        b.broken.append(
+        b.violations.append(
             f"tpc_rounds = {tpc_rounds}; rounds are expected of which none is larger than the one before."
         )
-    order = GpcOrder.of(tpc_rounds, product(cluster), ctas)
+    order = GpcRaster.of(tpc_rounds, product(cluster), ctas)
     if asked and order is None:
-        b.broken.append(
+        b.violations.append(
             f"gpcs = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
             f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
             "or two, is expected."
@@ -249,22 +260,22 @@ def _gpc_order(
     return None if asked is False else order
 
 
-def is_by_gpc(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
+def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     """Whether clusters take tiles in the order of the GPCs, where that is known: of smaller tiles, and of larger
     clusters, whose reads are multicasts, plans were not faster so.
 
-    >>> is_by_gpc((128, 128), (2, 1)), is_by_gpc((64, 64), (1, 1)), is_by_gpc((128, 128), (2, 2))
+    >>> is_gpc_aware((128, 128), (2, 1)), is_gpc_aware((64, 64), (1, 1)), is_gpc_aware((128, 128), (2, 2))
     (True, False, False)
     """
     return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
-def _raster_of(cluster: tuple[int, int], gpcs: GpcOrder | None) -> str:
+def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
     """So that clusters of a GPC have equal tiles of the operand that a cluster does not share: their reads are joined
     on the way to L2 where they meet; those of a multicast are not. Where clusters are numbered GPC by GPC, neighbours
     have them, and CTAs without a cluster have a block of tiles; else every eighth."""
     is_wide = cluster[1] > cluster[0]
-    if gpcs is None:
+    if gpc_raster is None:
         return "fitted_n" if is_wide else "fitted_m"
     if cluster == (1, 1):
         return f"even:{_ACROSS_CTAS}"
@@ -294,48 +305,48 @@ def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
     return by_lines if is_narrow or is_cheap or 8 * columns >= 7 * by_lines else columns
 
 
-def ring_of(
+def pipeline_of(
     operands: Operands,
     tile: tuple[int, int, int],
     consumer_tile: tuple[int, int],
     consumers: int,
-    subtile_n: int | None = None,
-    slots: int | None = None,
+    epi_tile_n: int | None = None,
+    epi_stages: int | None = None,
     is_direct: bool = False,
-    k_ctas: int = 1,
+    cluster_k: int = 1,
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
-    """Stages that a tile leaves room for, and subtiles of a consumer, without a plan being built.
+    """Stages that a tile leaves room for, and epilogue tiles of a consumer, without a plan being built.
 
     consumer_tile   of D
-    is_direct       whether D leaves straight out of registers, as one does that no subtiles fill
-    k_ctas          that share K, whose sums of a tile have room beside it
+    is_direct       whether D leaves straight out of registers, as one does that no epilogue tiles fill
+    cluster_k       that share K, whose sums of a tile have room beside it
     ctas_per_sm     that share the room
     """
-    builder = _Builder("ring_of", operands, tile, ctas_per_sm=ctas_per_sm)
+    builder = _Builder("pipeline_of", operands, tile, ctas_per_sm=ctas_per_sm)
     builder.b_columns = columns_loaded(operands.b, tile)
     by_lines = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
-    builder.keep_room(consumer_tile, consumers, k_ctas)
+    builder.keep_room(consumer_tile, consumers, cluster_k)
     most = builder.line_columns(consumers, None) if by_lines else None
-    slot_builder = warpgroup_slots(
-        "ring_of", operands, consumer_tile[1], most=most, stages=builder.stages_that_fit
+    slot_builder = warpgroup_epi_stages(
+        "pipeline_of", operands, consumer_tile[1], most=most, stages=builder.stages_that_fit
     )
     if by_lines:  # they are those of a box; lines are as long as they can be
-        subtile_n = None
+        epi_tile_n = None
     if not is_direct:
         with suppress(PlanError):
-            columns, subtiles, ring = slot_builder.division(
+            columns, epi_tiles, pipeline_state = slot_builder.division(
                 consumer_tile,
                 consumers,
-                subtile_n,
-                None if by_lines else slots,
+                epi_tile_n,
+                None if by_lines else epi_stages,
                 "padded" if by_lines else "swizzled",
             )
-            shape, copies = (WGMMA_M, columns), (ring, consumers)
+            shape, copies = (WGMMA_M, columns), (pipeline_state, consumers)
             held = slot_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
             stages = builder.stages_that_fit(held)
             if stages >= MIN_STAGES:
-                return stages, subtiles
+                return stages, epi_tiles
     return builder.stages_that_fit(None), 0
 
 
@@ -343,7 +354,7 @@ class _Builder(PipelineBuilder):
     """The parts of a Hopper plan."""
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
-        """The most columns of a subtile, where they are limited.
+        """The most columns of an epilogue tile, where they are limited.
 
         has_few_registers   whether threads have few left beside their sums
         """
@@ -353,24 +364,24 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """The most columns of a subtile of so many consumers, beside whose slots there is room for the stages that are
-        asked for, or for `_LEAST_STAGES`: see `SlotBuilder.line_columns`."""
+        """The most columns of an epilogue tile of so many consumers, beside whose epilogue stages there is room for the
+        stages that are asked for, or for `_LEAST_STAGES`: see `EpiStageBuilder.line_columns`."""
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
-    def k_ctas(self, asked: int, cluster: tuple[int, int]) -> int:
+    def cluster_k(self, asked: int, cluster: tuple[int, int]) -> int:
         """The CTAs that share K; 1, with a complaint noted, where the tile's columns are not divided among so many.
         Another is noted of a cluster with tiles along N, where these CTAs lie."""
         columns = self.tile[1]
         if asked > 1 and cluster[1] > 1:
-            self.broken.append(
-                f"cluster = {cluster}: beside k_ctas = {asked} its tiles lie along M. Take {(cluster[0], 1)}."
+            self.violations.append(
+                f"cluster = {cluster}: beside cluster_k = {asked} its tiles lie along M. Take {(cluster[0], 1)}."
             )
         if asked == 1 or columns % (asked * FEWEST_COLUMNS) == 0:
             return asked
-        self.broken.append(
-            f"k_ctas = {asked}: each of them stores as many of the {columns} columns as the others, a multiple of "
+        self.violations.append(
+            f"cluster_k = {asked}: each of them stores as many of the {columns} columns as the others, a multiple of "
             f"{FEWEST_COLUMNS}."
         )
         return 1
@@ -379,7 +390,7 @@ class _Builder(PipelineBuilder):
         """The L2 policies of A, B and D; the usual ones, with a complaint noted, where they are none."""
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
-        self.broken.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
+        self.violations.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
         return NORMAL_L2
 
     def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
@@ -392,31 +403,27 @@ class _Builder(PipelineBuilder):
         readers   consumers that share a tile
         """
         a, b, reads = loaded.a, loaded.b, a_source == "register"
-        turned = [
+        transposed_operands = [
             name
-            for name, is_turned in (("a", is_to_turn(a) and not reads), ("b", is_to_turn(b)))
+            for name, is_turned in (("a", needs_transpose(a) and not reads), ("b", needs_transpose(b)))
             if is_turned
         ]
-        if turned and a.dtype in WGMMA_C_TYPES:
-            self.broken.append(self._how_to_turn(turned, a.dtype))
-        majors = ["k" if operand.major == "k" or is_to_turn(operand) else "mn" for operand in (a, b)]
+        if transposed_operands and a.dtype in WGMMA_C_TYPES:
+            self.violations.append(self._how_to_turn(transposed_operands, a.dtype))
+        majors = ["k" if operand.major == "k" or needs_transpose(operand) else "mn" for operand in (a, b)]
         atom = wgmma(a.dtype, columns, majors[0], majors[1], a_source, loaded.acc, b.dtype)
         if readers == 1 and not reads:
             return TiledMma(atom)
         if rows % WGMMA_M or rows == 0:
-            raise PlanError(
-                self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."]
-            )
+            raise PlanError(self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."])
         own = ROWS_IN_BANKS if reads else Layout(WGMMA_M)
         of_m = Layout((own.shape, readers, rows // WGMMA_M), (own.stride, rows, WGMMA_M))
         return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
 
     def _how_to_turn(self, names: list[str], dtype: DType) -> str:
-        of_each = " and ".join(
-            f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names
-        )
-        pack = to_pack_for_wgmma(self.operands)
+        of_each = " and ".join(f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names)
+        repack = repacked_for_wgmma(self.operands)
         return (
-            f"{of_each}, but wgmma takes {dtype} operands k-major alone, as layout 'nt' has them. +pack behind the "
-            f"plan's name, or pack={pack!r} for the builder, copies them to such ones first."
+            f"{of_each}, but wgmma takes {dtype} operands k-major alone, as layout 'nt' has them. +repack behind the "
+            f"plan's name, or repack={repack!r} for the builder, copies them to such ones first."
         )

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cutegemm.choose.names import recipe_named
+from cutegemm.choice.names import recipe_named
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.parse.plan import described
@@ -79,16 +79,12 @@ def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
         raise UnsupportedError(f"the shapes {path}: {error}.") from error
     wrong = [f"the column {name!r} is missing." for name in _NEEDED if name not in named]
     wrong += [f"{name!r} is no column; {', '.join(_COLUMNS)} are." for name in named if name not in _COLUMNS]
-    wrong += [
-        f"the column {name!r} is there twice." for name in dict.fromkeys(named) if named.count(name) > 1
-    ]
+    wrong += [f"the column {name!r} is there twice." for name in dict.fromkeys(named) if named.count(name) > 1]
     found = []
     for number, fields in [] if wrong else lines:
         try:
             if len(fields) > len(named):
-                raise ValueError(
-                    f"{len(fields)} fields; the {len(named)} of {', '.join(named)} are expected."
-                )
+                raise ValueError(f"{len(fields)} fields; the {len(named)} of {', '.join(named)} are expected.")
             found.append(_line(dict(zip_longest(named, fields)), ranges))
         except (CutegemmError, ValueError, TypeError) as error:
             wrong.append(f"line {number}: {error}")
@@ -120,9 +116,7 @@ def tune(
     cache: Annotated[
         Path, typer.Option("--cache", "-o", help="The file that keeps what was timed; it is added to.")
     ] = Path("tuned.json"),
-    best: Annotated[
-        int, typer.Option(min=1, help="How many plans of the ranking are timed for each shape.")
-    ] = BEST,
+    best: Annotated[int, typer.Option(min=1, help="How many plans of the ranking are timed for each shape.")] = BEST,
 ) -> None:
     """Times the best few plans for shapes on the GPU of this machine, and keeps which was the fastest.
 
@@ -190,9 +184,7 @@ def prepare(
 def export(
     plans: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PLANS", help=f"Names of plans, or files of shapes. {_OF_SHAPES} m may be 1-8192."
-        ),
+        typer.Argument(metavar="PLANS", help=f"Names of plans, or files of shapes. {_OF_SHAPES} m may be 1-8192."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Such as kernels.so.")],
     dtype: Annotated[

@@ -84,20 +84,20 @@ class _Seen:
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
         self.plan, self.problem = plan, problem
         self.work = plan.scheduler.of(problem)
-        self.taken = self.work.taken()
-        self.parts = np.asarray(self.taken.work_tile.parts)
+        self.assignment = self.work.assignment()
+        self.parts = np.asarray(self.assignment.work_tile.splits)
 
     @property
     def k_tiles(self) -> int:
         """The most that a CTA has of a work tile."""
-        most = int(np.max(self.taken.work_tile.k_count, initial=0))
+        most = int(np.max(self.assignment.work_tile.k_count, initial=0))
         return int(self.plan.k_range(0, most)[1])
 
     @property
     def tiles_in_turn(self) -> int:
         """Work tiles of one CTA, or of one of its consumers that take them in turn, at most."""
-        consumers = 1 if self.plan.pipeline is None else self.plan.pipeline.turns
-        return int(np.max(np.bincount(self.taken.cluster), initial=0)) // consumers
+        consumers = 1 if self.plan.pipeline is None else self.plan.pipeline.tiles_in_flight
+        return int(np.max(np.bincount(self.assignment.cluster), initial=0)) // consumers
 
     @property
     def ragged(self) -> set[str]:
@@ -140,9 +140,7 @@ _HAPPENS = (
     _Phrase(lambda seen, _: seen.k_tiles > 2 * max(1, seen.plan.stages), _k_tiles),
     _Phrase(
         lambda seen, _: seen.tiles_in_turn > 1,
-        lambda seen: (
-            f"{seen.tiles_in_turn} work tiles of a {'CTA' if seen.plan.pipeline is None else 'consumer'}"
-        ),
+        lambda seen: f"{seen.tiles_in_turn} work tiles of a {'CTA' if seen.plan.pipeline is None else 'consumer'}",
     ),
     _Phrase(
         lambda seen, _: bool((seen.parts > 1).any()),
@@ -173,7 +171,7 @@ def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
 def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Seen]:
     """Corners of at most so many multiply-adds, those of the fewest first; at least the least."""
     m, n, k = cluster_tile(plan)
-    refilled = (2 * max(1, plan.stages) + 1) * plan.split.parts * plan.k_ctas
+    refilled = (2 * max(1, plan.stages) + 1) * plan.split.splits * plan.cluster_k
     tiles = range(1, _MOST_TILES + 1)
 
     def sizes(depths: Sequence[float]) -> list[tuple[int, int, int, int]]:

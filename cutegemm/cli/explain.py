@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.catalog import built, ranked
+from cutegemm.choice.candidate import Candidate
+from cutegemm.choice.catalog import built, ranked
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
@@ -31,10 +31,8 @@ def explain(
     batch: Annotated[int, typer.Option(min=1, help="Products of these extents.")] = 1,
     dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "f32",
     layout: Annotated[str, typer.Option(help="BLAS letters: nn, nt, tn, tt.")] = "nn",
-    device: Annotated[
-        str, typer.Option(help="Whose rates the model takes: h200, h100, a100-80gb, ...")
-    ] = "h200",
-    accumulate: Annotated[str, typer.Option(help="How float8 is summed up: fast or two_level.")] = "fast",
+    device: Annotated[str, typer.Option(help="Whose rates the model takes: h200, h100, a100-80gb, ...")] = "h200",
+    accumulate: Annotated[str, typer.Option(help="How float8 is summed up: fast or promoted.")] = "fast",
     count: Annotated[int, typer.Option(min=1, help="Plans that are shown.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
@@ -50,10 +48,7 @@ def explain(
     complaints.check()
     of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
     problem, chip = Problem(m, n, k, batch, of), on or DEFAULT_DEVICE
-    rows = [
-        _row(problem, one, outcome)
-        for one, outcome in islice(_outcomes(of, problem, chip, accumulate), count)
-    ]
+    rows = [_row(problem, one, outcome) for one, outcome in islice(_outcomes(of, problem, chip, accumulate), count)]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

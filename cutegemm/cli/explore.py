@@ -18,9 +18,7 @@ def explore(
     port: Annotated[
         int | None, typer.Option(help=f"Of the page; {_PORT} where left out, or any if that is taken.")
     ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")
-    ] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
     static: Annotated[
         Path | None,
         typer.Option(help="Write the page into a folder instead; its Python runs in the browser."),
@@ -50,9 +48,7 @@ def _serve(port: int | None, browser: bool) -> None:
         explorer = Explorer(_PORT if port is None else port)
     except (OSError, OverflowError) as error:
         if port is not None:
-            raise UnsupportedError(
-                f"explore: port {port} cannot be had: {error}. Give another one, or none."
-            ) from None
+            raise UnsupportedError(f"explore: port {port} cannot be had: {error}. Give another one, or none.") from None
         explorer = Explorer(0)
     with explorer:
         print(f"{explorer.url} (Ctrl-C ends it)", flush=True)

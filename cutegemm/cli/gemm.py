@@ -24,12 +24,12 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.names import recipe_named
+from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, turned
+from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, transposed_array
 from cutegemm.cli.job import Job, Say
-from cutegemm.cli.why import further, why
+from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
@@ -75,12 +75,8 @@ def command(
             help="Element type of C and D; where left out that of A and B, bf16 for 8-bit floats, s32 for s8."
         ),
     ] = None,
-    plan: Annotated[
-        str | None, typer.Option(help="A name of `cutegemm plans`; chosen where left out.")
-    ] = None,
-    layout: Annotated[
-        str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")
-    ] = "nn",
+    plan: Annotated[str | None, typer.Option(help="A name of `cutegemm plans`; chosen where left out.")] = None,
+    layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
     a: Annotated[Path | None, typer.Option(help="A from a .npy file.")] = None,
     b: Annotated[Path | None, typer.Option(help="B from a .npy file.")] = None,
     c: Annotated[Path | None, typer.Option(help="C from a .npy file.")] = None,
@@ -89,9 +85,7 @@ def command(
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
-    arch: Annotated[
-        str, typer.Option(help="Compile for this architecture where there is no GPU.")
-    ] = DEFAULT_ARCH,
+    arch: Annotated[str, typer.Option(help="Compile for this architecture where there is no GPU.")] = DEFAULT_ARCH,
     seed: Annotated[int, typer.Option(help="Of the matrices that are made up.")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="Simulate all of a large problem.")] = False,
     emulated: Annotated[
@@ -111,7 +105,7 @@ def command(
 
     The output says which of them was done.
     """
-    ending = _ending(epilogue, operand, c, alpha, beta, dtype)
+    ending = _epilogue_rows(epilogue, operand, c, alpha, beta, dtype)
     of, operands = _extents_and_operands(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )
@@ -125,14 +119,14 @@ def command(
     report["chosen"] = why(job.recipe, job.plan, plan, job.problem, machine.arch, machine.device, ending)
     ended = [] if epilogue is None else ["--epilogue", epilogue]
     ended += [part for text in operand or () for part in ("--operand", text)]
-    report["next"] = further(plan or str(job.recipe), asked.problem, layout, plan is None, ended)
+    report["next"] = next_commands(plan or str(job.recipe), asked.problem, layout, plan is None, ended)
     if machine.no_gpu:
         report["no_gpu"] = machine.no_gpu
     rounded = of.rounded(given)
     if rounded:
         report["rounded"] = rounded
     if out is not None:
-        np.save(out, turned(d) if job.recipe.transposed else d)
+        np.save(out, transposed_array(d) if job.recipe.swap_ab else d)
         report["out"] = str(out)
     if as_json:
         print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
@@ -142,7 +136,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _ending(
+def _epilogue_rows(
     epilogue: str | None,
     operand: list[str] | None,
     c: Path | None,
@@ -156,9 +150,7 @@ def _ending(
     """
     ending = parsed_epilogue("gemm", epilogue, operand)
     if ending is not None and (c is not None or alpha != 1 or beta != 0):
-        raise PlanError(
-            "gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."]
-        )
+        raise PlanError("gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."])
     wild = [
         f"--{name} {value}: the product is held against float64, and nothing would be left to compare. A number that "
         "float32 holds is expected."
@@ -222,21 +214,19 @@ class _Asked:
         most   multiplications, where a corner of the problem that has no more is enough; None for all of it
         """
         beta, ending, of, corner = self.beta, self.ending, self.of, None
-        recipe, plan, solved = plan_for(
-            self.plan, self.problem, machine.arch, machine.device, beta != 0, ending
-        )
+        recipe, plan, solved = plan_for(self.plan, self.problem, machine.arch, machine.device, beta != 0, ending)
         if most is not None:
-            corner = corner_of(plan, solved, of.transposed if recipe.transposed else of, most)
+            corner = corner_of(plan, solved, of.transposed if recipe.swap_ab else of, most)
         if corner is not None:
-            of = corner.extents.transposed if recipe.transposed else corner.extents
+            of = corner.extents.transposed if recipe.swap_ab else corner.extents
         given = of.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
         values: dict[str, Any] = {}
         if ending is not None:
             values = ending.values(plan.operands, of.m, of.n, of.batch, self.seed)
         of_plan = given
-        if recipe.transposed:
+        if recipe.swap_ab:
             of_plan = given.transposed
-            values = {name: turned(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
+            values = {name: transposed_array(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
         return Job(recipe, plan, solved, of_plan, self.alpha, beta, corner, values), given
 
 
@@ -256,15 +246,15 @@ def _extents_and_operands(
     raises   PlanError with everything that is wrong
     """
     complaints = Complaints("gemm")
-    complaints.broken += not_writable("out", out, ".npy")
+    complaints.violations += not_writable("out", out, ".npy")
     kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
     result = None if out_dtype is None else complaints.attempt(lambda: DType.parse(out_dtype))
     operands = complaints.attempt(lambda: operands_for(kind, layout, result))
     complaints.attempt(lambda: arch_named(arch))
     of = complaints.attempt(lambda: extents_of(extents, files))
     if seed < 0:
-        complaints.broken.append(f"the seed is {seed}; 0 or more is expected.")
-    if plan is not None and complaints.broken:
+        complaints.violations.append(f"the seed is {seed}; 0 or more is expected.")
+    if plan is not None and complaints.violations:
         complaints.attempt(lambda: recipe_named(plan))
     complaints.check()
     of = made(of)
@@ -349,9 +339,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
     table.add_row("against float64", f"{verdict}: {report.get('not_finite', error)}")
     compiled = report["compiled"]
     if "skipped" in compiled:
-        table.add_row(
-            f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {escape(compiled['skipped'])}"
-        )
+        table.add_row(f"compiled for {compiled['arch']}", f"[yellow]no[/yellow]: {escape(compiled['skipped'])}")
     else:
         table.add_row(
             f"compiled for {compiled['arch']}",
@@ -360,9 +348,9 @@ def _print(report: dict[str, Any], console: Console) -> None:
         )
         found = ", ".join(f"{count} {name}" for name, count in compiled["instructions"].items())
         table.add_row("SASS", found)
-        broken = compiled["violations"]
+        violations = compiled["violations"]
         table.add_row(
-            "rules", "[green]all kept[/green]" if not broken else "[red]" + "\n".join(broken) + "[/red]"
+            "rules", "[green]all kept[/green]" if not violations else "[red]" + "\n".join(violations) + "[/red]"
         )
     if "speed" in report:
         speed = report["speed"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cutegemm.choose.catalog import chosen
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.catalog import chosen
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import DType, f32, round_to, tf32
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import Device
@@ -34,7 +34,7 @@ def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
     return wrong
 
 
-def turned(array: np.ndarray) -> np.ndarray:
+def transposed_array(array: np.ndarray) -> np.ndarray:
     """The same memory with the last two axes exchanged: of a matrix, or of each of a batch."""
     return np.swapaxes(array, -1, -2)
 
@@ -50,7 +50,9 @@ class Matrices:
     @property
     def transposed(self) -> Matrices:
         """Those of D^T = B^T A^T, on the same memory."""
-        return Matrices(turned(self.b), turned(self.a), None if self.c is None else turned(self.c))
+        return Matrices(
+            transposed_array(self.b), transposed_array(self.a), None if self.c is None else transposed_array(self.c)
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Extents:
         Extents(m=3, n=2, k=5, batch=None, files={})
         """
         names = {"a": "b", "b": "a", "c": "c"}
-        files = {names[name]: turned(array) for name, array in self.files.items()}
+        files = {names[name]: transposed_array(array) for name, array in self.files.items()}
         return Extents(self.n, self.m, self.k, self.batch, files)
 
     def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
@@ -110,7 +112,7 @@ def extents_of(
     raises    PlanError where files cannot be read, or files and extents contradict each other
     """
     sizes = dict(zip(("M", "N", "K", "the batch"), extents, strict=True))
-    broken = [
+    violations = [
         f"{letter} is {extent}; 0 or more is expected."
         for letter, extent in sizes.items()
         if extent is not None and extent < 0
@@ -118,47 +120,47 @@ def extents_of(
     arrays = {}
     for name, rows, columns in (("a", "M", "K"), ("b", "K", "N"), ("c", "M", "N")):
         path = files[name]
-        array = None if path is None else _load(f"--{name} {path}", path, broken)
+        array = None if path is None else _load(f"--{name} {path}", path, violations)
         if array is None:
             continue
         arrays[name] = array
         for letter, extent in zip(("the batch", rows, columns)[-array.ndim :], array.shape, strict=True):
             if sizes[letter] is not None and sizes[letter] != extent:
-                broken.append(f"{letter} is {sizes[letter]} here and {extent} in --{name} {path}.")
+                violations.append(f"{letter} is {sizes[letter]} here and {extent} in --{name} {path}.")
             sizes[letter] = int(extent)
     batch = sizes.pop("the batch")
-    broken += [
+    violations += [
         f"--{name} {files[name]} is one matrix, where there is a batch of {batch}."
         for name, array in arrays.items()
         if batch is not None and array.ndim == 2
     ]
     if all(path is None or name in arrays for name, path in files.items()):
-        broken += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
+        violations += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
     known = {letter: extent or 0 for letter, extent in sizes.items()}
     wanted = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
     if wanted > _MOST_ELEMENTS:
-        broken.append(f"A, B and D have {wanted} elements together; up to {_MOST_ELEMENTS} are made up.")
-    if broken:
-        raise PlanError("gemm", broken)
+        violations.append(f"A, B and D have {wanted} elements together; up to {_MOST_ELEMENTS} are made up.")
+    if violations:
+        raise PlanError("gemm", violations)
     return Extents(known["M"], known["N"], known["K"], batch, arrays)
 
 
-def _load(what: str, path: Path, broken: list[str]) -> np.ndarray | None:
+def _load(what: str, path: Path, violations: list[str]) -> np.ndarray | None:
     """The array in a file, or None and why not."""
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
-        broken.append(f"{what}: {error.strerror or error}.")
+        violations.append(f"{what}: {error.strerror or error}.")
         return None
     except (ValueError, EOFError) as error:
-        broken.append(f"{what} is no .npy file of numbers: {error}")
+        violations.append(f"{what} is no .npy file of numbers: {error}")
         return None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         held = "several arrays" if not isinstance(array, np.ndarray) else f"elements of {array.dtype}"
-        broken.append(f"{what} holds {held}; a .npy file of real numbers is expected.")
+        violations.append(f"{what} holds {held}; a .npy file of real numbers is expected.")
         return None
     if array.ndim not in (2, 3):
-        broken.append(f"{what} holds an array of shape {array.shape}; 2 or 3 axes are expected.")
+        violations.append(f"{what} holds an array of shape {array.shape}; 2 or 3 axes are expected.")
         return None
     return array
 
@@ -184,17 +186,17 @@ def plan_for(
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if name is None:
         # Rows of the transposed problem are no pairs, nor do plans whose CTAs share K have both sums of one.
-        turns, suits = None, None
+        swap_ab, can_implement = None, None
         if ending is not None and ending.epilogue.gated:
-            turns, suits = False, ending.is_end_of
-        recipe, plan = chosen(operands, problem, arch, device, with_c, transposed=turns, suits=suits)
+            swap_ab, can_implement = False, ending.is_end_of
+        recipe, plan = chosen(operands, problem, arch, device, with_c, swap_ab=swap_ab, can_implement=can_implement)
     else:
         recipe = recipe_named(name)
         plan = recipe.build(operands, with_c, arch, device)
     if ending is not None:
-        plan, problem = ending.on(plan, recipe.transposed), replace(problem, operands=ending.ends(operands))
-    problem = as_multiplied(problem.transposed if recipe.transposed else problem, plan)
-    broken = plan.violations(problem=problem)
-    if broken:
-        raise PlanError(f"plan {str(recipe)!r} on {problem}", broken)
+        plan, problem = ending.on(plan, recipe.swap_ab), replace(problem, operands=ending.ends(operands))
+    problem = as_multiplied(problem.transposed if recipe.swap_ab else problem, plan)
+    violations = plan.violations(problem=problem)
+    if violations:
+        raise PlanError(f"plan {str(recipe)!r} on {problem}", violations)
     return recipe, plan, problem

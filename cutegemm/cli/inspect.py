@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from cutegemm.choose.catalog import plans as named_plans
-from cutegemm.choose.names import is_own, recipe_named, step_of
+from cutegemm.choice.catalog import plans as named_plans
+from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
@@ -34,7 +34,7 @@ _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
 _GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
     "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
-    "skinny": "Few columns: mma.sync, A from memory straight to fragments",
+    "gemv": "Few columns: mma.sync, A from memory straight to fragments",
     "sm90": "Hopper: wgmma and TMA, sm_90a",
     "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
     "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
@@ -45,7 +45,7 @@ _GROUPS = {
 _AFTER_PLANS = (
     "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT, mma.sync or Hopper NAME may end "
     "with /k4, which splits K in 4; a SIMT NAME with /s264, whose 264 CTAs share the k-tiles; a Hopper NAME with "
-    "/fill, which gives idle CTAs the ends of the last tiles, or /stream. transposed:NAME is the plan for D^T, and "
+    "/fixup, which gives idle CTAs the ends of the last tiles, or /stream. swap_ab:NAME is the plan for D^T, and "
     "simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
 )
 
@@ -183,9 +183,7 @@ def check(
     problem: Extents = "4096x4096x4096",
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
-    device: Annotated[
-        str | None, typer.Option(help="h200, a100-80gb, rtx4090, ...; h200 where left out.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="h200, a100-80gb, rtx4090, ...; h200 where left out.")] = None,
     arch: Annotated[str | None, typer.Option(help="An architecture instead of a device.")] = None,
     compiled: Annotated[
         bool,
@@ -197,9 +195,7 @@ def check(
     shared: Annotated[
         str | None, typer.Option(help="Of a thread-value layout: the layout of the tile in shared memory.")
     ] = None,
-    op: Annotated[
-        str, typer.Option(help="Of a thread-value layout: load, store, ldmatrix, stmatrix.")
-    ] = "load",
+    op: Annotated[str, typer.Option(help="Of a thread-value layout: load, store, ldmatrix, stmatrix.")] = "load",
     access_bits: Annotated[
         int | None, typer.Option(help="Of a thread-value layout: of a lane; the widest where left out.")
     ] = None,
@@ -230,9 +226,7 @@ def check(
         else:
             parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
     elif arch and device:
-        raise UnsupportedError(
-            f"check: --arch {arch} and --device {device} are both given; give one of them."
-        )
+        raise UnsupportedError(f"check: --arch {arch} and --device {device} are both given; give one of them.")
     else:
         target = None if arch else device_named(device or "h200")
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.recipe import Recipe
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
@@ -72,7 +72,7 @@ class Job:
         d = run_plan(self.plan, tensors, self.alpha, self.beta)
         report.update(self._agreement({"d": d}))
         say("timing beside cuBLAS")
-        report["speed"] = time_plan(self.plan, tensors, self.problem, turned=self.recipe.transposed)
+        report["speed"] = time_plan(self.plan, tensors, self.problem, swap_ab=self.recipe.swap_ab)
         return report, d
 
     def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
@@ -81,7 +81,7 @@ class Job:
         report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
         if self.corner is not None:
             of, ctas = self.corner.extents, self.corner.ctas
-            of = of.transposed if self.recipe.transposed else of
+            of = of.transposed if self.recipe.swap_ab else of
             on = "" if ctas is None else f", on a grid of {ctas} CTA{'s' if ctas > 1 else ''}"
             report[f"{verb}ed"] = f"{of.m}x{of.n}x{of.k} of it{on} (--whole {verb}es all of it)"
             report["exercised"] = list(self.corner.exercised)
@@ -105,9 +105,9 @@ class Job:
     def _head(self, did: str) -> dict[str, Any]:
         return {
             "did": did,
-            "problem": str(self.problem.transposed if self.recipe.transposed else self.problem),
+            "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
             "operands": str(self.plan.operands),
-            "plan": str(self.recipe) if self.recipe.transposed else self.plan.name,
+            "plan": str(self.recipe) if self.recipe.swap_ab else self.plan.name,
             "summary": self.plan.summary,
             "hierarchy": self.plan.describe(self.problem),
         }
@@ -120,24 +120,24 @@ class Job:
         named = {"c": self.given.c, "alpha": self.alpha, "beta": self.beta, **self.values}
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
-            from cutegemm.simulate import simulate
+            from cutegemm.simulator import simulate
 
             _check_names(simulate, self.values)
             simulated = simulate(plan, self.given.a, self.given.b, progress=progress, **named)
-            results = {"d": simulated.d, **simulated.further}
+            results = {"d": simulated.d, **simulated.aux}
             return results, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
         _check_names(emulate, self.values)
         result = emulate(plan, self.given.a, self.given.b, arch=emulated, progress=progress, **named)
-        return {"d": result.d, **result.further}, result.ctas, result.seconds
+        return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
         """Other orders in which the roles were played, as fast and slow against each other as may be: how many.
 
         raises   SimulationError with what goes wrong in one of them
         """
-        from cutegemm.simulate import Fault, play_interleavings, protocol_of
+        from cutegemm.simulator import Fault, play_interleavings, protocol_of
 
         plan = self.plan if self.corner is None else self.corner.plan
         k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.scheduler.cluster_size
@@ -183,15 +183,15 @@ class Job:
         """All results in float64, with their types' largest values for what is past them."""
         if not self.values and self.plan.epilogue in (LINEAR, SCALED):
             return {"d": self._linear()}
-        from cutegemm.simulate.values import results
+        from cutegemm.simulator.values import results
 
-        plan, sums = self.plan, self.given.a.astype(np.float64) @ self.given.b.astype(np.float64)
+        plan, accumulators = self.plan, self.given.a.astype(np.float64) @ self.given.b.astype(np.float64)
         given = {"alpha": self.alpha, "beta": self.beta, **self.values}
         tensors = {name: np.asarray(given[name]) for name in plan.epilogue.tensors_read(given)}
         if plan.epilogue.gated:
-            sums = _parted(sums, plan.epilogue.gated)
+            accumulators = _parted(accumulators, plan.epilogue.gated)
             tensors |= {name: _parted(tensors[name], plan.epilogue.gated) for name in plan.epilogue.halved}
-        found = results(plan.epilogue, sums, given, tensors, plan.operands.d.dtype)
+        found = results(plan.epilogue, accumulators, given, tensors, plan.operands.d.dtype)
         out = {}
         for name, values in found.items():
             kind = plan.operands.matrix(name).dtype

@@ -38,9 +38,7 @@ def check_layout(
         print(json.dumps(_data(found), indent=2))
         return
     said = str(found.worst) if found.worst else "no conflicts"
-    print(
-        f"{found.requests} instructions of warps, {found.wavefronts} wavefronts, {found.ideal} at least: {said}"
-    )
+    print(f"{found.requests} instructions of warps, {found.wavefronts} wavefronts, {found.ideal} at least: {said}")
 
 
 def check_ptx(
@@ -53,27 +51,19 @@ def check_ptx(
     as_json: bool,
 ) -> None:
     """The accesses of a PTX file's kernel, executed."""
-    found = executed_ptx(
-        path.read_text(), arguments, kernel=kernel, grid=grid, block=block, shared_bytes=shared_bytes
-    )
+    found = executed_ptx(path.read_text(), arguments, kernel=kernel, grid=grid, block=block, shared_bytes=shared_bytes)
     if as_json:
-        lines = [
-            {"line": line, "op": op, "bits": bits, **_data(w)} for (line, op, bits), w in found.lines.items()
-        ]
+        lines = [{"line": line, "op": op, "bits": bits, **_data(w)} for (line, op, bits), w in found.lines.items()]
         sectors = {op: {"requests": g.requests, "sectors": g.sectors} for op, g in found.global_.items()}
         print(json.dumps({"shared": {op: _data(w) for op, w in found.shared.items()}, "lines": lines,
                           "global": sectors}, indent=2))  # fmt: skip
         return
     console = Console(highlight=False)
     rows = [(op, w, str(w.worst or "-")) for op, w in found.shared.items()]
-    console.print(
-        _table("Shared memory, as executed", rows) if rows else "No access to shared memory by threads."
-    )
+    console.print(_table("Shared memory, as executed", rows) if rows else "No access to shared memory by threads.")
     worst = sorted(found.lines.items(), key=lambda item: -item[1].conflicts)[:_SHOWN_LINES]
     costly = [
-        (f"line {line}: {op}, {bits} bits", w, str(w.worst or "-"))
-        for (line, op, bits), w in worst
-        if w.conflicts
+        (f"line {line}: {op}, {bits} bits", w, str(w.worst or "-")) for (line, op, bits), w in worst if w.conflicts
     ]
     if costly:
         console.print(_table("The lines that cost most", costly))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.analysis import check
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.catalog import ranked
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.candidate import Candidate
+from cutegemm.choice.catalog import ranked
+from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.device import Device
@@ -72,7 +72,7 @@ def why(
     asked    the name that the user gave; None where the plan was chosen
     ending   its epilogue, which the model of time of the choice does not know
     """
-    known = [] if ending is not None else _weighed(recipe, problem, arch, device)
+    known = [] if ending is not None else _compared(recipe, problem, arch, device)
     us: float | None
     if asked is not None:
         reason = "asked for"
@@ -98,24 +98,22 @@ def _at_most(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tup
     return roof.seconds * 1e6, roof.bound.name
 
 
-def _weighed(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
+def _compared(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
     """The recipe as a candidate, and those behind it, by predicted time; none where it is not among them."""
-    of = problem.transposed if recipe.transposed else problem
+    of = problem.transposed if recipe.swap_ab else problem
     found = list(ranked(of.operands, of, arch, device))
     place = next((place for place, one in enumerate(found) if one.recipe == recipe), None)
     return [] if place is None else found[place:]
 
 
-def further(
-    plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()
-) -> list[str]:
+def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()) -> list[str]:
     """Commands that tell more of a plan, and of its choice.
 
     epilogue   the options that gave it one
 
     >>> from cutegemm.plan import Operands
     >>> of = Problem(64, 64, 64, operands=Operands.of("f16"))
-    >>> for command in further("mma_64x64", of, "nn", True):
+    >>> for command in next_commands("mma_64x64", of, "nn", True):
     ...     print(command)
     cutegemm explain 64 64 64 --dtype f16
     cutegemm check mma_64x64 --dtype f16 --problem 64x64x64

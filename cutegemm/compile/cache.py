@@ -82,8 +82,7 @@ def entry(plan: GemmPlan, arch: str) -> Path:
         wrong = untrusted(folder) if folder.exists() else None
     except OSError as error:
         raise CompileError(
-            f"the cache of compiled kernels {folder} cannot be read: {error}. Name another by "
-            "CUTEGEMM_CACHE_DIR."
+            f"the cache of compiled kernels {folder} cannot be read: {error}. Name another by CUTEGEMM_CACHE_DIR."
         ) from error
     if wrong:
         raise CompileError(
@@ -106,9 +105,7 @@ def untrusted(folder: Path) -> str | None:
         facts = path.stat()
         if facts.st_uid not in owners and not is_vouched_for:
             return f"{path} belongs to the user {facts.st_uid}"
-        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (
-            path == folder or folder.stat().st_mode & 0o011
-        ):
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (path == folder or folder.stat().st_mode & 0o011):
             who = "everybody" if facts.st_mode & stat.S_IWOTH else f"the group {facts.st_gid}"
             return f"{path} may be written by {who}"
     for parent in folder.resolve().parents:

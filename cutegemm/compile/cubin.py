@@ -31,7 +31,7 @@ _ATTRIBUTE_FRAME = 0x11
 _SYMBOL_BYTES = 24  # of an entry of .symtab
 
 # By the names of their functions: not what packs operands or adds the parts of a split K.
-GEMM_KERNELS = "kernel_cutlass_(parts_)?kernel"
+GEMM_KERNELS = "kernel_cutlass_(split_k_)?kernel"
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")  # address, opcode
 
 
@@ -59,9 +59,7 @@ class ResourceReport:
         >>> ResourceReport("k", 32, 0, 0, 64, {"LDS": 3, "LDS.128": 2, "LDSM": 1}).count("LDS")
         5
         """
-        return sum(
-            n for name, n in self.instructions.items() if name == opcode or name.startswith(opcode + ".")
-        )
+        return sum(n for name, n in self.instructions.items() if name == opcode or name.startswith(opcode + "."))
 
     @property
     def spills(self) -> int:
@@ -94,13 +92,13 @@ def _wgmma_waits(plan: GemmPlan) -> int:
     Where ptxas cannot follow the accumulators it adds one after each product, and says so in a warning that nobody
     reads.
     """
-    from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitProducts
+    from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
     if plan.pipeline is None:
         return 0
     program = plan.program(plan.roles[-1].name)
     return sum(
-        isinstance(each, WaitProducts) or (isinstance(each, Multiply) and each.k_blocks != OTHER_BLOCKS)
+        isinstance(each, WaitMma) or (isinstance(each, Multiply) and each.k_blocks != OTHER_BLOCKS)
         for each in program.walk()
     )
 

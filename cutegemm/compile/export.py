@@ -30,7 +30,7 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
     raises   as `compile_plan`; CompileError where there is no linker, UnsupportedError where nothing is to be exported
              or the file cannot be written
 
-    >>> cutegemm.export([plan_named("sm90_deferred_2x1", operands)], "kernels.so")  # doctest: +SKIP
+    >>> cutegemm.export([plan_named("sm90_overlapped_2x1", operands)], "kernels.so")  # doctest: +SKIP
     """
     path, wanted = Path(path), list({key_of(plan, arch): plan for plan in plans}.values())
     if not wanted:
@@ -42,14 +42,10 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not link(objects, path, "$ORIGIN"):
-            raise CompileError(
-                "export: kernels are linked by cc, gcc or clang; none was found, or it failed."
-            )
+            raise CompileError("export: kernels are linked by cc, gcc or clang; none was found, or it failed.")
         if not (path.parent / runtime.name).exists():
             shutil.copyfile(runtime, path.parent / runtime.name)
-        found = Kernels(
-            path, tuple([Exported(p.name, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted])
-        )
+        found = Kernels(path, tuple([Exported(p.name, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted]))
         listed = {
             "format": FORMAT,
             "version": _version(),

@@ -74,7 +74,7 @@ class CompiledKernel:
         if self.needs_workspace:
             batch = a.shape[0] if a.ndim == 3 else 1
             m, n = a.shape[-2], b.shape[-1]
-            if self.plan.transposed:
+            if self.plan.swap_ab:
                 m, n = n, m
             function = self.for_problem(m, n, a.shape[-1], batch)
         function(a, b, *operands)
@@ -159,9 +159,7 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
     try:
         return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
     except (OSError, RuntimeError, AttributeError) as error:
-        raise CompileError(
-            f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}"
-        ) from error
+        raise CompileError(f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}") from error
 
 
 def compile_plans(
@@ -224,14 +222,12 @@ def compiled_into(
     returns   what the DSL made of it
     raises    as `compile_plan`
     """
-    broken = plan.violations(arch)
-    if broken:
-        raise PlanError(f"compile_plan: {plan.name!r} on {arch}", broken)
+    violations = plan.violations(arch)
+    if violations:
+        raise PlanError(f"compile_plan: {plan.name!r} on {arch}", violations)
     if plan.family not in _KERNELS:
         known = ", ".join(_KERNELS)
-        raise UnsupportedError(
-            f"compile_plan: no kernel carries out the family {plan.family!r}; there are {known}."
-        )
+        raise UnsupportedError(f"compile_plan: no kernel carries out the family {plan.family!r}; there are {known}.")
     try:
         import cutlass.cute as cute
 

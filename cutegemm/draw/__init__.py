@@ -139,9 +139,7 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(thing, ComposedLayout):  # a swizzle stays below the next power of two
         reach = 1 << (reach + thing.offset).bit_length()
     extents = [e for e in leaves(outer.shape) if e > 1]
-    between = (
-        2 / extents[0] if len(extents) > 1 else 0
-    )  # characters of the lines at the hierarchy's boundaries
+    between = 2 / extents[0] if len(extents) > 1 else 0  # characters of the lines at the hierarchy's boundaries
     digits = len(str(max(reach, outer.size())))
     return {"fold": max(1, min(32, int((width - digits - 5) / (digits + 1 + between)))), **options}
 
@@ -164,9 +162,7 @@ def save(thing: Any, path: str | Path, **options: Any) -> Path:
     target = Path(path)
     kind = _SUFFIXES.get(target.suffix.lower())
     if kind is None:
-        raise UnsupportedError(
-            f"save: {target.name!r} ends in {target.suffix!r}; .svg, .html or .txt is expected."
-        )
+        raise UnsupportedError(f"save: {target.name!r} ends in {target.suffix!r}; .svg, .html or .txt is expected.")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(draw(thing, kind=kind, **options), encoding="utf-8")
     return target

@@ -20,9 +20,7 @@ def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Pict
     for operand, tile, names in (("a", (m, k), "mk"), ("b", (n, k), "nk"), ("c", (m, n), "mn")):
         source = {"a": atom.a_source, "b": atom.b_source}.get(operand, "register")
         layout = atom.layout_tv(operand)
-        grids.append(
-            _operand_grid(operand, tv_table(layout), tile, names, str(layout), source, color, atom.threads)
-        )
+        grids.append(_operand_grid(operand, tv_table(layout), tile, names, str(layout), source, color, atom.threads))
     return Picture(
         title or atom.name, tuple(grids),
         f"{m} x {n} x {k} by {_threads(atom.threads)}, from {atom.min_arch} on",

@@ -76,8 +76,7 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
         at = (num(x - ticks - 14), num(y + grid.rows * cell_h / 2 + (3 if len(grid.row_name) < 3 else 0)))
         turn = "" if len(grid.row_name) < 3 else " rotate(-90)"
         canvas.add(
-            f'<text transform="translate({at[0]} {at[1]}){turn}" class="tick muted mid">'
-            f"{escape(grid.row_name)}</text>"
+            f'<text transform="translate({at[0]} {at[1]}){turn}" class="tick muted mid">{escape(grid.row_name)}</text>'
         )
 
 
@@ -190,8 +189,6 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
     return ""
 
 
-def _fits(
-    content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int
-) -> bool:
+def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int) -> bool:
     _, _, _, rows, cols = region
     return text_width(content, size) + 2 <= cols * cell_w and size + 1 <= rows * cell_h

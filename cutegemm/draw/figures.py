@@ -27,7 +27,7 @@ from cutegemm.draw.grids import Picture
 from cutegemm.dtypes import bf16, f16, tf32
 from cutegemm.layout import Layout, Swizzle, make_composed_layout
 from cutegemm.machine.device import DEFAULT_DEVICE
-from cutegemm.simulate.protocol.protocol import protocol_of
+from cutegemm.simulator.protocol.protocol import protocol_of
 from cutegemm.tile.copy_atoms import ldmatrix
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.smem_atoms import smem_atom
@@ -35,18 +35,14 @@ from cutegemm.tile.smem_atoms import smem_atom
 _WAVE = DEFAULT_DEVICE.sms
 
 FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
-    "layout": lambda: layout_picture(
-        Layout(((2, 4), (2, 2, 2)), ((1, 4), (2, 16, 32))), title="A hierarchical layout"
-    ),
+    "layout": lambda: layout_picture(Layout(((2, 4), (2, 2, 2)), ((1, 4), (2, 16, 32))), title="A hierarchical layout"),
     "swizzle": lambda: swizzle_picture(
         make_composed_layout(Swizzle(3, 2, 3), 0, Layout((8, 32), (32, 1))), title="A swizzle, by banks"
     ),
     "smem_atom_128B": lambda: swizzle_picture(
         smem_atom(bf16, "k", "128B"), element_bits=16, title="The 128-byte swizzle of wgmma and TMA"
     ),
-    "composition": lambda: composition_picture(
-        Layout((4, 8), (8, 1)), Layout((4, 2), (2, 16)), title="Composition"
-    ),
+    "composition": lambda: composition_picture(Layout((4, 8), (8, 1)), Layout((4, 2), (2, 16)), title="Composition"),
     "slice": lambda: slice_picture(Layout((4, (2, 4)), (8, (1, 2))), (None, (1, None)), title="A slice"),
     "mma_m16n8k16": lambda: atom_picture(mma_sync(f16, 16)),
     "mma_m16n8k8_tf32": lambda: atom_picture(mma_sync(tf32, 8)),

@@ -165,11 +165,7 @@ def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
             while right < cols and table[r][right] == who and not seen[r, right]:
                 right += 1
             low = r + 1
-            while (
-                low < rows
-                and all(table[low][x] == who for x in range(c, right))
-                and not seen[low, c:right].any()
-            ):
+            while low < rows and all(table[low][x] == who for x in range(c, right)) and not seen[low, c:right].any():
                 low += 1
             seen[r:low, c:right] = True
             out.append((who, r, c, low - r, right - c))
@@ -197,6 +193,4 @@ def shape_text(value: Any) -> str:
 def one_of(name: str, given: str, known: tuple[str, ...]) -> None:
     """Raises UnsupportedError for an option that is none of those known."""
     if given not in known:
-        raise UnsupportedError(
-            f"draw: {name} = {given!r}; {', '.join(known[:-1])} or {known[-1]} is expected."
-        )
+        raise UnsupportedError(f"draw: {name} = {given!r}; {', '.join(known[:-1])} or {known[-1]} is expected.")

@@ -91,11 +91,11 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
             f"the page of {plan.name}: A and B do not pass through shared memory, which a page shows. Draw its text "
             "or its SVG."
         )
-    bm, bn, _ = plan.product_tile
+    bm, bn, _ = plan.mma_tile
     mma, ops = plan.tiled_mma, plan.operands
     thread, value, _ = holders(mma_table(mma, "c", (bm, bn)), bm * bn)
     return {
-        "tile": plan.product_tile,
+        "tile": plan.mma_tile,
         "own": plan.cta_tile[:2],
         "holds": _what_is_held(plan),
         "threads": mma.threads,
@@ -118,16 +118,12 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
                 "ramp": ramp,
                 **{name: NAMED[name][index] for name in ("paper", "ink", "muted", "empty")},
             }
-            for index, (theme, hues, ramp) in enumerate(
-                (("light", LIGHT, LIGHT_RAMP), ("dark", DARK, DARK_RAMP))
-            )
+            for index, (theme, hues, ramp) in enumerate((("light", LIGHT, LIGHT_RAMP), ("dark", DARK, DARK_RAMP)))
         },
     }
 
 
-def _operand(
-    plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand
-) -> dict[str, Any]:
+def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand) -> dict[str, Any]:
     """Where an operand lies, who copies each element of it there, and who holds it in registers."""
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     source = mma.atom.a_source if name == "a" else mma.atom.b_source
@@ -170,11 +166,11 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
     if m * n * l == 0:
         return None
     order = plan.scheduler.of(problem).tiles.order()
-    if plan.k_ctas > 1:  # a tile of all CTAs that share it, which have places side by side
-        m, n, l = plan.product_grid(problem)  # noqa: E741
+    if plan.cluster_k > 1:  # a tile of all CTAs that share it, which have places side by side
+        m, n, l = plan.mma_grid(problem)  # noqa: E741
         down, across = sharers_mn(plan)
         order = order[(order[:, :, :2] % (down, across) == 0).all(axis=2)] // (down, across, 1)
-        ctas_per_wave = None if ctas_per_wave is None else max(1, ctas_per_wave // plan.k_ctas)
+        ctas_per_wave = None if ctas_per_wave is None else max(1, ctas_per_wave // plan.cluster_k)
     order = order.reshape(-1, 3)
     order = order[(order < (m, n, l)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
     position = np.empty(m * n * l, np.int64)
@@ -228,17 +224,17 @@ def _held_by(plan: GemmPlan) -> str:
 
 def _what_is_held(plan: GemmPlan) -> str:
     """What a thread has of the tile: elements of D, or sums of a part of K, of which it stores some."""
-    return "of D" if plan.k_ctas == 1 else "sums"
+    return "of D" if plan.cluster_k == 1 else "accumulators"
 
 
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
     """The levels: name, where the selected element is, what there is."""
-    bm, bn, bk = plan.product_tile
+    bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn
     shares, stores = "", ""
-    if plan.k_ctas > 1:
+    if plan.cluster_k > 1:
         own = " &times; ".join(str(extent) for extent in plan.cta_tile[:2])
-        shares, stores = f", {plan.k_ctas} of which share K", f", stores {own}"
+        shares, stores = f", {plan.cluster_k} of which share K", f", stores {own}"
     mma = plan.tiled_mma
     grid = data["grid"]
     held = size(mma.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (mma.tile_mnk[0] * mma.tile_mnk[1])
@@ -248,9 +244,7 @@ def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
         ("cta", "", f"{bm} &times; {bn} &times; {bk}{stores}, {plan.threads} threads"),
     ]
     if plan.threads >= WARPGROUP_THREADS:
-        levels.append(
-            ("warpgroup", "0", f"{plan.threads // WARPGROUP_THREADS} groups of {WARPGROUP_THREADS} threads")
-        )
+        levels.append(("warpgroup", "0", f"{plan.threads // WARPGROUP_THREADS} groups of {WARPGROUP_THREADS} threads"))
     levels += [
         ("warp", "0", f"{plan.threads // WARP_THREADS} warps of {WARP_THREADS} lanes"),
         ("thread", "0", f"{held} {_what_is_held(plan)} each"),

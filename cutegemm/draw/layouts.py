@@ -88,14 +88,11 @@ def layout_picture(
     else:
         beyond = int(np.prod(sizes[2:], dtype=object))
         grids = [
-            _plane_grid(layout, index, cells, color, element_bits, most, tensor)
-            for index in range(min(beyond, slices))
+            _plane_grid(layout, index, cells, color, element_bits, most, tensor) for index in range(min(beyond, slices))
         ]
         if beyond > slices:
             notes.append(f"{beyond - slices} of {beyond} slices are left out.")
-    return Picture(
-        head, tuple(grids), str(layout), legends=_layout_legends(grids, color, layout), notes=tuple(notes)
-    )
+    return Picture(head, tuple(grids), str(layout), legends=_layout_legends(grids, color, layout), notes=tuple(notes))
 
 
 def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices: int = SLICES) -> Picture:
@@ -109,16 +106,12 @@ def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices:
         element_bits=32 if array is None else 8 * array.itemsize,
         tensor=tensor,
     )
-    return replace(
-        shown, subtitle=f"{tensor.layout} from {shape_text(start)}" if start else str(tensor.layout)
-    )
+    return replace(shown, subtitle=f"{tensor.layout} from {shape_text(start)}" if start else str(tensor.layout))
 
 
 def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
     """A matrix over F2 by its bits: row and column 0, which are of the lowest bits, first."""
-    bits = np.array(
-        [[column >> row & 1 for column in matrix.columns] for row in range(matrix.height)], np.int64
-    )
+    bits = np.array([[column >> row & 1 for column in matrix.columns] for row in range(matrix.height)], np.int64)
     if bits.size == 0:
         return Picture(title or "matrix over F2", (), notes=("It is empty.",))
     grid = Grid(
@@ -257,9 +250,7 @@ def _row_grid(
     else:
         colours = None
         start = 0 if tensor is None else tensor.offset
-        labels = np.array(
-            [[_coordinate_text(add(start, outer(int(i)))) for i in line] for line in safe], dtype=object
-        )
+        labels = np.array([[_coordinate_text(add(start, outer(int(i)))) for i in line] for line in safe], dtype=object)
     labels = np.where(inside, labels, "")
     if colours is not None:
         colours = np.where(inside, colours, -1)

@@ -7,9 +7,9 @@ from typing import Any
 
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.epilogue import Epilogue, Expression, Input, operations
-from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.program.steps import Program
-from cutegemm.simulate import SimulationResult
+from cutegemm.plan.program.thread_schedule import ThreadSchedule
+from cutegemm.simulator import SimulationResult
 
 _KINDS = {
     "Scalar": "scalar",
@@ -30,7 +30,7 @@ def described(thing: Any) -> str | None:
     """
     if isinstance(thing, (Expression, Epilogue)):
         return _expression(thing)
-    if isinstance(thing, (Program, Schedule)):
+    if isinstance(thing, (Program, ThreadSchedule)):
         return _program(str(thing))
     return _simulated(thing) if isinstance(thing, SimulationResult) else None
 
@@ -61,11 +61,8 @@ def _program(text: str) -> str:
 
 def _simulated(result: SimulationResult) -> str:
     """The results, and how they came about."""
-    stats, arrays = result.stats, {"D": result.d, **result.further}
-    lines = [
-        f"<b>{escape(name)}</b> {' x '.join(map(str, each.shape))} {each.dtype}"
-        for name, each in arrays.items()
-    ]
+    stats, arrays = result.stats, {"D": result.d, **result.aux}
+    lines = [f"<b>{escape(name)}</b> {' x '.join(map(str, each.shape))} {each.dtype}" for name, each in arrays.items()]
     lines.append(f"{stats.ctas} CTAs, {stats.k_tiles} k-tiles each, in {stats.seconds:.2f} s")
     return _lines([*lines, *([escape(str(fault)) for fault in result.faults] or ["no fault in any access"])])
 

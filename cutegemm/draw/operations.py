@@ -33,9 +33,7 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
         )  # fmt: skip
     if not isinstance(layout.inner, Swizzle):
         raise UnsupportedError(f"swizzle_picture: {layout} has no swizzle; its inner part is a layout.")
-    before = (
-        layout.outer if layout.offset == 0 else ComposedLayout(Swizzle(0, 0, 0), layout.offset, layout.outer)
-    )
+    before = layout.outer if layout.offset == 0 else ComposedLayout(Swizzle(0, 0, 0), layout.offset, layout.outer)
     first = layout_picture(before, element_bits=element_bits, slices=1)
     second = layout_picture(layout, element_bits=element_bits, slices=1)
     grids = [
@@ -70,9 +68,7 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
     mask = chosen.reshape(sizes, order="F")
     grid = whole.grids[0]
     if grid.labels.shape != mask.shape or grid.colours is None:
-        raise UnsupportedError(
-            f"slice_picture: {layout} is larger than {MOST} x {MOST}, or holds coordinates."
-        )
+        raise UnsupportedError(f"slice_picture: {layout} is larger than {MOST} x {MOST}, or holds coordinates.")
     from_offset = part
     if isinstance(part, Layout):  # `layout(coord)` leaves out what the fixed modes contribute
         shift = outer.slice(coord)[1]

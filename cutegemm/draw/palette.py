@@ -69,12 +69,8 @@ def _shaded(hues: tuple[tuple[float, float, float], ...]) -> tuple[str, ...]:
 LIGHT = _shaded(_LIGHT)
 DARK = _shaded(_DARK)
 # From few to many: offsets, order.
-LIGHT_RAMP = tuple(
-    oklch(0.97 - 0.25 * i / (RAMP - 1), 0.015 + 0.095 * i / (RAMP - 1), 245) for i in range(RAMP)
-)
-DARK_RAMP = tuple(
-    oklch(0.27 + 0.24 * i / (RAMP - 1), 0.02 + 0.085 * i / (RAMP - 1), 245) for i in range(RAMP)
-)
+LIGHT_RAMP = tuple(oklch(0.97 - 0.25 * i / (RAMP - 1), 0.015 + 0.095 * i / (RAMP - 1), 245) for i in range(RAMP))
+DARK_RAMP = tuple(oklch(0.27 + 0.24 * i / (RAMP - 1), 0.02 + 0.085 * i / (RAMP - 1), 245) for i in range(RAMP))
 
 # name: (light, dark). `rule` is the colour of thin lines, `empty` of a cell without a colour.
 NAMED = {
@@ -97,7 +93,6 @@ def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
     tables |= {f"s{i}": (LIGHT_RAMP[i], DARK_RAMP[i]) for i in range(RAMP)}
     chosen = {name: pair for name, pair in (tables | NAMED).items() if name in used or name in NAMED}
     light, dark = (
-        "".join(f"{scope} .{name}{{color:{pair[theme]}}}" for name, pair in chosen.items())
-        for theme in (0, 1)
+        "".join(f"{scope} .{name}{{color:{pair[theme]}}}" for name, pair in chosen.items()) for theme in (0, 1)
     )
     return f"{light}@media(prefers-color-scheme:dark){{{dark}}}"

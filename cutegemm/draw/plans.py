@@ -19,19 +19,17 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 
-def plan_picture(
-    plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = ""
-) -> Picture:
+def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = "") -> Picture:
     """The CTA tile of a plan: D by the threads that store it, A and B by the banks that they lie in, if they do.
 
     Where the CTAs of a pipeline share K, it is what each multiplies, with the sums that it has of it.
     """
     bm, bn, bk = plan.cta_tile
-    mma, ops, held_name, shared_by = plan.ending_mma, plan.operands, "D in registers", ""
+    mma, ops, held_name, shared_by = plan.epilogue_mma, plan.operands, "D in registers", ""
     held_by = "D: by the warp that holds it."
-    if plan.pipeline is not None and plan.k_ctas > 1:
-        shared_by = f"; {plan.k_ctas} CTAs share K, and each stores {bm} x {bn}"
-        bm, bn, _ = plan.product_tile
+    if plan.pipeline is not None and plan.cluster_k > 1:
+        shared_by = f"; {plan.cluster_k} CTAs share K, and each stores {bm} x {bn}"
+        bm, bn, _ = plan.mma_tile
         mma, held_name = plan.tiled_mma, "sums in registers"
         held_by = "Sums: by the warp that holds them."
     color = colour_by(color, mma.threads)
@@ -41,9 +39,7 @@ def plan_picture(
     for name, layout, extent, bits in staged if plan.stages else ():
         offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
         modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))
-        table, rows, cols, at = (
-            (offsets, *modes, "mk") if name == "A" else (offsets.T, modes[1], modes[0], "kn")
-        )
+        table, rows, cols, at = (offsets, *modes, "mk") if name == "A" else (offsets.T, modes[1], modes[0], "kn")
         shared.append(
             Grid(
                 f"{name} in shared memory",

@@ -8,29 +8,31 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from cutegemm.errors import LayoutError
-from cutegemm.plan.program.operations import Compute, FetchSlot, Load, Op, Send, StoreSlot, WriteSlot
-from cutegemm.plan.program.steps import FIRST_BLOCK, AddSums, Multiply, MultiplyBlock, StoreTile
-from cutegemm.simulate.protocol.machine import Machine
-from cutegemm.simulate.protocol.protocol import Process
+from cutegemm.plan.program.operations import Compute, Load, LoadEpiStage, Op, Send, StoreEpiStage, WriteEpiStage
+from cutegemm.plan.program.steps import FIRST_BLOCK, AddAccumulators, Multiply, MultiplyBlock, StoreTile
+from cutegemm.simulator.protocol.machine import Machine
+from cutegemm.simulator.protocol.protocol import Process
 
-_OF_SLOTS = (FetchSlot, WriteSlot, StoreSlot)
+_EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 
 @dataclass(frozen=True)
 class Durations:
     """In one unit.
 
-    load       from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1. So long sums
-               are under way to another CTA
-    multiply   that the products of a k-tile take
-    store      that storing a tile takes a consumer. A bulk store reads its slot for as long as writing the slot took
-    sums       that a consumer takes to send a tile's sums to the CTAs that share K, and as long to add what has come
+    load           from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1. So long
+                   sums are under way to another CTA
+    multiply       that the products of a k-tile take
+    store          that storing a tile takes a consumer. A bulk store reads its epilogue stage for as long as writing
+                   the epilogue stage took
+    accumulators   that a consumer takes to send a tile's sums to the CTAs that share K, and as long to add what has
+                   come
     """
 
     load: float = 6
     multiply: float = 4
     store: float = 12
-    sums: float = 2
+    accumulators: float = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
     takes = _Takes(programs, durations)
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)
     loads: list[float] = []  # when each copy under way ends, in the order in which the machine has them
-    copies: list[float] = []  # the same of copies to and from slots
+    copies: list[float] = []  # the same of copies to and from epilogue stages
     now = 0.0
     while not machine.finished:
         ends = [*free, *loads, *copies]
@@ -95,7 +97,7 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
         waits[choice] = -1.0
         machine.step(choice)
         loads += [now + durations.load] * (len(machine.flights) - len(loads))
-        copies += [now + takes.copy(program, op)] * (len(machine.slots.flights) - len(copies))
+        copies += [now + takes.copy(program, op)] * (len(machine.epi_stages.flights) - len(copies))
         took, name, stage = takes.of(program, op)
         free[choice] = now + took
         yield Played(choice, op, now, now + took, name, stage, since, place)
@@ -115,31 +117,29 @@ class _Takes:
     def __init__(self, programs: tuple[Process, ...], durations: Durations) -> None:
         self.durations = durations
         self.of_tile = Counter(
-            [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteSlot)]
+            [(p.cta, p.role, op.tag[0]) for p in programs for op in p.ops if isinstance(op, WriteEpiStage)]
         )
-        self.of_k_tile = Counter(
-            [(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)]
-        )
+        self.of_k_tile = Counter([(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)])
 
     def copy(self, program: Process, op: Op) -> float:
-        """The bulk copy to or from a slot that an operation asks for."""
-        return self.durations.load if isinstance(op, FetchSlot) else self._subtile(program, op)
+        """The bulk copy to or from an epilogue stage that an operation asks for."""
+        return self.durations.load if isinstance(op, LoadEpiStage) else self._epi_tile(program, op)
 
-    def _subtile(self, program: Process, op: Op) -> float:
-        if not isinstance(op, _OF_SLOTS):
+    def _epi_tile(self, program: Process, op: Op) -> float:
+        if not isinstance(op, _EPI_STAGE_OPS):
             return 0.0
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
     def of(self, program: Process, op: Op) -> tuple[float, str, int | None]:
         """(time of the role, name, stage)."""
         if isinstance(op, Send):
-            return self.durations.sums, "send sums", None
-        if isinstance(op, Compute) and isinstance(op.step, AddSums):
-            return self.durations.sums, "add sums", None
+            return self.durations.accumulators, "send accumulators", None
+        if isinstance(op, Compute) and isinstance(op.step, AddAccumulators):
+            return self.durations.accumulators, "add accumulators", None
         if isinstance(op, Load):
-            return 1, f"load {op.part}", op.stage
-        if isinstance(op, WriteSlot):
-            return self._subtile(program, op), "store", None
+            return 1, f"load {op.operand}", op.stage
+        if isinstance(op, WriteEpiStage):
+            return self._epi_tile(program, op), "store", None
         if _multiplies(op):
             parts = self.of_k_tile[program.cta, program.name, op.tag]
             return self.durations.multiply / parts, "multiply", op.stage

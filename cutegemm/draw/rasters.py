@@ -8,7 +8,7 @@ from cutegemm.draw.grids import MOST, NO_LINE, SLICES, Grid, Legend, Picture, as
 from cutegemm.draw.palette import HUES, SHADES
 from cutegemm.errors import LayoutError, UnsupportedError
 from cutegemm.plan.work.scheduler import TileScheduler
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.raster import Raster
 
 _SIDE = 12  # tiles of a grid, where none is given
@@ -37,19 +37,15 @@ def raster_picture(
     if total == 0:
         return Picture(head, (), f"{grid_m} x {grid_n} x {batch} tiles", notes=("There are no tiles.",))
     if max(grid_m, grid_n) > MOST:
-        raise UnsupportedError(
-            f"raster_picture: {grid_m} x {grid_n} tiles; up to {MOST} x {MOST} can be drawn."
-        )
+        raise UnsupportedError(f"raster_picture: {grid_m} x {grid_n} tiles; up to {MOST} x {MOST} can be drawn.")
     wave_size = ctas_per_wave or total
     if min(cluster) < 1:
         raise LayoutError(f"raster_picture: cluster = {cluster}; 1 or more CTAs along M and N are expected.")
     if wave_size < 1:
         raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}; 1 or more are expected.")
-    scheduler = TileScheduler(order, Split(), (1, 1, 1), cluster)
+    scheduler = TileScheduler(order, KSplit(), (1, 1, 1), cluster)
     tiles = scheduler.tiles(grid_m, grid_n, batch).order().reshape(-1, 3)
-    tiles = tiles[
-        (tiles < (grid_m, grid_n, batch)).all(axis=1)
-    ]  # of a cluster some CTAs may lie past the edge
+    tiles = tiles[(tiles < (grid_m, grid_n, batch)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
     position = np.empty((batch, grid_m, grid_n), np.int64)
     position[tiles[:, 2], tiles[:, 0], tiles[:, 1]] = np.arange(total)
     wave = position // wave_size
@@ -80,9 +76,7 @@ def raster_picture(
     legends: tuple[Legend, ...] = ()
     if ctas_per_wave is not None:
         last = total - (waves - 1) * wave_size
-        legends = (
-            Legend("wave", tuple((w % HUES * SHADES + 1, str(w)) for w in range(min(waves, 2 * HUES)))),
-        )
+        legends = (Legend("wave", tuple((w % HUES * SHADES + 1, str(w)) for w in range(min(waves, 2 * HUES)))),)
         notes.append(f"{waves} {'wave' if waves == 1 else 'waves'} of {wave_size} CTAs, {last} in the last.")
     return Picture(
         head, tuple(grids), f"{grid_m} x {grid_n}{f' x {batch}' if batch > 1 else ''} tiles of D",

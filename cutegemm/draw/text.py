@@ -74,11 +74,7 @@ def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
         if pad + max(map(len, under)) <= width:
             break
     else:
-        return [
-            line
-            for i, g in enumerate(picture.grids)
-            for line in ([" "] if i else []) + _block(g, width, rows)
-        ]
+        return [line for i, g in enumerate(picture.grids) for line in ([" "] if i else []) + _block(g, width, rows)]
     names = [f"{g.title}: {g.subtitle}" if g.subtitle else g.title for g in (a, b, c)]
     out = [*names, *(["12.3: thread 12, value 3"] if short and a.owners else [])]
     out += [f"{' ' * pad}{line}" for line in top]
@@ -112,9 +108,7 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
     fits = max(3, (width - margin - 3 - 2 * lines) // (cell + 1))
     cols, down = _kept(grid.col_gap, grid.cols, fits), _kept(grid.row_gap, grid.rows, rows)
     weights = [_weight(grid.col_levels, c) for c in cols]
-    header = _line(
-        margin, corner, [grid.col_ticks[c] if c != _GAP else "…" for c in cols], cell, weights, blank=True
-    )
+    header = _line(margin, corner, [grid.col_ticks[c] if c != _GAP else "…" for c in cols], cell, weights, blank=True)
     out = [header.rstrip(), _rule(margin, cell, weights, 1, "top")]
     for position, r in enumerate(down):
         level = _weight(grid.row_levels, r)
@@ -149,9 +143,7 @@ def _weight(levels: tuple[int, ...], index: int) -> int:
     return 2 if level >= HEAVY else 1 if level > FINE else 0
 
 
-def _line(
-    margin: int, head: str, cells: list[str], cell: int, weights: list[int], blank: bool = False
-) -> str:
+def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int], blank: bool = False) -> str:
     side = " " if blank else "│"
     out = f"{head.rjust(margin)} {side}"
     for position, (value, weight) in enumerate(zip(cells, weights, strict=False)):

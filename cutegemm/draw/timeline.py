@@ -13,12 +13,12 @@ from cutegemm.draw.played import Durations, played
 from cutegemm.errors import LayoutError
 from cutegemm.layout import hooks
 from cutegemm.layout.inttuple import product
-from cutegemm.simulate.protocol.machine import Machine
-from cutegemm.simulate.protocol.protocol import protocol_of
+from cutegemm.simulator.protocol.machine import Machine
+from cutegemm.simulator.protocol.protocol import protocol_of
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
-    from cutegemm.simulate.protocol.protocol import Protocol
+    from cutegemm.simulator.protocol.protocol import Protocol
 
 _LANE, _BAR = 34, 24
 _WIDE = 1080
@@ -98,7 +98,7 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
     """
     shown, k_tiles, tiles = shown_of(plan)
     counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
-    shared = " in all" if plan.split.is_split else f" shared by {plan.k_ctas} CTAs" if plan.k_ctas > 1 else ""
+    shared = " in all" if plan.split.is_split else f" shared by {plan.cluster_k} CTAs" if plan.cluster_k > 1 else ""
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
     return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
 
@@ -106,7 +106,7 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
     """What a timeline shows: the plan, on a small grid where K is split; k-tiles of a tile, and tiles. Where CTAs share
     K, each has more k-tiles of a tile than there are stages."""
-    k_tiles, tiles, pipeline = (plan.stages + 1) * plan.k_ctas, 4, plan.pipeline
+    k_tiles, tiles, pipeline = (plan.stages + 1) * plan.cluster_k, 4, plan.pipeline
     if pipeline is not None and pipeline.ctas is None:
         tiles = 1
     if pipeline is not None and plan.split.is_split:
@@ -128,14 +128,14 @@ def protocol_timeline(
 ) -> Timeline:
     """A protocol of roles and barriers played with durations, as early as its barriers allow.
 
-    cta        whose roles are drawn; all of them are played
+    cta                     whose roles are drawn; all of them are played
     load, multiply, store   see `Durations`
-    raises     LayoutError where the roles wait for each other for ever
+    raises                  LayoutError where the roles wait for each other for ever
 
     A role does one thing at a time: what it does while its products run is drawn behind them.
 
     >>> from cutegemm.build import sm90_plan
-    >>> from cutegemm.simulate import protocol_of
+    >>> from cutegemm.simulator import protocol_of
     >>> protocol_timeline(protocol_of(sm90_plan(stages=2), k_tiles=2, tiles=2)).roles
     ('producer', 'consumer 0', 'consumer 1')
     """
@@ -164,11 +164,7 @@ def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
             first = min(places - 1, int((e.start - begin) / scale))
             last = max(first + 1, min(places, round((e.end - begin) / scale)))
             sign = (
-                "."
-                if e.is_wait
-                else "#"
-                if e.stage is None
-                else "0123456789abcdefghijklmnopqrstuvwxyz"[e.stage % 36]
+                "." if e.is_wait else "#" if e.stage is None else "0123456789abcdefghijklmnopqrstuvwxyz"[e.stage % 36]
             )
             row[first:last] = sign * (last - first)
         lines.append(f"{role.rjust(margin)} │{''.join(row)}│")
@@ -237,9 +233,7 @@ def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None
     if event.is_wait:
         canvas.add(_hatched(x, y, wide, _BAR))
     else:
-        canvas.rect(
-            x, y, wide, _BAR, f"fill {'empty' if event.stage is None else _colour(event.stage)}", ' rx="2.5"'
-        )
+        canvas.rect(x, y, wide, _BAR, f"fill {'empty' if event.stage is None else _colour(event.stage)}", ' rx="2.5"')
     for label in (event.event, "" if event.stage is None else str(event.stage)):
         if label and not event.is_wait and text_width(label, 9.5) + 4 <= wide:
             canvas.text(x + wide / 2, y + _BAR / 2 + 3.3, label, "tick ink mid", 9.5)
@@ -253,9 +247,7 @@ def _hatched(x: float, y: float, width: float, height: float) -> str:
     start = -height
     while start < width:
         x0, x1 = max(0.0, start), min(width, start + height)
-        lines.append(
-            f"M{num(x + x0)} {num(y + height - (x0 - start))}L{num(x + x1)} {num(y + height - (x1 - start))}"
-        )
+        lines.append(f"M{num(x + x0)} {num(y + height - (x0 - start))}L{num(x + x1)} {num(y + height - (x1 - start))}")
         start += 6
     frame = f"M{num(x)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
     return f'<path class="frame muted" style="stroke-width:.7;opacity:.6" d="{frame}{"".join(lines)}"/>'

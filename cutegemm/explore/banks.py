@@ -44,9 +44,7 @@ def banks(state: State, found: Chosen) -> Html:
     )
 
 
-def _overview(
-    state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int
-) -> Html:
+def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int) -> Html:
     rows = []
     for i, (access, cost) in enumerate(zip(accesses, costs, strict=True)):
         worst = cost.worst
@@ -148,8 +146,7 @@ def _told(word: int, lanes: list[int]) -> str:
 def _addresses(addresses: np.ndarray) -> Html:
     """The address of every lane."""
     rows = [
-        (str(lane), f"{at:#06x}", str(at // SMEM_BANK_BYTES % SMEM_BANKS))
-        for lane, at in enumerate(addresses.tolist())
+        (str(lane), f"{at:#06x}", str(at // SMEM_BANK_BYTES % SMEM_BANKS)) for lane, at in enumerate(addresses.tolist())
     ]
     columns = (("lane", "right"), ("byte", "right"), ("first bank", "right"))
     return el("details", el("summary", "address of each lane"), table(columns, rows, label="addresses"))

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from cutegemm.build.building import Complaints
-from cutegemm.choose.names import plans, recipe_named
-from cutegemm.choose.options import written
-from cutegemm.choose.recipe import TRANSPOSED, Recipe
+from cutegemm.choice.names import plans, recipe_named
+from cutegemm.choice.options import written
+from cutegemm.choice.recipe import SWAP_AB, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.explore.forms import card, choice, field, form
 from cutegemm.explore.html import Html, el, error, joined
@@ -29,14 +29,14 @@ OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands
 class Chosen:
     """What a state stands for.
 
-    plan       None where it breaks rules
-    broken     every rule that the plan, or what was typed, breaks
+    plan         None where it breaks rules
+    violations   every rule that the plan, or what was typed, breaks
     """
 
     plan: GemmPlan | None
     problem: Problem | None
     device: Device | None
-    broken: tuple[str, ...]
+    violations: tuple[str, ...]
 
 
 def chosen(state: State) -> Chosen:
@@ -45,18 +45,14 @@ def chosen(state: State) -> Chosen:
 
 
 @lru_cache(maxsize=64)
-def _chosen(
-    name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str
-) -> Chosen:
+def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
     arch = "sm_90a" if target is None else target.arch
     try:
         complaints.check()
         ending = parsed_epilogue("explore", epilogue or None, operands.split())
-        plan, of = described(
-            "explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending
-        )
+        plan, of = described("explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending)
     except PlanError as found:
         return Chosen(None, None, target, found.violations)
     except CutegemmError as found:
@@ -86,14 +82,14 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
     '64x64x16'
     """
     options = {**recipe.options, **_of_built(recipe.family, plan)}
-    if recipe.is_packed:
-        options["pack"] = "".join([packing.name for packing in plan.packs])
+    if recipe.is_repacked:
+        options["repack"] = "".join([repack.name for repack in plan.repacks])
     split = recipe.split
     if split is not None and recipe.family == "sm90":
-        divided = {"split_k": split.parts, "stream": split.waves, "fill": split.owned}
+        divided = {"split_k": split.splits, "stream": split.waves, "fixup": split.fixup}
         options |= {name: value for name, value in divided.items() if value not in (0, 1) or value is True}
     elif split is not None:
-        options |= {"split_k": split.parts, "reduction": split.reduction}
+        options |= {"split_k": split.splits, "reduction": split.reduction}
         options |= {"waves": split.waves} if split.waves else {}
     if recipe.ctas is not None:
         options["persistent"] = recipe.ctas
@@ -103,7 +99,7 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     """What a name leaves to the operands."""
     found: dict[str, Any] = {
-        "tile" if family == "sm90" else "block": plan.product_tile,
+        "tile" if family == "sm90" else "block": plan.mma_tile,
         "stages": plan.stages,
     }
     if family == "simt":
@@ -152,7 +148,7 @@ def _editor(state: State, found: Chosen) -> Html | None:
         return None
     options: Mapping[str, str]
     if recipe.spelled_out:
-        text = state["plan"].strip().removeprefix(TRANSPOSED)
+        text = state["plan"].strip().removeprefix(SWAP_AB)
         pairs = [part.partition("=") for part in text.partition(":")[2].split(",")]
         options = {name: value for name, _, value in pairs}
     elif found.plan is None:
@@ -162,7 +158,7 @@ def _editor(state: State, found: Chosen) -> Html | None:
     arguments: Mapping[str, Callable[[str], Any]] = recipe.arguments
     boxes = [field(EDIT + name, name, options.get(name, "")) for name in arguments]
     keeps = [name for name in OF_PLAN if name != "plan"]
-    begins = f"{TRANSPOSED if recipe.transposed else ''}{recipe.family}:"
+    begins = f"{SWAP_AB if recipe.swap_ab else ''}{recipe.family}:"
     fields = [el("input", type="hidden", name="plan", value=begins), el("div", *boxes, class_="fields")]
     return el(
         "details",
@@ -176,8 +172,8 @@ def _editor(state: State, found: Chosen) -> Html | None:
 
 def verdict(found: Chosen) -> Html:
     """Every rule that is broken, in words; or that all are kept."""
-    if not found.broken:
+    if not found.violations:
         return el("p", "all rules kept", class_="kept")
-    count = len(found.broken)
-    head = el("p", f"{count} {'rule is' if count == 1 else 'rules are'} broken", class_="broken")
-    return joined(head, el("ul", [el("li", error(rule)) for rule in found.broken], class_="rules"))
+    count = len(found.violations)
+    head = el("p", f"{count} {'rule is' if count == 1 else 'rules are'} broken", class_="violations")
+    return joined(head, el("ul", [el("li", error(rule)) for rule in found.violations], class_="rules"))

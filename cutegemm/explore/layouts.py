@@ -39,9 +39,7 @@ def layouts(state: State) -> Html:
     """The whole view."""
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
-    return joined(
-        _asked(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps")
-    )
+    return joined(_asked(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps"))
 
 
 def _status(calls: list[Call]) -> str:
@@ -84,9 +82,7 @@ def _step(number: int, call: Call, state: State) -> Html:
         told.append(el("details", el("summary", "step by step"), said(derived), open=True))
     drawn = _drawn(call, state)
     heading = el("h2", *title) if call.text else None
-    return el(
-        "section", heading, el("div", el("div", *told, class_="told"), drawn, class_="split"), class_="card"
-    )
+    return el("section", heading, el("div", el("div", *told, class_="told"), drawn, class_="split"), class_="card")
 
 
 def _facts(value: Any) -> list[Html | None]:

@@ -57,9 +57,7 @@ def _speeds(state: State, found: Chosen) -> Html | None:
     if not rows:
         return None
     columns = (("M x N x K", "left"), ("ms", "right"), ("TFLOP/s", "right"), ("ratio to cuBLAS", "right"))
-    about = el(
-        "p", f"Of {plan.name} on {'; '.join(sorted(sources))}; above 1 is faster than cuBLAS.", class_="hint"
-    )
+    about = el("p", f"Of {plan.name} on {'; '.join(sorted(sources))}; above 1 is faster than cuBLAS.", class_="hint")
     return card("How fast it was", about, table(columns, rows, label="measured speeds", marked=marked))
 
 
@@ -76,9 +74,7 @@ def _counted(state: State, found: Chosen) -> Html | None:
         ("counter", "left"), ("predicted", "right"), ("counted", "right"), ("error", "right"), ("promise", "left"),
     )  # fmt: skip
     about = f"The counters of a launch on {entry['device']}, {entry['date']}, beside today's predictions."
-    return card(
-        "Predicted and counted", el("p", about, class_="hint"), table(columns, rows, label="counters")
-    )
+    return card("Predicted and counted", el("p", about, class_="hint"), table(columns, rows, label="counters"))
 
 
 def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
@@ -109,11 +105,7 @@ def _compared(found: Chosen, entry: Mapping[str, Any]) -> Comparison:
 def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
     told: Html | str = el("small", f"none: {_WHY[row.name]}" if _WHY[row.name] else "", class_="why")
     if row.holds is not None:
-        told = (
-            f"{row.tolerance:.0%}, kept"
-            if row.holds
-            else el("b", f"{row.tolerance:.0%}, broken", class_="red")
-        )
+        told = f"{row.tolerance:.0%}, kept" if row.holds else el("b", f"{row.tolerance:.0%}, broken", class_="red")
     error = "" if row.error is None else f"{row.error:+.1%}"
     return row.name, _number(row.predicted), _number(row.measured), error, told
 
@@ -129,9 +121,7 @@ def _all_counted(state: State) -> Html:
     rows = []
     for entry in recorded()["counted"]:
         to = state.with_(device=entry["device"], **{name: entry[name] for name in _NAMED})
-        rows.append(
-            (link(to, entry["case"].replace("_", " ")), entry["plan"], entry["dtype"], entry["problem"])
-        )
+        rows.append((link(to, entry["case"].replace("_", " ")), entry["plan"], entry["dtype"], entry["problem"]))
     columns = (("case", "left"), ("plan", "left"), ("type", "left"), ("problem", "left"))
     return el(
         "details",

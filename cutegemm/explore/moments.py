@@ -13,25 +13,25 @@ from cutegemm.plan import GemmPlan
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Place as PlaceOfRole
 from cutegemm.plan.program.expand import lines_of
-from cutegemm.simulate.protocol.machine import Machine
-from cutegemm.simulate.protocol.protocol import Protocol, protocol_of, work_of
+from cutegemm.simulator.protocol.machine import Machine
+from cutegemm.simulator.protocol.protocol import Protocol, protocol_of, work_of
 
 Place = tuple[Mapping[str, str], int]  # part -> what it holds; readers
 _MOST = 3000
-_FLAGS = {op.LAST: "this is the tile's last part", op.HELD: "a tile is held"}
+_FLAGS = {op.LAST: "this is the tile's last part", op.KEPT: "a tile is held"}
 
 
 @dataclass(frozen=True)
 class Moment:
     """One thing that has just happened in the CTA that is shown.
 
-    role       who did it, or None where a bulk copy has landed
-    text       what
-    at         role -> the line of its program that it is at, or None past its end
-    waits      roles that cannot go on
-    barriers   (name, index) -> phases ended, arrivals that are missing, bytes that are missing
-    stages     of each stage, part -> what it holds; and how many roles read it
-    sums       the same of the place of each consumer's sums, where CTAs share K
+    role           who did it, or None where a bulk copy has landed
+    text           what
+    at             role -> the line of its program that it is at, or None past its end
+    waits          roles that cannot go on
+    barriers       (name, index) -> phases ended, arrivals that are missing, bytes that are missing
+    stages         of each stage, part -> what it holds; and how many roles read it
+    accumulators   the same of the place of each consumer's sums, where CTAs share K
     """
 
     time: float
@@ -41,7 +41,7 @@ class Moment:
     waits: frozenset[str]
     barriers: Mapping[tuple[str, int], tuple[int, int, int]]
     stages: tuple[Place, ...]
-    sums: tuple[Place, ...] = ()
+    accumulators: tuple[Place, ...] = ()
 
 
 @lru_cache(maxsize=8)
@@ -62,9 +62,9 @@ def moments(plan: GemmPlan) -> tuple[Moment, ...]:
     before: tuple[tuple[Place, ...], tuple[Place, ...]] | None = None
     for did in played(machine, Durations()):
         landed = did.number is None
-        held = _stages(machine, plan.stages), _places_of_sums(machine)
+        held = _stages(machine, plan.stages), _accumulator_places(machine)
         if landed and held == before:
-            continue  # in another CTA, or of a slot
+            continue  # in another CTA, or of an epilogue stage
         if did.number is not None and did.number not in lines:
             continue
         text = told(did.op, plan.stages)
@@ -84,7 +84,7 @@ def _moment(
     lines: Mapping[int, tuple[int, ...]],
     text: str,
     stages: tuple[Place, ...],
-    sums: tuple[Place, ...],
+    accumulators: tuple[Place, ...],
 ) -> Moment:
     at: dict[str, int | None] = {}
     ready = set(machine.choices())
@@ -98,19 +98,19 @@ def _moment(
         at[role] = of_ops[here] if here < len(of_ops) else None
     who = None if did.number is None else protocol.processes[did.number].role
     barriers = {(name, index): state for (name, index, cta), state in machine.bars.items() if cta == 0}
-    return Moment(did.start, who, text, at, frozenset(waits), barriers, stages, sums)
+    return Moment(did.start, who, text, at, frozenset(waits), barriers, stages, accumulators)
 
 
-def _places_of_sums(machine: Machine) -> tuple[Place, ...]:
+def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
     """Behind the stages: one for each consumer that is sent sums."""
     protocol = machine.protocol
-    if protocol.stages is None or not protocol.sums:
+    if protocol.stages is None or not protocol.accumulators:
         return ()
-    count = next(barrier.count for barrier in protocol.barriers if barrier.name == "sums")
+    count = next(barrier.count for barrier in protocol.barriers if barrier.name == "accumulators")
     return tuple(
         [
             (
-                {part: _sums_held(machine.holds.get((0, place, part))) for part in protocol.sums},
+                {part: _accumulators_content(machine.holds.get((0, place, part))) for part in protocol.accumulators},
                 machine.reading.get((0, place), 0),
             )
             for place in range(protocol.stages, protocol.stages + count)
@@ -118,12 +118,12 @@ def _places_of_sums(machine: Machine) -> tuple[Place, ...]:
     )
 
 
-def _sums_held(what: object) -> str:
+def _accumulators_content(what: object) -> str:
     return f"of tile {what[0]}" if isinstance(what, tuple) else _held(what)
 
 
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
-    parts = machine.protocol.parts[0]
+    parts = machine.protocol.operands[0]
     return tuple(
         [
             (
@@ -174,13 +174,9 @@ _TOLD: dict[type, Callable[[Any], str]] = {
     op.Arrive: _arrives,
     op.NamedArrive: _arrives,
     op.Expect: lambda each: f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]",
-    op.Load: lambda each: f"asks for {each.part} of k-tile {each.tag[1]}, to stage {each.stage}",
-    op.Send: lambda each: (
-        f"sends sums of tile {each.tag[0]} to {len(each.ctas)} CTAs, each those of its columns"
-    ),
-    op.BeginRead: lambda each: (
-        f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}"
-    ),
+    op.Load: lambda each: f"asks for {each.operand} of k-tile {each.tag[1]}, to stage {each.stage}",
+    op.Send: lambda each: f"sends sums of tile {each.tag[0]} to {len(each.ctas)} CTAs, each those of its columns",
+    op.BeginRead: lambda each: f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}",
     op.EndRead: lambda each: f"has read stage {each.stage}",
     op.Enter: lambda each: f"has the {each.resource}",
     op.Leave: lambda each: f"gives the {each.resource} back",
@@ -192,7 +188,7 @@ _TOLD: dict[type, Callable[[Any], str]] = {
 def _words(name: str) -> str:
     """The words of a name.
 
-    >>> _words("StoreSlot")
-    'store slot'
+    >>> _words("StoreEpiStage")
+    'store epi stage'
     """
     return "".join([f" {letter.lower()}" if letter.isupper() else letter for letter in name]).strip()

@@ -65,9 +65,7 @@ def answer(query: str) -> Answer:
 
 def _head(state: State) -> Html:
     tabs = [link(state.with_(view="layouts"), "layouts", current=state.view == "layouts")]
-    tabs += [
-        link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()
-    ]
+    tabs += [link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()]
     items = [
         el("li", tabs[0]),
         el("li", "plan", class_="of", aria_hidden="true"),
@@ -86,7 +84,7 @@ def _plan(state: State) -> Html:
     if state.view == "rules" or found.plan is None:
         shown = rules(state, found)
     else:
-        warning = card("", verdict(found)) if found.broken else None
+        warning = card("", verdict(found)) if found.violations else None
         shown = joined(warning, view(state, found))
     return el("div", asked(state, found), el("div", shown, class_="shown"), class_="plan")
 

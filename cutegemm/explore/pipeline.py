@@ -12,7 +12,7 @@ from cutegemm.explore.html import Html, el, error, joined, scrolling, table
 from cutegemm.explore.moments import Moment, moments
 from cutegemm.explore.state import DEFAULTS, State
 from cutegemm.plan import GemmPlan
-from cutegemm.plan.program.schedule import Repeat, Schedule, Step
+from cutegemm.plan.program.thread_schedule import Repeat, Step, ThreadSchedule
 
 _K_TILES = 3  # of a schedule, beyond those of the prologue
 
@@ -32,9 +32,7 @@ def pipeline(state: State, found: Chosen) -> Html:
     now = every[number]
     drawn = scrolling(Html(timeline_svg(timeline, now.time)), f"timeline of {timeline.title}", "picture")
     return joined(
-        card(
-            "What each role does when", drawn, _stepper(state, number, len(every)), _said(number, now, every)
-        ),
+        card("What each role does when", drawn, _stepper(state, number, len(every)), _said(number, now, every)),
         card("Programs, and where the roles are", _programs(plan, now)),
         el(
             "div",
@@ -85,9 +83,7 @@ def _program(text: str, roles: list[str], now: Moment) -> Html:
     ended = [role for role in roles if now.at.get(role) is None]
     done = el("p", f"at its end: {', '.join(ended)}", class_="hint") if ended else None
     title = ", ".join(roles[:4]) + (f" and {len(roles) - 4} more" if len(roles) > 4 else "")
-    return el(
-        "div", el("h3", title), scrolling(el("ol", lines, class_="program"), f"program of {title}"), done
-    )
+    return el("div", el("h3", title), scrolling(el("ol", lines, class_="program"), f"program of {title}"), done)
 
 
 def _mark(role: str, now: Moment) -> Html:
@@ -107,12 +103,12 @@ def _stages(now: Moment) -> Html:
 
 def _sums(now: Moment) -> Html | None:
     """Where CTAs share K: what has come from each of them, for each consumer."""
-    if not now.sums:
+    if not now.accumulators:
         return None
-    parts = list(now.sums[0][0])
+    parts = list(now.accumulators[0][0])
     rows = [
         (str(number), *[_content(held[part]) for part in parts], str(readers) if readers else "")
-        for number, (held, readers) in enumerate(now.sums)
+        for number, (held, readers) in enumerate(now.accumulators)
     ]
     columns = [("consumer", "right"), *[(_sender(part), "left") for part in parts], ("readers", "right")]
     return table(columns, rows, label="sums that come from the CTAs that share K")
@@ -137,7 +133,7 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
     return table(columns, rows, label="barriers")
 
 
-def _scheduled(state: State, plan: GemmPlan, schedule: Schedule) -> Html:
+def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
     """A schedule that all threads follow, step by step: nobody waits for another role."""
     count = len(schedule.prologue) and schedule.stages
     steps = list(_played(schedule, count + _K_TILES))
@@ -161,14 +157,14 @@ def _scheduled(state: State, plan: GemmPlan, schedule: Schedule) -> Html:
     )
 
 
-def _played(schedule: Schedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
+def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
     """(k-tile, line of the schedule's text, step), in the order in which they are carried out."""
     yield from ((0, line, step) for line, step in _expanded(schedule, schedule.prologue))
     for k_tile in range(k_tiles):
         yield from ((k_tile, line, step) for line, step in _expanded(schedule, schedule.body))
 
 
-def _expanded(schedule: Schedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
+def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
     for line, step in schedule.lined(steps):
         if isinstance(step, Repeat):
             yield from ((line + 1 + i % len(step.steps), inner) for i, inner in enumerate(step.expand()))

@@ -24,9 +24,7 @@ def rules(state: State, found: Chosen) -> Html:
     if found.plan is not None:
         hierarchy = scrolling(said(found.plan.describe(found.problem)), "the plan from the grid to a value")
         parts.append(card("From the grid to a value", hierarchy))
-        parts.append(
-            card("What is done, in order", scrolling(said(describe_programs(found.plan)), "programs"))
-        )
+        parts.append(card("What is done, in order", scrolling(said(describe_programs(found.plan)), "programs")))
     return joined(parts)
 
 
@@ -39,9 +37,7 @@ def report(state: State, found: Chosen) -> Html:
         return card("", error(str(what)))
     parts, first = [_section(section) for section in sections(analysis)], []
     if analysis.roofline is not None:
-        first.append(
-            card("Roofline", el("p", f"{found.plan.name} {head(analysis)}"), bars(analysis.roofline))
-        )
+        first.append(card("Roofline", el("p", f"{found.plan.name} {head(analysis)}"), bars(analysis.roofline)))
         first.append(parts.pop())  # what to change
     return joined(first, measured(state, found), parts)
 

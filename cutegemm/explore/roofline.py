@@ -7,7 +7,7 @@ from cutegemm.explore.html import Html, el
 
 _MEANING = {
     "compute": "arithmetic at the peak of its pipe",
-    "issue": "slots of the schedulers",
+    "issue": "epilogue stages of the schedulers",
     "register": "bytes to and from registers",
     "shared": "wavefronts of shared memory",
     "L2": "bytes through L2",

@@ -56,17 +56,13 @@ def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
             counts = of_line[program, number]
             is_picked = (program, str(number)) == (state["role"], state["find"])
             to = state.with_(role=program, find=number)
-            shown = (
-                link(to, el("code", line, class_="asis"), current=is_picked) if counts else el("code", line)
-            )
+            shown = link(to, el("code", line, class_="asis"), current=is_picked) if counts else el("code", line)
             marked = number if is_picked else marked
             rows.append((shown, str(sum(counts.values()) or ""), _told(counts)))
         columns = ((program, "left"), ("instructions", "right"), ("most of them", "left"))
         parts.append(table(columns, rows, label=f"program of the {program}", marked=marked))
     note = "A line is where the compiler's line table puts an instruction; what it shares stands at one place only."
-    return card(
-        "Programs, and what became of each line", parts, el("p", note, class_="hint"), class_="card lines"
-    )
+    return card("Programs, and what became of each line", parts, el("p", note, class_="hint"), class_="card lines")
 
 
 def _told(counts: Counter[str]) -> str:

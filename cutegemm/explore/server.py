@@ -47,9 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
                 html, headers = document(answer(query)), {}
         self._send(HTTPStatus.OK, html.encode(), "html", headers)
 
-    def _send(
-        self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None
-    ) -> None:
+    def _send(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{TYPES[kind]}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

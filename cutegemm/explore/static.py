@@ -16,8 +16,8 @@ ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 _WORKER, _CONFIGURATION, _PACKAGE = "worker.js", "python.json", "cutegemm.zip"
 # What runs without a compiler, a GPU and a terminal.
 _ROOMS = (
-    "analysis", "build", "choose", "compile", "draw", "explore", "layout", "machine", "parse", "plan", "profile", "run",
-    "simulate", "tile",
+    "analysis", "build", "choice", "compile", "draw", "explore", "layout", "machine", "parse", "plan", "profile", "run",
+    "simulator", "tile",
 )  # fmt: skip
 _OF_PYODIDE = (
     "pyodide.mjs", "pyodide.js", "pyodide.asm.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",

@@ -19,7 +19,7 @@ from cutegemm.plan import GemmPlan, Problem
 
 def tile(state: State, found: Chosen) -> Html:
     """The tile, which a script shows; where the problem has too many for a raster, without it."""
-    plan, (bm, bn, _) = found.plan, found.plan.product_tile if found.plan else (1, 1, 1)
+    plan, (bm, bn, _) = found.plan, found.plan.mma_tile if found.plan else (1, 1, 1)
     assert plan is not None
     try:
         return _shown(plan, found.problem, found.device, state.number("m", bm), state.number("n", bn))

@@ -27,9 +27,7 @@ from cutegemm.layout import (
 )
 from cutegemm.layout.inttuple import flatten, unflatten
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>-?\d+)[uUlL]*|(?P<name>[A-Za-z_][\w]*(?:::\w+)*)|(?P<sign>[<>(){},*]))"
-)
+_TOKEN = re.compile(r"\s*(?:(?P<number>-?\d+)[uUlL]*|(?P<name>[A-Za-z_][\w]*(?:::\w+)*)|(?P<sign>[<>(){},*]))")
 _FLAG = re.compile(r"smem_ptr\[(\d+)b\]\(unset\)")
 _PRINTED = re.compile(r"\s*(?:Sw\s*<|S\s*<|\(|_?-?\d+\s*:)")
 _BYTE_BITS = 8
@@ -50,15 +48,11 @@ def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
     if isinstance(layout, Swizzle):
         return f"Swizzle<{layout.bits},{layout.base},{layout.shift}>"
     if isinstance(layout, ComposedLayout):
-        return (
-            f"ComposedLayout<{to_cpp(layout.inner)},{_type(layout.offset, 'Coord')},{to_cpp(layout.outer)}>"
-        )
+        return f"ComposedLayout<{to_cpp(layout.inner)},{_type(layout.offset, 'Coord')},{to_cpp(layout.outer)}>"
     if not isinstance(layout, Layout):
         raise LayoutError(f"to_cpp: a Layout, a ComposedLayout or a Swizzle is expected, not {layout!r}.")
     if layout.is_xor:
-        raise LayoutError(
-            f"to_cpp: {layout} has strides over F2, which C++ has not. Try to_swizzled(layout)."
-        )
+        raise LayoutError(f"to_cpp: {layout} has strides over F2, which C++ has not. Try to_swizzled(layout).")
     return f"Layout<{_type(layout.shape, 'Shape')},{_type(layout.stride, 'Stride')}>"
 
 

@@ -25,9 +25,7 @@ def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
     if not isinstance(outer, Layout):
         raise LayoutError(f"to_cute: a Layout, a ComposedLayout or a Swizzle is expected, not {layout!r}.")
     if outer.is_xor:
-        raise LayoutError(
-            f"to_cute: {layout} has strides over F2, which the DSL has not. Try to_swizzled(layout)."
-        )
+        raise LayoutError(f"to_cute: {layout} has strides over F2, which the DSL has not. Try to_swizzled(layout).")
     return lower.layout(layout)
 
 
@@ -60,13 +58,9 @@ def _static(value: Any, layout: Any) -> Any:
         return ScaledBasis(_static(value.value, layout), tuple(value.mode))
     if isinstance(value, int):
         return value
-    raise LayoutError(
-        f"from_cute: {layout} holds {value}, which is known at run time alone; static ones are expected."
-    )
+    raise LayoutError(f"from_cute: {layout} holds {value}, which is known at run time alone; static ones are expected.")
 
 
 def _require(operation: str) -> None:
     if importlib.util.find_spec("cutlass") is None:
-        raise UnsupportedError(
-            f"{operation}: the CuTe DSL is not installed: pip install 'cutegemm[kernels]'."
-        )
+        raise UnsupportedError(f"{operation}: the CuTe DSL is not installed: pip install 'cutegemm[kernels]'.")

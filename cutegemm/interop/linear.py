@@ -37,8 +37,8 @@ class LinearLayout:
     out_dims: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
-        if broken := [*_broken(self.bases, self.out_dims)]:
-            raise LayoutError("LinearLayout: " + "\n  ".join(broken))
+        if violations := [*_violations(self.bases, self.out_dims)]:
+            raise LayoutError("LinearLayout: " + "\n  ".join(violations))
 
     def __call__(self, **ins: int) -> dict[str, int]:
         """Where the inputs go; one that is left out is 0.
@@ -90,9 +90,7 @@ def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> Linea
         raise LayoutError(f"to_linear: {layout} has {1 << len(columns)} indices, and the inputs are {sizes}.")
     if max(columns, default=0) >= prod(size for _, size in into):
         sizes = " x ".join(str(size) for _, size in into)
-        raise LayoutError(
-            f"to_linear: {layout} reaches offset {layout.cosize() - 1}, and the outputs are {sizes}."
-        )
+        raise LayoutError(f"to_linear: {layout} reaches offset {layout.cosize() - 1}, and the outputs are {sizes}.")
     bases, left = [], [*columns]
     for name, size in given:
         bits = size.bit_length() - 1
@@ -136,7 +134,7 @@ def _plain(linear: Any) -> LinearLayout:
     return LinearLayout(images, sizes)
 
 
-def _broken(bases: Any, outs: Any) -> Iterator[str]:
+def _violations(bases: Any, outs: Any) -> Iterator[str]:
     """The sizes that are no powers of two, and the bases that are nowhere in the outputs, in words."""
     for name, size in outs:
         if not _is_power_of_two(size):

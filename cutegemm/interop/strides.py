@@ -37,9 +37,7 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
       Flatten it: each of its leaves is an axis then.
     """
     if not isinstance(layout, Layout) or not layout.is_integral:
-        raise LayoutError(
-            f"to_strides: {layout} has no strides of an array: a Layout of integers is expected."
-        )
+        raise LayoutError(f"to_strides: {layout} has no strides of an array: a Layout of integers is expected.")
     shape, strides = [], []
     for position in range(len(layout)):
         mode = coalesce(layout[position])
@@ -81,9 +79,7 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
     """
     shape, strides = to_strides(layout)
     if array.ndim != 1:
-        raise LayoutError(
-            f"to_numpy: the array has {array.ndim} axes; one is expected. Pass array.reshape(-1)."
-        )
+        raise LayoutError(f"to_numpy: the array has {array.ndim} axes; one is expected. Pass array.reshape(-1).")
     _check_reach("to_numpy", layout, shape, strides, offset, len(array))
     in_bytes = [stride * array.strides[0] for stride in strides]
     return np.lib.stride_tricks.as_strided(array[offset:], shape, in_bytes)

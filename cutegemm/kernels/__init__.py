@@ -5,5 +5,5 @@ The tile scheduler and the epilogue   `work`, `values`
 Programs of roles                     `trace`; `sm90`: `kernel`, `loads`, `consumer`, `storage`, `own_tile`, `parts`;
                                       `mma_sync.tma`: warps that TMA loads for
 One schedule for all threads          `threads` (`mainloop`, `epilogue`, `fragments`); `simt` and `mma_sync.kernel`
-Operands packed before                `pack`
+Operands packed before                `repack`
 """

@@ -48,7 +48,7 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
     a, b, *rest, stream = arguments
     first_scalar, space = len(rest) - len(epilogue.scalars), len(epilogue.tensors) + 1 + len(epilogue.beside)
     of_launch = {"a": a, "b": b, **dict(zip((*epilogue.tensors, "d", *epilogue.beside), rest, strict=False))}
-    if plan.transposed:
+    if plan.swap_ab:
         of_launch["a"], of_launch["b"] = b, a
         matrices = [name for name in of_launch if not plan.operands.matrix(name).broadcast]
         of_launch |= {name: _exchanged(of_launch[name]) for name in matrices}
@@ -118,9 +118,7 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
         return cute.make_tensor(tensor.iterator, cute.make_layout(like.shape, stride=strides))
     order = [1, 2, 0] if batched else [0, 1]
     matrix = cute.select(tensor.layout, mode=order)
-    return cute.make_tensor(
-        tensor.iterator, matrix if batched else cute.append(matrix, cute.make_layout(1, stride=0))
-    )
+    return cute.make_tensor(tensor.iterator, matrix if batched else cute.append(matrix, cute.make_layout(1, stride=0)))
 
 
 def operands_seen(

@@ -90,9 +90,7 @@ def _instruction(name: str, *operands: Any, loc: Any = None, ip: Any = None) -> 
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
     asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
     registers = ",".join(["=f"] + ["f"] * len(operands))
-    return Float32(
-        asm(Float32.mlir_type, values, f"{name} {numbers};", registers, asm_dialect=llvm.AsmDialect.AD_ATT)
-    )
+    return Float32(asm(Float32.mlir_type, values, f"{name} {numbers};", registers, asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 def _exp2(x: Any) -> Any:

@@ -13,10 +13,10 @@ SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared
 
 def begin(launch: Launch) -> None:
     """All threads of a kernel, where its prologue ends and its work in global memory begins."""
-    lets_in = _lets_in(launch)  # ahead of the wait
+    launches_dependents = _launches_dependents(launch)  # ahead of the wait
     wait(launch)
     if not launch.late:
-        _release(lets_in)
+        _release(launches_dependents)
 
 
 def end(launch: Launch) -> None:
@@ -33,10 +33,10 @@ def wait(launch: Launch) -> None:
 
 def release(launch: Launch) -> None:
     """Lets the next kernel begin, when all CTAs have come here or ended."""
-    _release(_lets_in(launch))
+    _release(_launches_dependents(launch))
 
 
-def _lets_in(launch: Launch) -> Any:
+def _launches_dependents(launch: Launch) -> Any:
     """Whether it does so: where that depends on its CTAs, a value that the kernel finds."""
     if launch.room is None:
         return launch.releases
@@ -45,6 +45,6 @@ def _lets_in(launch: Launch) -> Any:
 
 
 @cute.jit
-def _release(lets_in):
-    if lets_in:
+def _release(launches_dependents):
+    if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

@@ -129,9 +129,7 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
         return cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), kind, num_bits_per_copy=atom.bits)
     if family == "load":  # load.128b.streaming.f32
         op = cute.nvgpu.CopyG2ROp()
-        return cute.make_copy_atom(
-            op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, **_LOAD_CACHES[rest[1]]
-        )
+        return cute.make_copy_atom(op, moved or dtype(atom.dtype), num_bits_per_copy=atom.bits, **_LOAD_CACHES[rest[1]])
     if family == "cp":  # cp.async.cg.16B.f32
         op = cpasync.CopyG2SOp(cache_mode=_CACHE_MODES[rest[1]])
         return cute.make_copy_atom(op, dtype(atom.dtype), num_bits_per_copy=atom.bits)
@@ -166,7 +164,7 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
-    """The layout of a tile from the base of its slot on; the swizzle permutes addresses of bytes."""
+    """The layout of a tile from the base of its epilogue stage on; the swizzle permutes addresses of bytes."""
     outer = given.outer if isinstance(given, ComposedLayout) else given
     *rows, columns = tile
     held = composition(select(outer, [0, 1]), (product(tuple(rows)), columns))

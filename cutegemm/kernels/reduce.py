@@ -16,9 +16,9 @@ from cutlass import Boolean, Int32, Int64
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments
 from cutegemm.kernels.functions import BINARY
-from cutegemm.kernels.gated import columns_of_b
+from cutegemm.kernels.glu import columns_of_b
 from cutegemm.kernels.launches import begin
-from cutegemm.kernels.pack import region
+from cutegemm.kernels.repack import region
 from cutegemm.kernels.work import TRACED
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue import Reduction
@@ -43,9 +43,7 @@ class Fold:
     extents    M and N
     """
 
-    def __init__(
-        self, plan: GemmPlan, reduction: Reduction, partials: cute.Tensor, tile_mnl, tid, extents
-    ) -> None:
+    def __init__(self, plan: GemmPlan, reduction: Reduction, partials: cute.Tensor, tile_mnl, tid, extents) -> None:
         self.plan, self.reduction, self.partials = plan, reduction, partials
         self.tile_mnl, self.extents, self.kind = tile_mnl, extents, partials.element_type
         self.folding, self.combine = folding(plan, reduction.along), combine(reduction)
@@ -107,8 +105,7 @@ class Folds:
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {
-            name: Fold(plan, each, results[name], tile_mnl, tid, extents)
-            for name, each in plan.epilogue.reductions
+            name: Fold(plan, each, results[name], tile_mnl, tid, extents) for name, each in plan.epilogue.reductions
         }
 
     def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:

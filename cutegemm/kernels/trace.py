@@ -20,22 +20,22 @@ from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.steps import Program, Step
 from cutegemm.plan.work.scheduler import WorkGrid
 
-_RING = ("stage", "phase")
-_HELD = ("left", "held_m", "held_n", "held_l")
+_PIPELINE_STATE = ("stage", "phase")
+_KEPT = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
 LOADED = ("loaded_m", "loaded_n", "loaded_l")
 CHANGES = {
-    step.Skip: _RING,
-    step.Advance: (*_RING, "last"),
-    step.ForKTiles: _RING,
-    step.ForStages: _RING,
-    step.Hold: _HELD,
-    step.AddSums: ("sums_phase",),
-    step.FetchTile: ("c_phase",),  # which the subtiles behind it turn round
+    step.Skip: _PIPELINE_STATE,
+    step.Advance: (*_PIPELINE_STATE, "last"),
+    step.ForKTiles: _PIPELINE_STATE,
+    step.ForStages: _PIPELINE_STATE,
+    step.KeepTile: _KEPT,
+    step.AddAccumulators: ("accumulators_phase",),
+    step.LoadEpiTile: ("c_phase",),  # which the epilogue tiles behind it turn round
 }
 
 
 @dataclass
-class Ring:
+class MainloopPipeline:
     """The stages in shared memory, and their barriers."""
 
     sA: cute.Tensor  # (bM, bK, stages)
@@ -67,17 +67,20 @@ class Who:
 class At:
     """A role's position in its program.
 
-    stage, phase   of the ring; last: the stage of the k-tile before
-    first          number of the role's first work tile; of the CTA's it is the cluster
-    number         of the work tile; tile: the work tile; k_count: of its k-tiles, none where there is no tile
-    is_another     whether the next consumer has a tile
-    k_tile         of the loop; None where it is known that another one of the tile lies before, or there is none
-    i              the subtile
-    sums_phase     of the barriers of sums, where CTAs share K
-    ticket         that was taken for the tile
-    is_last        whether this is the last part of the tile
-    c_phase        of the barriers of the slots
-    left           subtiles of the tile that is held, and held_m, held_n, held_l: where that tile lies
+    stage, phase                   of the ring; last: the stage of the k-tile before
+    first                          number of the role's first work tile; of the CTA's it is the cluster
+    number                         of the work tile; tile: the work tile; k_count: of its k-tiles, none where there is
+                                   no tile
+    is_another                     whether the next consumer has a tile
+    k_tile                         of the loop; None where it is known that another one of the tile lies before, or
+                                   there is none
+    i                              the epilogue tile
+    accumulators_phase             of the barriers of sums, where CTAs share K
+    semaphore                      that was taken for the tile
+    is_last                        whether this is the last part of the tile
+    c_phase                        of the barriers of the epilogue stages
+    left                           epilogue tiles of the tile that is held, and overlapped_m, overlapped_n,
+                                   overlapped_l: where that tile lies
     loaded_m, loaded_n, loaded_l   where a producer's tile lies: see `loaded_mnl`
     """
 
@@ -92,14 +95,14 @@ class At:
     is_another: Any = None
     k_tile: Any = None
     i: Any = None
-    sums_phase: Any = None
-    ticket: Any = None
+    accumulators_phase: Any = None
+    semaphore: Any = None
     is_last: Any = None
     c_phase: Any = None
     left: Any = None
-    held_m: Any = None
-    held_n: Any = None
-    held_l: Any = None
+    overlapped_m: Any = None
+    overlapped_n: Any = None
+    overlapped_l: Any = None
     loaded_m: Any = None
     loaded_n: Any = None
     loaded_l: Any = None
@@ -134,12 +137,12 @@ class Tracer:
         assert plan.pipeline is not None
         self.plan, self.pipeline = plan, plan.pipeline
 
-    def trace(self, program: Program, who: Who, ring: Ring, work: WorkGrid) -> None:
+    def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
         """Lays the program out in the code."""
-        self.who, self.ring, self.work = who, ring, work
+        self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.line = 0  # of the program, that the next step is
         at = At(
-            **{name: Int32(0) for name in (*_RING, "last", "c_phase", "sums_phase", *_HELD)},
+            **{name: Int32(0) for name in (*_PIPELINE_STATE, "last", "c_phase", "accumulators_phase", *_KEPT)},
             number=who.cluster,
         )
         at.first = self.first_number(next(each for each in program.steps if isinstance(each, step.ForTiles)))
@@ -155,9 +158,7 @@ class Tracer:
             line += step.height(each)
         self.line = first
 
-    def inside(
-        self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known
-    ) -> tuple:
+    def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
         """Steps inside of a loop or a branch, which carries some values in and out."""
         at = replace(at, **known)
         at.put(names, values)
@@ -168,10 +169,8 @@ class Tracer:
 
     def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
         names = changed_by(loop.steps)
-        if any(
-            isinstance(each, step.ForAhead) for each in loop.steps
-        ):  # who loads for itself begins a tile at stage 0
-            names = tuple([name for name in names if name not in _RING])
+        if any(isinstance(each, step.ForAhead) for each in loop.steps):  # who loads for itself begins a tile at stage 0
+            names = tuple([name for name in names if name not in _PIPELINE_STATE])
         names = (*names, *self.carries)
         at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
 
@@ -191,7 +190,7 @@ class Tracer:
         values: tuple,
     ):
         if cutlass.const_expr(loop.lasting):
-            while number < self.work.count or self.is_held(names, values):
+            while number < self.work.count or self.is_overlapped(names, values):
                 values = self.tile(loop, at, names, number, values)
                 number = self.work.following(number, loop.every)
         else:
@@ -200,7 +199,7 @@ class Tracer:
                 number = self.work.following(number, loop.every)
         return values
 
-    def is_held(self, names: tuple[str, ...], values: tuple):
+    def is_overlapped(self, names: tuple[str, ...], values: tuple):
         """Whether there is a tile that is to be stored yet."""
         return values[names.index("left")] > 0
 
@@ -229,7 +228,7 @@ class Tracer:
 
     def _ForKTiles(self, loop: step.ForKTiles, at: At) -> None:
         count = at.k_count - 1 if loop.but_last else at.k_count
-        names = (*(("last",) if _uses_last(loop.steps) else ()), *_RING)
+        names = (*(("last",) if _uses_last(loop.steps) else ()), *_PIPELINE_STATE)
         if loop.by == 1:
             if "last" in names:
                 at.last = at.stage
@@ -274,7 +273,7 @@ class Tracer:
         return at.get(names)
 
     def _ForStages(self, loop: step.ForStages, at: At) -> None:
-        names = _RING
+        names = _PIPELINE_STATE
         at.put(names, self.for_k_tiles(loop, at, names, Int32(self.plan.stages), at.get(names)))
 
     def _If(self, branch: step.If, at: At) -> None:
@@ -282,8 +281,8 @@ class Tracer:
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
     def turns(self, branch: step.If) -> bool:
-        """Whether a branch stores subtiles, which turns the phase of their slots' barriers round."""
-        return any(isinstance(each, step.ForSubtiles) for each in Program(branch.steps).walk())
+        """Whether a branch stores epilogue tiles, which turns the phase of their epilogue stages' barriers round."""
+        return any(isinstance(each, step.ForEpiTiles) for each in Program(branch.steps).walk())
 
     @cute.jit
     def when(
@@ -315,16 +314,16 @@ class Tracer:
             return at.k_count % 2 > 0
         if branch.condition == step.IS_TILE:
             return at.is_tile
-        assert branch.condition == step.IS_LAST_PART, branch.condition
+        assert branch.condition == step.IS_LAST_SPLIT, branch.condition
         return at.is_last
 
     # --- the ring ----------------------------------------------------------------------------------------------
 
     def _Wait(self, wait: step.Wait, at: At) -> None:
         if wait.barrier == "full":
-            cute.arch.mbarrier_wait(self.ring.full + at.stage, at.phase)
+            cute.arch.mbarrier_wait(self.pipeline_state.full + at.stage, at.phase)
         else:
-            cute.arch.mbarrier_wait(self.ring.empty + at.stage, at.phase ^ 1)
+            cute.arch.mbarrier_wait(self.pipeline_state.empty + at.stage, at.phase ^ 1)
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
@@ -340,7 +339,7 @@ class Tracer:
         at.stage, at.phase = self.next_stage(at.stage, at.phase)
 
     def _Skip(self, skip: step.Skip, at: At) -> None:
-        turns = self.pipeline.turns
+        turns = self.pipeline.tiles_in_flight
         if skip.whose == step.BEFORE:
             k_tiles = self.work.k_tiles_before(self.who.cluster, self.who.consumer, turns)
         else:
@@ -369,16 +368,16 @@ class Tracer:
         cm, cn = self.plan.multicast_mn
         if self.who.lane < cm + cn - 1:
             if cutlass.const_expr(cm * cn > 1):
-                cute.arch.mbarrier_arrive(self.ring.empty + stage, self.peer)
+                cute.arch.mbarrier_arrive(self.pipeline_state.empty + stage, self.peer)
             else:
-                cute.arch.mbarrier_arrive(self.ring.empty + stage)
+                cute.arch.mbarrier_arrive(self.pipeline_state.empty + stage)
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
         """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
         cm, cn = self.plan.multicast_mn
         peer = lane  # along one mode: everyone in the cluster
-        if cutlass.const_expr(self.plan.k_ctas > 1):  # or everyone with the same k-tiles
+        if cutlass.const_expr(self.plan.cluster_k > 1):  # or everyone with the same k-tiles
             _, n = self.plan.scheduler.rank_mn(rank)
             peer = lane + n * cm
         if cutlass.const_expr(cm > 1 and cn > 1):
@@ -408,6 +407,4 @@ class Tracer:
 
 def _uses_last(steps: tuple[Step, ...]) -> bool:
     """Whether the stage of the k-tile before is asked for."""
-    return any(
-        getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk()
-    )
+    return any(getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk())

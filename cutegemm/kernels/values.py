@@ -67,9 +67,7 @@ def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
     asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
     text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
     operands = [value.ir_value(loc=loc, ip=ip)]
-    return Int32(
-        asm(T.i32(), operands, f"{text} $0, $1;", f"=r,{register}", asm_dialect=llvm.AsmDialect.AD_ATT)
-    )
+    return Int32(asm(T.i32(), operands, f"{text} $0, $1;", f"=r,{register}", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 def as_result(value: Any, kind: Any) -> Any:
@@ -242,78 +240,78 @@ class Values:
 
     # --- on fragments --------------------------------------------------------------------------------------
 
-    def head(self, sums: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
+    def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
         """All sums of a thread as the head makes them: where they are, or as f32 where D is no whole number.
 
         k_tiles   where there are none, no product has set the sums to 0
         result    the type of D
         """
-        if not sums.element_type.is_float and result.is_float:
-            out = cute.make_rmem_tensor(sums.layout, Float32)
-            for i in range(cute.size(sums)):
-                out[i] = sums[i].to(Float32)
-            sums = out
+        if not accumulators.element_type.is_float and result.is_float:
+            out = cute.make_rmem_tensor(accumulators.layout, Float32)
+            for i in range(cute.size(accumulators)):
+                out[i] = accumulators[i].to(Float32)
+            accumulators = out
         steps = self.head_part.steps
         if not steps:
-            self._clear(sums, k_tiles)
+            self._clear(accumulators, k_tiles)
         for position, step in enumerate(steps):
-            self._head_step(step, sums, k_tiles, position == 0)
-        return sums
+            self._head_step(step, accumulators, k_tiles, position == 0)
+        return accumulators
 
     @cute.jit
-    def _clear(self, sums: cutlass.Constexpr, k_tiles: Int32):
+    def _clear(self, accumulators: cutlass.Constexpr, k_tiles: Int32):
         if k_tiles == 0:
             branch()  # or each sum would be selected, of all tiles
-            sums.fill(0)
+            accumulators.fill(0)
 
     @cute.jit
     def _head_step(
-        self, step: cutlass.Constexpr, sums: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
+        self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
     ):
         if cutlass.const_expr(is_first):
             if self.acts(step) or k_tiles == 0:
                 if k_tiles == 0:
-                    sums.fill(0)
-                self._each(step.expression, sums, {})
+                    accumulators.fill(0)
+                self._each(step.expression, accumulators, {})
         elif self.acts(step):
-            self.apply(step, sums, {})
+            self.apply(step, accumulators, {})
 
     @cute.jit
-    def carry_out(self, step: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
+    def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """A step on a fragment where it changes anything, and then only what it reads is fetched.
 
         fetch   an operand's values for the fragment, by the operand's name
         """
         if self.acts(step):
-            self.apply(step, sums, {name: fetch(name) for name in step.tensors})
+            self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
 
-    def apply(self, step: Step, sums: cute.Tensor, held: Mapping[str, Any]) -> None:
+    def apply(self, step: Step, accumulators: cute.Tensor, held: Mapping[str, Any]) -> None:
         """A step on a fragment, in its place.
 
         held   the values of the step's operands for it, by name
         """
-        self._each(step.expression, sums, held)
+        self._each(step.expression, accumulators, held)
 
-    def carry_out_all(self, steps: Sequence[Step], sums: cute.Tensor, fetch: Callable[[str], Any]) -> None:
+    def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
         """Steps on a fragment, each where it changes anything: see `carry_out`."""
-        if not sums.element_type.is_float and steps:
-            self._whole(tuple(steps), sums, fetch)
+        if not accumulators.element_type.is_float and steps:
+            self._whole(tuple(steps), accumulators, fetch)
             return
         for step in steps:
-            self.carry_out(step, sums, fetch)
+            self.carry_out(step, accumulators, fetch)
 
     @cute.jit
-    def _whole(self, steps: cutlass.Constexpr, sums: cutlass.Constexpr, fetch: cutlass.Constexpr):
+    def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
         """Steps on whole numbers, rounded behind the last one."""
         if self.any_acts(steps):
             branch()
-            wide = cute.make_rmem_tensor(sums.shape, Float64)
-            for i in cutlass.range_constexpr(cute.size(sums)):
-                wide[i] = sums[i].to(Float64)
+            wide = cute.make_rmem_tensor(accumulators.shape, Float64)
+            for i in cutlass.range_constexpr(cute.size(accumulators)):
+                wide[i] = accumulators[i].to(Float64)
             for i in cutlass.range_constexpr(len(steps)):
                 self.carry_out(steps[i], wide, fetch)
-            for i in cutlass.range_constexpr(cute.size(sums)):
-                sums[i] = nearest(wide[i])
+            for i in cutlass.range_constexpr(cute.size(accumulators)):
+                accumulators[i] = nearest(wide[i])
 
     def any_acts(self, steps: Sequence[Step]) -> Any:
         """Whether one of some steps changes anything."""
@@ -323,7 +321,7 @@ class Values:
         return out
 
     def worked_out(
-        self, epilogue: Epilogue, sums: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
+        self, epilogue: Epilogue, accumulators: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
         """What an epilogue of several results, or a gated one, makes of a fragment, which stays as it is.
 
@@ -339,17 +337,19 @@ class Values:
         }
 
         def of(name: str, kind: Any) -> cute.Tensor:
-            out = cute.make_rmem_tensor(sums.shape, kind)
-            for i in range(cute.size(sums)):
+            out = cute.make_rmem_tensor(accumulators.shape, kind)
+            for i in range(cute.size(accumulators)):
                 operands = {operand: values[i] for operand, values in held.items()}
-                own = sums[i] if ups is None else (sums[i], ups[i])
+                own = accumulators[i] if ups is None else (accumulators[i], ups[i])
                 out[i] = as_result(self.element(expressions[name], own, operands, self.kind), kind)
             return out
 
         return of
 
-    def _each(self, expression: Expression, sums: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
+    def _each(self, expression: Expression, accumulators: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
         """Register by register: as one vector it takes 150 instructions more."""
-        for i in range(cute.size(sums)):
+        for i in range(cute.size(accumulators)):
             operands = {name: values[i] for name, values in held.items()}
-            sums[i] = self.element(expression, sums[i], operands, sums.element_type).to(sums.element_type)
+            accumulators[i] = self.element(expression, accumulators[i], operands, accumulators.element_type).to(
+                accumulators.element_type
+            )

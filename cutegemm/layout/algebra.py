@@ -239,9 +239,7 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
     if count is None:
         raise wrong_kind("composition(lhs, rhs): rhs", rhs, "a Layout, an integer, None or a tuple of them")
     if count < 0:
-        raise LayoutError(
-            f"composition(lhs, rhs): rhs = {shown(count)} is negative. Give the size of a tile."
-        )
+        raise LayoutError(f"composition(lhs, rhs): rhs = {shown(count)} is negative. Give the size of a tile.")
     return composition(lhs, Layout(count))
 
 
@@ -351,8 +349,7 @@ def _compose_by_table(a: Layout, b: Layout, flat_a: Layout) -> Layout:
         raise ZeroDivisionError
     if not a.is_integral:
         raise LayoutError(
-            f"composition: the rules of divisibility do not give A o B for A = {a} and B = {b}.\n"
-            f"  {_advice(flat_a)}"
+            f"composition: the rules of divisibility do not give A o B for A = {a} and B = {b}.\n  {_advice(flat_a)}"
         )
     extents, strides = b.flat()
     if b.size() > MAX_TABLE:
@@ -409,8 +406,7 @@ def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
             composed = composition(get(a, path), part)
         except LayoutError as error:
             raise LayoutError(
-                f"composition: no layout is A o B for A = {a} and B = {b}, along {ScaledBasis(1, path)}:\n"
-                f"  {error}"
+                f"composition: no layout is A o B for A = {a} and B = {b}, along {ScaledBasis(1, path)}:\n  {error}"
             ) from error
         for m, place in enumerate(coordinates.leaves_along(b, path)):
             shape[place], stride[place] = composed.shape[m], composed.stride[m]

@@ -53,11 +53,7 @@ def assembled(parts: dict[Path, Layout], target: Any = None, path: Path = ()) ->
         return parts[path]
     below = [p[len(path)] for p in parts if p[: len(path)] == path]
     if not below:
-        return (
-            Layout._unchecked(1, 0)
-            if target is None
-            else Layout._unchecked(target, identity_strides(target, path))
-        )
+        return Layout._unchecked(1, 0) if target is None else Layout._unchecked(target, identity_strides(target, path))
     if target is None:
         inner = (None,) * (1 + max(below))
     else:

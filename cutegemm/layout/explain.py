@@ -143,9 +143,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
         if not last and step >= n:
             if step % n:
                 return [*steps, f"  {n}:{e}: {n} does not divide the step {step}", *_by_offsets(a, s, d)]
-            steps.append(
-                f"  a step passes over all of {n}:{e}: in the next mode it is {step} / {n} = {step // n}"
-            )
+            steps.append(f"  a step passes over all of {n}:{e}: in the next mode it is {step} / {n} = {step // n}")
             step //= n
             continue
         room = -(-n // step)
@@ -166,9 +164,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
                 f"  {n}:{e} has room for {room}, which does not divide {left}",
                 *_by_offsets(a, s, d),
             ]
-        steps.append(
-            f"  {n}:{e}: {room} steps of {step} fit, each {step} * {e} = {step * e}: {room}:{step * e}"
-        )
+        steps.append(f"  {n}:{e}: {room} steps of {step} fit, each {step} * {e} = {step * e}: {room}:{step * e}")
         left //= room
         step = 1
         steps.append(f"  {left} times it continues in the next mode")
@@ -328,9 +324,7 @@ def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
     return [*steps, f"the last mode: {extent}:{start}"]
 
 
-def _mode_by_mode(
-    operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]
-) -> list[str]:
+def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inverses.Mode]], list[str]]) -> list[str]:
     """Return the steps of an inverse, mode by mode of the coordinate if the layout returns coordinates.
 
     steps_of   function from modes that are sorted by stride to the steps for them
@@ -361,29 +355,15 @@ _STEPS: dict[str, Callable[..., tuple[str, list[str]]]] = {
     "composition": _composition,
     "complement": _complement,
     "logical_divide": _logical_divide,
-    "zipped_divide": _regrouped(
-        "zipped_divide", _logical_divide, "the tile's modes together, then the rest's"
-    ),
-    "tiled_divide": _regrouped(
-        "tiled_divide", _logical_divide, "the tile's modes together, then each of the rest's"
-    ),
-    "flat_divide": _regrouped(
-        "flat_divide", _logical_divide, "each of the tile's modes, then each of the rest's"
-    ),
+    "zipped_divide": _regrouped("zipped_divide", _logical_divide, "the tile's modes together, then the rest's"),
+    "tiled_divide": _regrouped("tiled_divide", _logical_divide, "the tile's modes together, then each of the rest's"),
+    "flat_divide": _regrouped("flat_divide", _logical_divide, "each of the tile's modes, then each of the rest's"),
     "logical_product": _logical_product,
-    "zipped_product": _regrouped(
-        "zipped_product", _logical_product, "the block's modes together, then the copies'"
-    ),
-    "tiled_product": _regrouped(
-        "tiled_product", _logical_product, "the block's modes together, then each copy mode"
-    ),
-    "flat_product": _regrouped(
-        "flat_product", _logical_product, "each of the block's modes, then each copy mode"
-    ),
+    "zipped_product": _regrouped("zipped_product", _logical_product, "the block's modes together, then the copies'"),
+    "tiled_product": _regrouped("tiled_product", _logical_product, "the block's modes together, then each copy mode"),
+    "flat_product": _regrouped("flat_product", _logical_product, "each of the block's modes, then each copy mode"),
     "blocked_product": _regrouped("blocked_product", _logical_product, "mode by mode: (block, copies)"),
-    "raked_product": _regrouped(
-        "raked_product", _logical_product, "mode by mode: (copies, block), coalesced"
-    ),
+    "raked_product": _regrouped("raked_product", _logical_product, "mode by mode: (copies, block), coalesced"),
     "right_inverse": _right_inverse,
     "left_inverse": _left_inverse,
 }

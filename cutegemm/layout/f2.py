@@ -147,15 +147,11 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
         touched = layout.base + layout.bits + abs(layout.shift)
         count = touched if bits is None else bits
         if layout.bits and count < touched:
-            raise LayoutError(
-                f"to_f2: {layout} reads or changes {touched} bits. Give bits = {touched} or more."
-            )
+            raise LayoutError(f"to_f2: {layout} reads or changes {touched} bits. Give bits = {touched} or more.")
         return F2Matrix(tuple([layout(1 << place) for place in range(count)]))
     if isinstance(layout, ComposedLayout):
         if layout.offset != 0 or not isinstance(layout.inner, Swizzle):
-            raise LayoutError(
-                f"to_f2: {layout} has an offset or no swizzle. Give a swizzle of a layout at offset 0."
-            )
+            raise LayoutError(f"to_f2: {layout} has an offset or no swizzle. Give a swizzle of a layout at offset 0.")
         outer = to_f2(layout.outer)
         inner = layout.inner
         width = max(outer.height, inner.base + inner.bits + abs(inner.shift))
@@ -173,9 +169,7 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
             raise LayoutError(f"to_f2: {layout} has the extent {extent}, which is not a power of two.")
         for place in range(extent.bit_length() - 1):
             if not isinstance(stride, F2) and (not isinstance(stride, int) or stride < 0):
-                raise LayoutError(
-                    f"to_f2: {layout} has the stride {stride}. Give a layout with offsets of 0 or more."
-                )
+                raise LayoutError(f"to_f2: {layout} has the stride {stride}. Give a layout with offsets of 0 or more.")
             columns.append(stride.at(1 << place).value if isinstance(stride, F2) else stride << place)
     if not layout.is_xor:
         _check_no_carry(layout, columns)
@@ -355,9 +349,7 @@ def to_swizzled(layout: Layout, shape: Any = None) -> Layout | ComposedLayout:
             outer = F2Matrix(tuple(map(swizzle, matrix.columns)))
             plain = from_f2(outer, layout.shape if shape is None else shape)
             return plain if swizzle.bits == 0 else ComposedLayout(swizzle, 0, plain)
-    raise LayoutError(
-        f"to_swizzled: no swizzle of a layout with integer strides has the offsets of {layout}."
-    )
+    raise LayoutError(f"to_swizzled: no swizzle of a layout with integer strides has the offsets of {layout}.")
 
 
 # --- the algebra: the public operations call these functions for layouts with strides over F2 ---------------
@@ -386,9 +378,7 @@ def composition(a: Layout, b: Layout) -> Layout:
         if right.height > len(left.columns):
             left = F2Matrix((*left.columns, *_running_on(a, right.height - len(left.columns))))
     except LayoutError as error:
-        raise LayoutError(
-            f"composition: no strides over F2 are A o B for A = {a} and B = {b}.\n  {error}"
-        ) from error
+        raise LayoutError(f"composition: no strides over F2 are A o B for A = {a} and B = {b}.\n  {error}") from error
     return from_f2(left @ right, b.shape, plain=False)
 
 

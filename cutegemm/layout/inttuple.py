@@ -345,9 +345,7 @@ def ceil_div(a: IntTuple, tiler: IntTuple) -> IntTuple:
             raise LayoutError(f"ceil_div(a, tiler): the tiler {tiler} has more modes than a = {a}.")
         return tuple([ceil_div(x, y) for x, y in zip(a, tiler, strict=False)]) + a[len(tiler) :]
     if tiler <= 0:
-        raise LayoutError(
-            f"ceil_div(a, tiler): the tiler {shown(tiler)} is not positive. Divide by 1 or more."
-        )
+        raise LayoutError(f"ceil_div(a, tiler): the tiler {shown(tiler)} is not positive. Divide by 1 or more.")
     return -(-product(a) // tiler)
 
 
@@ -474,9 +472,7 @@ def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
     """Return the coordinate of an offset under strides; see `idx2crd`."""
     if isinstance(index, tuple):
         if not isinstance(shape, tuple) or len(index) != len(shape):
-            raise LayoutError(
-                f"{_IDX2CRD}: index {index} does not fit shape {shown(shape)}; their ranks differ."
-            )
+            raise LayoutError(f"{_IDX2CRD}: index {index} does not fit shape {shown(shape)}; their ranks differ.")
         return tuple([_offset2crd(i, s, d) for i, s, d in zip(index, shape, stride, strict=True)])
     if index < 0:
         raise LayoutError(f"{_IDX2CRD}: index {shown(index)} is negative. Count from 0.")

@@ -242,9 +242,7 @@ def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
     before, extent_before, start_before = 1, 1, 0
     for d, start, s in modes:
         if d < before * extent_before:
-            reason = (
-                f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
-            )
+            reason = f"the stride {d} is negative" if d < 0 else f"the mode {s}:{d} repeats offsets of other modes"
             raise LayoutError(
                 f"left_inverse: {layout} has no left inverse: {reason}.\n"
                 "  In ascending order, each stride must be at least the extent times stride before it."

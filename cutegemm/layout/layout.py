@@ -326,10 +326,7 @@ class Layout(hooks.Shown):
         if self.is_xor:
             return _xor_table(extents, strides)
         modes = sorted({d.mode for d in strides if isinstance(d, ScaledBasis)})
-        columns = [
-            [d.value if isinstance(d, ScaledBasis) and d.mode == mode else 0 for d in strides]
-            for mode in modes
-        ]
+        columns = [[d.value if isinstance(d, ScaledBasis) and d.mode == mode else 0 for d in strides] for mode in modes]
         return np.stack([_outer_sum(extents, column) for column in columns], axis=-1)
 
 
@@ -339,7 +336,7 @@ def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
     return Layout(as_int_tuple(shape, "with_shape(*shape): shape"))
 
 
-# A layout is immutable from the outside; inside, its slots are set directly, which is faster.
+# A layout is immutable from the outside; inside, its epilogue stages are set directly, which is faster.
 _new = object.__new__
 _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shape", "stride", "_flat"))
 
@@ -399,9 +396,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
     extents = flatten(shape)
     for extent in extents:
         if extent < 0:
-            raise LayoutError(
-                f"Layout: the shape {cute_text(shape)} has the negative extent {extent}. Give 0 or more."
-            )
+            raise LayoutError(f"Layout: the shape {cute_text(shape)} has the negative extent {extent}. Give 0 or more.")
     if stride is None:
         return shape, unflatten(_compact(extents), shape)
     stride = _as_stride(stride)
@@ -520,9 +515,7 @@ def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides
         _check_coordinates(shape, stride, extents, strides)
 
 
-def _check_coordinates(
-    shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]
-) -> None:
+def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
     """Check that a layout with basis vectors returns only coordinates, and that no mode lies within another.
 
     E(0) and E((0, 1)) are an example of a mode within another.

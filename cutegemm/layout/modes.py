@@ -406,9 +406,7 @@ def make_layout_image_mask(lay: Layout, coord: Any, mode: int) -> int:
     call = "make_layout_image_mask(lay, coord, mode)"
     require_layout(f"{call}: lay", lay)
     if lay.is_coordinates:
-        raise LayoutError(
-            f"{call}: lay {lay} gives coordinates. Give a layout whose offsets are the ranks of CTAs."
-        )
+        raise LayoutError(f"{call}: lay {lay} gives coordinates. Give a layout whose offsets are the ranks of CTAs.")
     coord, mode = as_int_tuple(coord, f"{call}: coord"), inttuple.as_integer(mode, f"{call}: mode")
     if not isinstance(coord, tuple) or not 0 <= mode < len(coord):
         modes = len(coord) if isinstance(coord, tuple) else 0
@@ -468,8 +466,7 @@ def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):
             raise LayoutError(
-                f"{call}: coordinate {cute_text(coord)} does not fit {cute_text(value)}. "
-                "Give one entry for each mode."
+                f"{call}: coordinate {cute_text(coord)} does not fit {cute_text(value)}. Give one entry for each mode."
             )
         out: list[Any] = []
         for v, c in zip(value, coord, strict=True):

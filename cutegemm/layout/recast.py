@@ -40,17 +40,13 @@ def recast_layout(new_bits: int, old_bits: int, layout: Target) -> Target:
         if type(bits) is not int:
             raise wrong_kind(f"{call}: {name}", bits, "an integer")
         if bits <= 0:
-            raise LayoutError(
-                f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more."
-            )
+            raise LayoutError(f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more.")
     if isinstance(layout, Tensor):
         raise wrong_kind(f"{call}: layout", layout, "a Layout or ComposedLayout", "Recast its .layout.")
     if isinstance(layout, ComposedLayout):
         outer = recast_layout(new_bits, old_bits, layout.outer)
         if not isinstance(layout.inner, Swizzle):
-            raise LayoutError(
-                f"recast_layout: the inner function of {layout} is a layout. Give a swizzle of a layout."
-            )
+            raise LayoutError(f"recast_layout: the inner function of {layout} is a layout. Give a swizzle of a layout.")
         scaled = layout.offset * old_bits
         if scaled % new_bits:
             raise LayoutError(f"recast_layout: the offset of {layout} is not a multiple of {new_bits} bits.")

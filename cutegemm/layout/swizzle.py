@@ -141,9 +141,7 @@ def _log2_ratio(old_bits: int, new_bits: int) -> int:
         if type(bits) is not int:
             raise wrong_kind(f"{call}: {name}", bits, "an integer")
         if bits <= 0:
-            raise LayoutError(
-                f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more."
-            )
+            raise LayoutError(f"{call}: {name} = {shown(bits)} is not positive. Give a width of 1 bit or more.")
     ratio = max(old_bits, new_bits) // min(old_bits, new_bits)
     if ratio * min(old_bits, new_bits) != max(old_bits, new_bits) or ratio & (ratio - 1):
         raise LayoutError(f"recast: the ratio of {old_bits} and {new_bits} bits is not a power of two.")
@@ -302,19 +300,13 @@ class ComposedLayout(hooks.Shown):
     def _moves_past_64_bits(self) -> bool:
         """Return True if the swizzle reads or changes bits that an int64 does not have."""
         inner = self.inner
-        return (
-            isinstance(inner, Swizzle)
-            and bool(inner.bits)
-            and inner.base + inner.bits + abs(inner.shift) >= 64
-        )
+        return isinstance(inner, Swizzle) and bool(inner.bits) and inner.base + inner.bits + abs(inner.shift) >= 64
 
     def _check_indices(self, indices: np.ndarray) -> None:
         """Check that the inner layout has a coordinate for every index; raise LayoutError otherwise."""
         extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
         if len(indices) and len(extents) > 1 and (0 in extents[:-1] or indices.min() < 0):
-            raise LayoutError(
-                f"{self}: the inner layout {self.inner} has no coordinate for index {indices.min()}."
-            )
+            raise LayoutError(f"{self}: the inner layout {self.inner} has no coordinate for index {indices.min()}.")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComposedLayout) and self._key() == other._key()
@@ -367,9 +359,7 @@ def _extended(coord: Any, shape: IntTuple) -> Any:
 def _require_table(operation: str, layout: ComposedLayout) -> None:
     """Check that a composed layout has at most 2**20 coordinates; raise LayoutError otherwise."""
     if layout.size() > MAX_TABLE:
-        raise LayoutError(
-            f"{operation}: {layout} has {layout.size()} coordinates; at most {MAX_TABLE} are evaluated."
-        )
+        raise LayoutError(f"{operation}: {layout} has {layout.size()} coordinates; at most {MAX_TABLE} are evaluated.")
 
 
 def _largest_swizzled(layout: ComposedLayout) -> int:
@@ -384,9 +374,7 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
     assert isinstance(swizzle, Swizzle)
     if swizzle.bits:
         period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
-    boxes: list[tuple[int, list[tuple[int, int]]]] = [
-        (layout.offset, [])
-    ]  # (an offset of whole periods, modes)
+    boxes: list[tuple[int, list[tuple[int, int]]]] = [(layout.offset, [])]  # (an offset of whole periods, modes)
     for s, d in zip(*layout.outer.flat(), strict=True):
         steps = period // gcd(period, d)  # number of steps after which whole periods have passed
         if s <= steps:
@@ -395,14 +383,10 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
         rounds, rest = divmod(s, steps)
         full = (steps, max(rounds - 1, 0) * steps * d if d > 0 else 0)
         parts = [full, (rest, rounds * steps * d if d > 0 else 0)] if rest else [full]
-        boxes = [
-            (start + further, [*modes, (count, d)]) for start, modes in boxes for count, further in parts
-        ]
+        boxes = [(start + further, [*modes, (count, d)]) for start, modes in boxes for count, further in parts]
     largest = []
     for start, modes in boxes:
-        table = ComposedLayout(
-            swizzle, start, Layout(tuple([s for s, _ in modes]), tuple([d for _, d in modes]))
-        )
+        table = ComposedLayout(swizzle, start, Layout(tuple([s for s, _ in modes]), tuple([d for _, d in modes])))
         _require_table("cosize", table)
         largest.append(int(table.offsets().max()))
     return max(largest)

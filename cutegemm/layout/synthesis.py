@@ -43,9 +43,7 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
             f"({error})."
         ) from error
     if not table.size:
-        raise LayoutError(
-            "synthesize(offsets, shape): offsets is empty. Give at least the offset of coordinate 0."
-        )
+        raise LayoutError("synthesize(offsets, shape): offsets is empty. Give at least the offset of coordinate 0.")
     if table.dtype.kind not in "iu":
         raise LayoutError(
             f"synthesize(offsets, shape): offsets is {shown(offsets)}, of type {table.dtype}; "

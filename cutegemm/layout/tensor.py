@@ -88,9 +88,7 @@ class Tensor(hooks.Shown):
         function   from a Layout to a Layout; it receives the outer layout of a composed one
         """
         if isinstance(self.layout, ComposedLayout):
-            return Tensor._unchecked(
-                self.array, self.layout.with_outer(function(self.layout.outer)), self.offset
-            )
+            return Tensor._unchecked(self.array, self.layout.with_outer(function(self.layout.outer)), self.offset)
         return Tensor._unchecked(self.array, function(self.layout), self.offset)
 
     @property
@@ -142,17 +140,13 @@ class Tensor(hooks.Shown):
         raises   LayoutError for a tensor without an array, or for values that do not fit
         """
         if self.array is None:
-            raise LayoutError(
-                f"Tensor: {self} has no array, so nothing can be assigned. Make it with an array."
-            )
+            raise LayoutError(f"Tensor: {self} has no array, so nothing can be assigned. Make it with an array.")
         try:
             self._assign(as_tuples(coord), value)
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, LayoutError):
                 raise
-            raise LayoutError(
-                f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}"
-            ) from error
+            raise LayoutError(f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}") from error
 
     def _assign(self, coord: Any, value: Any) -> None:
         """Assign a value as `__setitem__` does; errors of numpy pass through."""
@@ -225,9 +219,7 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
         offsets = layout.offsets() + offset
         return int(offsets.min()), int(offsets.max())
     if not layout.is_integral:
-        raise LayoutError(
-            f"Tensor: {layout} returns coordinates, but an array needs offsets. Pass None as the array."
-        )
+        raise LayoutError(f"Tensor: {layout} returns coordinates, but an array needs offsets. Pass None as the array.")
     ends = [(s - 1) * d for s, d in zip(*layout.flat(), strict=True)]
     return offset + sum(min(e, 0) for e in ends), offset + sum(max(e, 0) for e in ends)
 

@@ -52,9 +52,7 @@ def parse(text: str) -> Layout | ComposedLayout:
     reader = _Reader(text)
     layout = reader.composed()
     if reader.here() < len(text):
-        reader.fail(
-            "the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text"
-        )
+        reader.fail("the end of the text" if isinstance(layout, ComposedLayout) else "'o' or the end of the text")
     return layout
 
 
@@ -81,9 +79,7 @@ class _Reader:
         """Raise LayoutError with a reason, the text around a position, and a caret under it."""
         line = re.sub(r"\s", " ", self.text)
         start = max(0, at - _SHOWN)  # a long text is cut on both sides
-        shown = (
-            ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
-        )
+        shown = ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
         caret = " " * (at - start + (3 if start else 0))
         raise LayoutError(f"parse: {reason}\n  {shown}\n  {caret}^") from cause
 
@@ -112,9 +108,7 @@ class _Reader:
             return layout
         return self.composition(start, layout)
 
-    def composition(
-        self, start: int, inner: Any = None, separator: str = "o", end: str = ""
-    ) -> ComposedLayout:
+    def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
         """Read a composed layout; `inner` is its inner function if that has been read."""
         if inner is None:
             inner = self.inner()

@@ -262,9 +262,7 @@ def _copies(block: Layout, tiler: Layout) -> Layout:
     """Return the layout from the coordinates of the tiler to the starting offsets of the copies."""
     count = tiler.cosize()
     if type(count) is not int:
-        raise LayoutError(
-            f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies."
-        )
+        raise LayoutError(f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies.")
     return composition(copies_of(block, count), tiler)
 
 
@@ -437,9 +435,7 @@ def tile_to_shape(block: Target, trg_shape: IntTuple, order: IntTuple) -> Target
 def _require_tensor(call: str, target: Any) -> None:
     """Raise LayoutError if `target` is not a Tensor; the message begins with `call`."""
     if not isinstance(target, Tensor):
-        raise wrong_kind(
-            f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout."
-        )
+        raise wrong_kind(f"{call}: target", target, "a Tensor", "Tensor(None, layout) holds the offsets of a layout.")
 
 
 def local_tile(target: Tensor, tiler: Tiler, coord: Any, proj: Any = None) -> Tensor:
@@ -504,12 +500,8 @@ def local_partition(target: Tensor, tiler: Layout | IntTuple, index: int, proj: 
     if not isinstance(extents, tuple):
         raise LayoutError(f"{call}: tiler {layout} has no modes. Write ({cute_text(extents)},).")
     if leaves_of(layout.shape) != leaves_of(extents) or not layout.is_integral:
-        raise LayoutError(
-            f"{call}: tiler {layout} is nested or gives coordinates. Give one extent for each mode."
-        )
-    coord = tuple(
-        [(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)]
-    )
+        raise LayoutError(f"{call}: tiler {layout} is nested or gives coordinates. Give one extent for each mode.")
+    coord = tuple([(index // d) % s if d else 0 for s, d in zip(leaves_of(extents), leaves_of(strides), strict=True)])
     if layout(coord) != index:
         raise LayoutError(
             f"{call}: tiler {layout} has no coordinate for index {shown(index)}. Give one of its offsets, which lie in "

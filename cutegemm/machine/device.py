@@ -37,30 +37,26 @@ _GPC_SMS = 18  # multiprocessors of a complete GPC of Hopper
 class Measured:
     """Measured rates of a device, for quantities without a data-sheet value or with one that no kernel reaches.
 
-    ffma_tflops           f32 rate of a loop of FFMA on registers, in TFLOP/s
-    wgmma_tflops          rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
-    tma_read_gb_s         rate of TMA loads of A and B from DRAM in a GEMM, after L2 was flushed, in GB/s
-    thread_read_gb_s      rate of cp.async loads of A and B from DRAM in a GEMM, in GB/s
-    pack_along_k_gb_s     bytes read plus bytes written by the repack kernel for K-major operands of wgmma, in
-                          GB/s
-    pack_along_mn_gb_s    bytes read plus bytes written by the repack kernel for M-major or N-major operands, in
-                          GB/s
-    sm_l2_gb_s            rate of TMA loads from L2 into each multiprocessor if all of them load, in GB/s
-    sums_gb_s             rate of partial accumulators that one kernel writes to L2 and the next one reads, in
-                          GB/s
-    l2_kept_bytes         largest size of A and B together, or of D, that L2 keeps from one use to the next, in
-                          bytes
-    cpc_bytes_per_clock   bytes per clock that the multiprocessors of a CPC read from L2 together
+    ffma_tflops            f32 rate of a loop of FFMA on registers, in TFLOP/s
+    wgmma_tflops           rate of a long GEMM of 16-bit elements at the power limit, in TFLOP/s
+    tma_read_gb_s          rate of TMA loads of A and B from DRAM in a GEMM, after L2 was flushed, in GB/s
+    thread_read_gb_s       rate of cp.async loads of A and B from DRAM in a GEMM, in GB/s
+    repack_along_k_gb_s    bytes read plus bytes written by the repack kernel for K-major operands of wgmma, in GB/s
+    repack_along_mn_gb_s   bytes read plus bytes written by the repack kernel for M-major or N-major operands, in GB/s
+    sm_l2_gb_s             rate of TMA loads from L2 into each multiprocessor if all of them load, in GB/s
+    partials_gb_s          rate of partial accumulators that one kernel writes to L2 and the next one reads, in GB/s
+    l2_kept_bytes          largest size of A and B together, or of D, that L2 keeps from one use to the next, in bytes
+    cpc_bytes_per_clock    bytes per clock that the multiprocessors of a CPC read from L2 together
     """
 
     ffma_tflops: float
     wgmma_tflops: float
     tma_read_gb_s: float
     thread_read_gb_s: float
-    pack_along_k_gb_s: float
-    pack_along_mn_gb_s: float
+    repack_along_k_gb_s: float
+    repack_along_mn_gb_s: float
     sm_l2_gb_s: float
-    sums_gb_s: float
+    partials_gb_s: float
     l2_kept_bytes: float
     cpc_bytes_per_clock: float
 
@@ -185,10 +181,10 @@ class Device:
             wgmma_tflops=rates.wgmma_tflops * tensor,
             tma_read_gb_s=rates.tma_read_gb_s * dram,
             thread_read_gb_s=rates.thread_read_gb_s * dram,
-            pack_along_k_gb_s=rates.pack_along_k_gb_s * dram,
-            pack_along_mn_gb_s=rates.pack_along_mn_gb_s * dram,
+            repack_along_k_gb_s=rates.repack_along_k_gb_s * dram,
+            repack_along_mn_gb_s=rates.repack_along_mn_gb_s * dram,
             sm_l2_gb_s=rates.sm_l2_gb_s * self.clock_mhz / base.clock_mhz,
-            sums_gb_s=rates.sums_gb_s * self.l2_bytes_per_s / base.l2_bytes_per_s,
+            partials_gb_s=rates.partials_gb_s * self.l2_bytes_per_s / base.l2_bytes_per_s,
             l2_kept_bytes=rates.l2_kept_bytes * self.l2_bytes / base.l2_bytes,
         )
 
@@ -246,10 +242,10 @@ _H200_MEASURED = Measured(
     wgmma_tflops=740,
     tma_read_gb_s=4280,
     thread_read_gb_s=3800,
-    pack_along_k_gb_s=4200,
-    pack_along_mn_gb_s=3500,
+    repack_along_k_gb_s=4200,
+    repack_along_mn_gb_s=3500,
     sm_l2_gb_s=126.3,
-    sums_gb_s=3000,
+    partials_gb_s=3000,
     l2_kept_bytes=56e6,
     cpc_bytes_per_clock=256.0,
 )
@@ -262,8 +258,8 @@ _H100_MEASURED = replace(
     wgmma_tflops=730,
     tma_read_gb_s=2900,
     thread_read_gb_s=2650,
-    pack_along_k_gb_s=2930,
-    pack_along_mn_gb_s=2440,
+    repack_along_k_gb_s=2930,
+    repack_along_mn_gb_s=2440,
     sm_l2_gb_s=110,
     l2_kept_bytes=30.6e6,
 )

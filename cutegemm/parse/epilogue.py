@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from cutegemm.build import ending_in
+from cutegemm.build import with_epilogue
 from cutegemm.build.building import Complaints, made
 from cutegemm.dtypes import DType, f32, f64, round_to
 from cutegemm.errors import PlanError
@@ -80,9 +80,9 @@ class ParsedEpilogue:
         for name in (*self.epilogue.tiles[1:], *self.epilogue.outputs[1:]):
             others[name] = self._matrix(operands, name)
         for name, reduction in self.epilogue.reductions:
-            sums = f64 if operands.acc == f64 else f32
-            others[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, sums))
-        whole = self.made_for(operands).with_further(**others)
+            accumulators = f64 if operands.acc == f64 else f32
+            others[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, accumulators))
+        whole = self.made_for(operands).with_aux(**others)
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
     def _matrix(self, operands: Operands, name: str) -> Operand:
@@ -91,16 +91,16 @@ class ParsedEpilogue:
         dtype = self.dtypes.get(name, d.dtype)
         return Operand(dtype, d.major, min(ACCESS_BITS, d.align_elems * dtype.bits) // 8)
 
-    def on(self, plan: GemmPlan, turned: bool = False) -> GemmPlan:
+    def on(self, plan: GemmPlan, swap_ab: bool = False) -> GemmPlan:
         """Return a plan with its epilogue replaced by this one.
 
-        plan     plan of the GEMM
-        turned   True if the plan computes the transpose of D (swap A/B), so that rows become columns
-        raises   PlanError if the plan cannot have this epilogue
+        plan      plan of the GEMM
+        swap_ab   True if the plan computes the transpose of D (swap A/B), so that rows become columns
+        raises    PlanError if the plan cannot have this epilogue
         """
-        epilogue = self.epilogue.transposed if turned else self.epilogue
-        whole = self.ends(plan.operands.transposed).transposed if turned else self.ends(plan.operands)
-        return ending_in(epilogue, plan, dict(whole.further))
+        epilogue = self.epilogue.transposed if swap_ab else self.epilogue
+        whole = self.ends(plan.operands.transposed).transposed if swap_ab else self.ends(plan.operands)
+        return with_epilogue(epilogue, plan, dict(whole.aux))
 
     def is_end_of(self, plan: GemmPlan) -> bool:
         """Return True if a plan can have this epilogue."""
@@ -109,9 +109,7 @@ class ParsedEpilogue:
         except PlanError:
             return False
 
-    def values(
-        self, operands: Operands, m: int, n: int, batch: int | None, seed: int
-    ) -> dict[str, np.ndarray | float]:
+    def values(self, operands: Operands, m: int, n: int, batch: int | None, seed: int) -> dict[str, np.ndarray | float]:
         """Return values for all operands by name: the scalars of the options, and normally distributed tensors.
 
         operands   operands of the plan, which give the element types
@@ -171,11 +169,11 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
         elif kind in _KINDS:
             kinds[name] = _KINDS[kind]
         else:
-            complaints.broken.append(f"--operand {option}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
+            complaints.violations.append(f"--operand {option}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
         if dtype:
             dtypes[name] = complaints.attempt(partial(DType.parse, dtype)) or f32
     names = [option.partition(":")[0] for option in options or ()]
-    complaints.broken += [
+    complaints.violations += [
         f"--operand {name}: the operand appears {names.count(name)} times."
         for name in dict.fromkeys(names)
         if names.count(name) > 1
@@ -184,7 +182,7 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
     parsed = complaints.attempt(lambda: parse_epilogue(text, kinds))
     complaints.check()
     epilogue = made(parsed)
-    complaints.broken += [
+    complaints.violations += [
         f"--operand {name}:result: {epilogue} has no result of that name."
         for name in results
         if name not in ("d", *epilogue.beside)

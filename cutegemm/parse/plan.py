@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cutegemm.build.building import Complaints, made
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f32, s8, s32, tf32
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.layout.inttuple import shown
@@ -89,7 +89,7 @@ def described(
     operands = complaints.attempt(lambda: operands_for(kind or f32, layout))
     extents = None if problem is None else complaints.attempt(lambda: _extents(operation, problem))
     complaints.attempt(lambda: arch_named(arch))
-    if complaints.broken:
+    if complaints.violations:
         complaints.attempt(lambda: recipe_named(name))
     complaints.check()
     operands, recipe = made(operands), recipe_named(name)
@@ -101,7 +101,7 @@ def described(
     if ending is not None:
         operands = ending.ends(operands)
     gemm = Problem(m, n, k, batch[0] if batch else 1, operands)
-    return plan, as_multiplied(gemm.transposed if recipe.transposed else gemm, plan)
+    return plan, as_multiplied(gemm.transposed if recipe.swap_ab else gemm, plan)
 
 
 def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
@@ -109,7 +109,7 @@ def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue
     if ending is None:
         return recipe.build(operands, arch=arch)
     plan = recipe.build(ending.made_for(operands), ending.reads_tiles, arch)
-    return ending.on(plan, recipe.transposed)
+    return ending.on(plan, recipe.swap_ab)
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
@@ -118,12 +118,8 @@ def _extents(operation: str, text: str) -> tuple[int, ...]:
     raises   PlanError for another form, or for an extent that is too large
     """
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
-        raise PlanError(
-            operation, [f"--problem {shown(text)} is not MxNxK or MxNxKxL, such as 4096x4096x4096."]
-        )
+        raise PlanError(operation, [f"--problem {shown(text)} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])
     digits = text.strip().split("x")
     if max(map(len, digits)) > _MOST_DIGITS or max(map(int, digits)) > MOST_EXTENT:
-        raise PlanError(
-            operation, [f"--problem {shown(text)} has an extent above {MOST_EXTENT}, the largest allowed."]
-        )
+        raise PlanError(operation, [f"--problem {shown(text)} has an extent above {MOST_EXTENT}, the largest allowed."])
     return tuple(map(int, digits))

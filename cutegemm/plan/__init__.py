@@ -8,10 +8,10 @@ memory besides operands  `memory/`
 when it may exist        `rules/`
 """
 
-from cutegemm.plan.pipeline import Pipeline, Slots
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.program.barriers import Barrier
 from cutegemm.plan.role import Role
+from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 
-__all__ = ["Barrier", "GemmPlan", "Operand", "Operands", "Pipeline", "Problem", "Role", "Slots"]
+__all__ = ["Barrier", "EpiStages", "GemmPlan", "Operand", "Operands", "Problem", "Role", "WarpRoles"]

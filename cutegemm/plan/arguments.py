@@ -11,7 +11,7 @@ from cutegemm.plan.problem import Operands
 from cutegemm.plan.typed import not_of_types
 
 # Of arguments by which something is laid out step by step: more than any machine has room for.
-_MOST = dict.fromkeys(("stages", "stream", "vectors", "shares", "warps", "unroll"), 1024)
+_MOST = dict.fromkeys(("stages", "stream", "vectors", "load_chunks", "warps", "unroll"), 1024)
 
 
 def check_arguments(
@@ -38,30 +38,28 @@ def check_arguments(
     cutegemm.errors.PlanError: simt_plan: 1 rule is broken.
       - block = (128, 128); 3 positive integers are expected.
     """
-    broken = not_operands(operands)
+    violations = not_operands(operands)
     positive = {**(positive or {}), **{name: n for name, n in (optional or {}).items() if n is not None}}
     for name, (tile, modes) in tiles.items():
         is_tuple = isinstance(tile, tuple) and len(tile) == modes
         if not is_tuple or any(not _is_integer(extent) or extent < 1 for extent in tile):
-            broken.append(f"{name} = {tile!r}; {modes} positive integers are expected.")
-    broken += [
-        f"{name} = {count!r}; an integer is expected."
-        for name, count in counts.items()
-        if not _is_integer(count)
+            violations.append(f"{name} = {tile!r}; {modes} positive integers are expected.")
+    violations += [
+        f"{name} = {count!r}; an integer is expected." for name, count in counts.items() if not _is_integer(count)
     ]
-    broken += [
+    violations += [
         f"{name} = {count!r}; a positive integer is expected."
         for name, count in positive.items()
         if not _is_integer(count) or count < 1
     ]
-    broken += [
+    violations += [
         f"{name} = {count}; {_MOST[name]} at most is expected."
         for name, count in (*counts.items(), *positive.items())
         if name in _MOST and _is_integer(count) and count > _MOST[name]
     ]
-    broken += not_of_types(typed or {})
-    if broken:
-        raise PlanError(subject, broken)
+    violations += not_of_types(typed or {})
+    if violations:
+        raise PlanError(subject, violations)
 
 
 def not_operands(value: Any) -> list[str]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from cutegemm.layout import size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import ARCHS, WARP_THREADS
-from cutegemm.plan.ending import registers_at_end
 from cutegemm.plan.epilogue import operations
+from cutegemm.plan.epilogue_access import registers_at_end
 from cutegemm.plan.launches import OVERLAP, launches_of
 from cutegemm.plan.memory.partials import folding
-from cutegemm.plan.sums import exchanged
+from cutegemm.plan.reduction import exchanged
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def describe_programs(plan: GemmPlan) -> str:
     producer
       for tile in work:
         for k in tile.k_tiles:
-          wait     empty[k]
+          acquire  empty[k]
           load     A[k], B[k] -> full[k]
     """
     if plan.schedule is not None:
@@ -73,33 +73,31 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         m, n, batch = plan.grid(problem)
         grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
-    held = mma if plan.pipeline is None else plan.ending_mma
+    held = mma if plan.pipeline is None else plan.epilogue_mma
     values = size(held.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (held.tile_mnk[0] * held.tile_mnk[1])
-    order = ", clusters GPC by GPC" if plan.scheduler.gpcs is not None else ""
+    order = ", clusters GPC by GPC" if plan.scheduler.gpc_raster is not None else ""
     rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
     pipeline = plan.pipeline
     if pipeline is not None:
         what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
-        deferred = "a tile is stored behind the products of the next" if pipeline.deferred else ""
-        rows.append(("CTAs", str(pipeline.ctas or tiles), what, deferred))
+        overlapped = "a tile is stored behind the products of the next" if pipeline.overlapped else ""
+        rows.append(("CTAs", str(pipeline.ctas or tiles), what, overlapped))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
-    if plan.overlaps:
-        rows.append(
-            ("launch", "1", "overlaps", "begins before the kernel ahead of it has ended; A is read at once")
-        )
+    if plan.pdl:
+        rows.append(("launch", "1", "pdl", "begins before the kernel ahead of it has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
         rows.append(("cluster", "1", f"{plan.cluster_mn[0]} x {plan.cluster_mn[1]} CTAs", ""))
-    if plan.k_ctas > 1:
-        together = " x ".join(str(extent) for extent in plan.product_tile[:2])
+    if plan.cluster_k > 1:
+        together = " x ".join(str(extent) for extent in plan.mma_tile[:2])
         each = f"CTAs share K: each multiplies {together} by its part of the k-tiles, and stores {bm} x {bn}"
-        rows.append(("k-tiles", str(plan.k_ctas), "parts", each))
+        rows.append(("k-tiles", str(plan.cluster_k), "parts", each))
     if plan.split.is_split:
         waves = plan.split.waves
         what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
         rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
-    for packing in plan.packs:
-        rows.append((f"pack {packing.name.upper()}", "1", "x".join(map(str, packing.tile)), str(packing)))
+    for repack in plan.repacks:
+        rows.append((f"pack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
     launches = launches_of(plan)
     if len(launches) > 1:
         least = next(name for name, arch in ARCHS.items() if arch.has(OVERLAP))
@@ -109,11 +107,9 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]
     if pipeline is not None:
-        own = " x ".join(str(extent) for extent in plan.consumer_product_tile)
-        whose = "a tile each, in turn" if pipeline.turns > 1 else "of one tile"
-        rows.append(
-            ("consumer", str(pipeline.consumers), own, f"{pipeline.consumer_threads} threads, {whose}")
-        )
+        own = " x ".join(str(extent) for extent in plan.consumer_mma_tile)
+        whose = "a tile each, in turn" if pipeline.tiles_in_flight > 1 else "of one tile"
+        rows.append(("consumer", str(pipeline.consumers), own, f"{pipeline.consumer_threads} threads, {whose}"))
     rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
         ("thread", str(plan.threads), f"{values} of D", f"values {held.tv_layout_C_tiled}"),
@@ -133,27 +129,29 @@ def _memory(plan: GemmPlan) -> list[Row]:
         ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.smem_b)),
     ]
     if plan.smem_d is not None:
-        slots = 1 if plan.slots is None else product(plan.smem_d.shape[2:])
+        epi_stages = 1 if plan.epi_stages is None else product(plan.smem_d.shape[2:])
         more = "" if plan.schedule is None else " more"
-        rows.append(("shared D", str(slots), f"{used['d']} bytes{more}", str(plan.smem_d)))
-    if plan.sums is not None:
-        parts = f"{plan.sums.warps} warps" + (f", {plan.k_ctas} CTAs" if plan.k_ctas > 1 else "")
-        rows.append(("shared sums", str(plan.sums.warps), f"{used['sums']} bytes", f"K is shared by {parts}"))
-    elif plan.k_ctas > 1:
+        rows.append(("shared D", str(epi_stages), f"{used['d']} bytes{more}", str(plan.smem_d)))
+    if plan.sliced_k is not None:
+        parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
+        rows.append(
+            ("shared sums", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is shared by {parts}")
+        )
+    elif plan.cluster_k > 1:
         of_all = exchanged(plan)
-        rows.append(("shared sums", str(plan.k_ctas), f"{used['sums']} bytes", f"from each CTA {of_all}"))
+        rows.append(("shared sums", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}"))
     if "barriers" in used:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
-    if "tickets" in used:
-        rows.append(("shared tickets", str(used["tickets"] // 4), f"{used['tickets']} bytes", ""))
+    if "semaphores" in used:
+        rows.append(("shared tickets", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
     bm, bn, bk = plan.loaded_tile
-    beside = bn - plan.product_tile[1]
+    beside = bn - plan.mma_tile[1]
     of_next = f", {beside} columns beside the tile" if beside else ""
     rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk), of_next)]
     for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
-    rows += _ending(plan)
+    rows += _epilogue_rows(plan)
     for name, reduction in plan.epilogue.reductions:
         how = folding(plan, reduction.along)
         what = "partial results a tile" if len(how.along) == 2 else f"partial results a {_LINE[how.along]}"
@@ -166,7 +164,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
     return rows + _epilogue(plan)
 
 
-def _ending(plan: GemmPlan) -> list[Row]:
+def _epilogue_rows(plan: GemmPlan) -> list[Row]:
     """The epilogue; where it costs something whatever its scalars are, instructions, operands and further results."""
     epilogue, acting = plan.epilogue, plan.epilogue.acting()
     if not acting.steps:
@@ -178,37 +176,33 @@ def _ending(plan: GemmPlan) -> list[Row]:
     for name in (*acting.tensors, *epilogue.outputs[1:]):
         verb = "store" if name in epilogue.outputs else "load"
         if name == plan.fetched_tile:
-            continue  # told with the slots
-        bits = "through slots" if name in plan.slot_results else f"{plan.access(name).bits} bits"
-        rows.append(
-            (f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name)))
-        )
+            continue  # told with the epilogue stages
+        bits = "through epilogue stages" if name in plan.epi_stage_results else f"{plan.access(name).bits} bits"
+        rows.append((f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name))))
     return rows
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
-    slots, pipeline = plan.slots, plan.pipeline
-    if slots is None or pipeline is None:
+    epi_stages, pipeline = plan.epi_stages, plan.pipeline
+    if epi_stages is None or pipeline is None:
         return []
-    count = str(product(slots.subtiles(plan.consumer_d_tile)))
-    rows = [_copy("D to a slot", slots.to_shared, slots.subtile)]
+    count = str(product(epi_stages.epi_tiles(plan.consumer_d_tile)))
+    rows = [_copy("D to an epilogue stage", epi_stages.to_shared, epi_stages.epi_tile)]
     rows.insert(
         0,
         (
-            "subtile",
+            "epi_tile",
             count,
-            " x ".join(str(e) for e in slots.subtile),
-            f"{slots.count} slots a consumer",
+            " x ".join(str(e) for e in epi_stages.epi_tile),
+            f"{epi_stages.count} epilogue stages a consumer",
         ),
     )
-    if slots.load_c is not None:
+    if epi_stages.load_c is not None:
         label = "load C" if plan.fetched_tile == "c" else f"load {plan.fetched_tile}"
-        rows.append(_copy(label, slots.load_c, slots.subtile))
+        rows.append(_copy(label, epi_stages.load_c, epi_stages.epi_tile))
     elif plan.has_c:
-        rows.append(
-            ("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it")
-        )
-    rows.append(_copy("slot to D", slots.store, slots.subtile))
+        rows.append(("load C", "1", f"{plan.operands.c.dtype.bits} bits", "to where the sums are added to it"))
+    rows.append(_copy("epilogue stage to D", epi_stages.store, epi_stages.epi_tile))
     return rows
 
 

@@ -11,8 +11,8 @@ dependent launch:
   at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start were crowded on few
   multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in tiles of 32 x 64 took
   1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
-- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `lets_in`; and only
-  where all of them find room at once, or next to none: see `Room`.
+- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `launches_dependents`; and
+  only where all of them find room at once, or next to none: see `Room`.
 
 Where much is packed the GEMM is launched when that has ended. An early launch gains 1 to 2 us; but 4096 x 4096 x 4096
 of tf32, with 64 MiB packed, took 404 us by one and 386 without, 2048 x 2048 x 2048 with 32 MiB 71.6 and 69.7 us (H200,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 OVERLAP = "dependent_launch"  # the feature of an architecture
-PACK, GEMM, SUMS = "pack", "gemm", "sums"
+REPACK, GEMM, SUMS = "repack", "gemm", "accumulators"
 _OUT_OF_REACH = 11  # of so many multiprocessors one, for larger clusters: they lie within a GPC
-MOST_PACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
+MAX_REPACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Launch:
     """A kernel of a call.
 
     waits      it is launched before the one before it has ended, and waits for the end of that; a GEMM behind what
-               packs its operands only where these are not too large, see `is_early`
+               packs its operands only where these are not too large, see `uses_pdl`
     releases   it lets the next one begin while it runs itself
     late       it does so at its end
     room       where it does so only as room `is_left`: the last one of a call
@@ -83,38 +83,38 @@ class Launch:
 
 
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
-    """The kernels of a call by name, in order: "pack"; "gemm"; "sums", which adds the parts of a split K; and for each
-    reduction of the epilogue one that makes its result of partial ones, see `reduce_name`.
+    """Return the kernels of a call by name, in the order of their launches.
+
+    They are "repack"; "gemm"; "accumulators", which adds those of the K splits; and for each reduction of the epilogue
+    a kernel that makes its result of partial ones, see `reduce_name`.
 
     arch   on which none overlap where it cannot; where left out, one that can
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
-    >>> for name, launch in launches_of(simt_plan(Operands.of("f32"), pack="ab", split_k=2)).items():
+    >>> for name, launch in launches_of(simt_plan(Operands.of("f32"), repack="ab", split_k=2)).items():
     ...     print(name, launch)
-    pack Launch(waits=True, releases=True, late=False, room=None)
+    repack Launch(waits=True, releases=True, late=False, room=None)
     gemm Launch(waits=True, releases=True, late=False, room=None)
-    sums Launch(waits=True, releases=False, late=False, room=None)
+    accumulators Launch(waits=True, releases=False, late=False, room=None)
     """
     adds = plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel"
     names = [
-        *([PACK] if plan.packs else []),
+        *([REPACK] if plan.repacks else []),
         GEMM,
         *([SUMS] if adds else []),
         *[reduce_name(name) for name, _ in plan.epilogue.reductions],
     ]
     overlap = arch is None or arch.has(OVERLAP)
     crowds = overlap and plan.ctas_per_sm > 1
-    found = {
-        name: Launch(overlap, overlap and name != names[-1], late=crowds and name == PACK) for name in names
-    }
-    if overlap and names[-1] == GEMM and lets_in(plan):
-        room = None if plan.overlaps else Room(plan.ctas_per_sm, product(plan.cluster_mn))
+    found = {name: Launch(overlap, overlap and name != names[-1], late=crowds and name == REPACK) for name in names}
+    if overlap and names[-1] == GEMM and launches_dependents(plan):
+        room = None if plan.pdl else Room(plan.ctas_per_sm, product(plan.cluster_mn))
         found[GEMM] = Launch(waits=True, releases=True, room=room)
     return found
 
 
-def lets_in(plan: GemmPlan) -> bool:
+def launches_dependents(plan: GemmPlan) -> bool:
     """Whether a GEMM lets the kernel behind it in the stream begin while it runs.
 
     The CTAs of that kernel go to the multiprocessors that have room first. Small tiles gain by it: 128 x 1024 x 1024
@@ -122,26 +122,27 @@ def lets_in(plan: GemmPlan) -> bool:
     order of the GPCs: 512 x 4096 x 4096 by 128 x 128 took 26.8 us with it, 24.4 without. Where several CTAs share a
     multiprocessor they are crowded on few: 512 x 512 x 512 of f32 took 20.7 us and 13.7 (H200, 2026-11-24).
 
-    >>> from cutegemm.build import simt_plan, skinny_plan, sm90_plan
-    >>> lets_in(skinny_plan()), lets_in(sm90_plan(tile=(64, 64, 64))), lets_in(sm90_plan()), lets_in(simt_plan())
-    (True, True, False, False)
-    >>> lets_in(sm90_plan(tile=(64, 64, 64), schedule="single", ctas_per_sm=2))
+    >>> from cutegemm.build import simt_plan, gemv_plan, sm90_plan
+    >>> plans = gemv_plan(), sm90_plan(tile=(64, 64, 64)), sm90_plan(), simt_plan()
+    >>> [launches_dependents(plan) for plan in plans]
+    [True, True, False, False]
+    >>> launches_dependents(sm90_plan(tile=(64, 64, 64), schedule="single", ctas_per_sm=2))
     False
     """
     is_small = plan.tiled_mma.atom.is_of_warpgroup and product(plan.cta_tile[:2]) < LEAST_ORDERED
-    return plan.sums is not None or (is_small and plan.ctas_per_sm == 1)
+    return plan.sliced_k is not None or (is_small and plan.ctas_per_sm == 1)
 
 
-def is_early(launch: Launch, packed_bytes: Any = 0) -> Any:
+def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
     """Whether a kernel is launched before the one before it has ended; also of values that a host function has.
 
-    packed_bytes   of packed operands that the one before writes
+    repacked_bytes   of packed operands that the one before writes
 
     >>> gemm = Launch(waits=True, releases=False)
-    >>> is_early(gemm, 1 << 20), is_early(gemm, 1 << 30), is_early(Launch(waits=False, releases=True))
+    >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))
     (True, False, False)
     """
-    return packed_bytes <= MOST_PACKED_BYTES if launch.waits else False
+    return repacked_bytes <= MAX_REPACKED_BYTES if launch.waits else False
 
 
 def reduce_name(result: str) -> str:

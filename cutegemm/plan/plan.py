@@ -18,19 +18,19 @@ from cutegemm.machine.arch import (
     arch_named,
 )
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
-from cutegemm.plan.gating import Gating, PairedSums, paired_sums, paired_vectors
-from cutegemm.plan.memory.packing import Packing
-from cutegemm.plan.pipeline import Pipeline, Slots
+from cutegemm.plan.glu import Glu, GluPairs, glu_pairs, paired_vectors
+from cutegemm.plan.memory.repack import Repack
 from cutegemm.plan.problem import Operands, Problem, check_is_problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
-from cutegemm.plan.program.schedule import Schedule
 from cutegemm.plan.program.steps import ACC, RIGHT, SECOND, Program
+from cutegemm.plan.program.thread_schedule import ThreadSchedule
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
-from cutegemm.plan.sums import SUM_VECTOR, SharedSums, exchanged
+from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.plan.work.scheduler import TileScheduler
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import wgmma
@@ -43,7 +43,7 @@ from cutegemm.tile.tma import TmaBox
 # comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
 HALF_BITS, _BITS_FOR_HALF = 16, 48
 MAX_ACCESS_BITS = 128  # of a thread at once
-TICKET_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
+SEMAPHORE_BYTES = 4  # in shared memory, by which a consumer's threads learn whether theirs is a tile's last part
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
 
 
@@ -68,25 +68,25 @@ class GemmPlan(hooks.Shown):
     raster           in which order the CTAs take the tiles of D
     schedule         what all threads do for each k-tile; None where roles differ
     pipeline         what the roles do where they differ; else None
-    slots            how D passes through `smem_d` and leaves by TMA, or None
+    epi_stages       how D passes through `smem_d` and leaves by TMA, or None
     roles            who does it
-    smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule
-                     it lies over that of A and B, which are done with by then
+    smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule it lies
+                     over that of A and B, which are done with by then
     copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
     persistent       CTAs of a grid whose threads follow a schedule for tile after tile; None: one CTA for each tile
-    packs            operands that are copied first, to where the mainloop loads them as it loads best
+    repacks          operands that are copied first, to where the mainloop loads them as it loads best
     ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
     mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
     rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna", to nearest, in
                      registers; or "rne" by TMA on the way to shared memory
     epilogue         what becomes of the sums; where it reads no C, beta has to be 0
-    overlaps         whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
+    pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
                      once, which that one must not write, and all else behind its end
-    sums             how sums are added that several warps hold, each of its own part of K; None where a warp takes all
+    sliced_k         how sums are added that several warps hold, each of its own part of K; None where a warp takes all
                      of the k-tiles
-    transposed       whether the function that launches the kernel is given A, B, C and D of the problem whose
+    swap_ab          whether the function that launches the kernel is given A, B, C and D of the problem whose
                      transpose, D^T = B^T A^T, the plan computes: then nobody makes views of them for each call
     raises           PlanError with every rule that is broken
     """
@@ -106,45 +106,45 @@ class GemmPlan(hooks.Shown):
     read_b: CopyAtom | None
     store_d: CopyAtom
     raster: Raster
-    schedule: Schedule | None
+    schedule: ThreadSchedule | None
     roles: tuple[Role, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
-    split: Split = field(default_factory=Split)
+    split: KSplit = field(default_factory=KSplit)
     persistent: int | None = None
-    packs: tuple[Packing, ...] = ()
+    repacks: tuple[Repack, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
     copy_d: TiledCopy | None = None
     rounding: str = "rz"
-    pipeline: Pipeline | None = None
-    slots: Slots | None = None
+    pipeline: WarpRoles | None = None
+    epi_stages: EpiStages | None = None
     epilogue: Epilogue = LINEAR
-    overlaps: bool = False
-    sums: SharedSums | None = None
-    transposed: bool = False
+    pdl: bool = False
+    sliced_k: SlicedK | None = None
+    swap_ab: bool = False
 
     def __post_init__(self) -> None:
-        broken = self.violations()
-        if broken:
-            raise PlanError(f"plan {self.name!r}", broken)
+        violations = self.violations()
+        if violations:
+            raise PlanError(f"plan {self.name!r}", violations)
 
     def violations(self, arch: str | None = None, problem: Problem | None = None) -> list[str]:
         """Every rule that the plan breaks on an architecture (its own where left out) and for a problem.
 
         A plan that exists breaks none on its own architecture; another one, or a problem, may differ.
         """
-        from cutegemm.plan.rules.broken import broken_rules
+        from cutegemm.plan.rules.violations import violated_rules
 
         check_is_problem("violations", problem)
-        return broken_rules(self, arch_named(arch or self.arch), problem)
+        return violated_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
         """The rules that the plan breaks on an architecture: of `violations` those that depend on it, as the plan was
         held to all others when it was made."""
-        from cutegemm.plan.rules.broken import broken_there
+        from cutegemm.plan.rules.violations import violated_on
 
-        return broken_there(self, arch_named(arch))
+        return violated_on(self, arch_named(arch))
 
     def with_(self, **changes: Any) -> GemmPlan:
         """The plan with some fields changed, checked anew.
@@ -153,9 +153,7 @@ class GemmPlan(hooks.Shown):
         """
         known = [field.name for field in fields(self)]
         strange = [
-            f"{name!r} is no field of a plan; there are {', '.join(known)}."
-            for name in changes
-            if name not in known
+            f"{name!r} is no field of a plan; there are {', '.join(known)}." for name in changes if name not in known
         ]
         if strange:
             raise PlanError(f"plan {self.name!r}", strange)
@@ -172,55 +170,55 @@ class GemmPlan(hooks.Shown):
         return "c" in self.epilogue.tiles
 
     @property
-    def product_tile(self) -> tuple[int, int, int]:
+    def mma_tile(self) -> tuple[int, int, int]:
         """Rows, columns and k of a k-tile that a CTA multiplies: its tile, or where the CTAs of a cluster share K, the
         rows or the columns of all of them.
 
         >>> from cutegemm.build import sm90_plan
-        >>> plan = sm90_plan(tile=(64, 96, 64), k_ctas=3)
-        >>> plan.product_tile, plan.cta_tile, plan.cluster_mn
+        >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
+        >>> plan.mma_tile, plan.cta_tile, plan.cluster_mn
         ((64, 96, 64), (64, 32, 64), (1, 3))
         """
         bm, bn, bk = self.cta_tile
-        return (bm, bn * self.k_ctas, bk) if self.pipeline is not None else (bm * self.k_ctas, bn, bk)
+        return (bm, bn * self.cluster_k, bk) if self.pipeline is not None else (bm * self.cluster_k, bn, bk)
 
     @property
     def loaded_tile(self) -> tuple[int, int, int]:
-        """Rows of A, columns of B and k of a k-tile that come to shared memory: those of `product_tile`, or of a B
+        """Rows of A, columns of B and k of a k-tile that come to shared memory: those of `mma_tile`, or of a B
         along N the columns that fill whole rows of its boxes, whose last ones are the next tile's and not multiplied.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("bf16", layout="nn"), tile=(128, 112, 64))
-        >>> plan.loaded_tile, plan.product_tile
+        >>> plan.loaded_tile, plan.mma_tile
         ((128, 128, 64), (128, 112, 64))
         """
-        bm, bn, bk = self.product_tile
+        bm, bn, bk = self.mma_tile
         return (bm, product(as_int_tuple(self.smem_b.shape[0])), bk) if self.stages else (bm, bn, bk)
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
         """CTAs of a cluster along M, which share what they load of B, and along N, which share that of A: none where
         they have other k-tiles."""
-        (across, along), shared = self.cluster_mn, self.k_ctas
+        (across, along), shared = self.cluster_mn, self.cluster_k
         return (across // shared, along) if self.pipeline is None else (across, max(1, along // shared))
 
     @property
-    def k_ctas(self) -> int:
+    def cluster_k(self) -> int:
         """CTAs of a cluster that share K."""
         if self.pipeline is not None:
-            return self.pipeline.k_ctas
-        return 1 if self.sums is None else self.cluster_mn[0]
+            return self.pipeline.cluster_k
+        return 1 if self.sliced_k is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `Split.k_range`."""
-        return Split(self.k_ctas).k_range(rank, k_tiles, minimum)
+        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `KSplit.k_range`."""
+        return KSplit(self.cluster_k).k_range(rank, k_tiles, minimum)
 
     @property
-    def ending_mma(self) -> TiledMma:
+    def epilogue_mma(self) -> TiledMma:
         """By whose thread-value layout of C the threads have the sums of the CTA's tile when they store it."""
-        if self.pipeline is not None and self.k_ctas > 1:
+        if self.pipeline is not None and self.cluster_k > 1:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
-        return self.tiled_mma if self.sums is None else self.sums.added
+        return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
 
     @property
     def head(self) -> Epilogue:
@@ -240,53 +238,53 @@ class GemmPlan(hooks.Shown):
         return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
 
     @functools.cached_property
-    def pairs(self) -> PairedSums | None:
+    def pairs(self) -> GluPairs | None:
         """Of a gated epilogue: which of a thread's sums are pairs; None where no thread has both sums of one."""
-        return paired_sums(self.ending_mma, self.cta_tile[:2])
+        return glu_pairs(self.epilogue_mma, self.cta_tile[:2])
 
     @functools.cached_property
-    def leaving_pairs(self) -> PairedSums:
+    def stored_pairs(self) -> GluPairs:
         """Of a pipeline: the registers of the gates, in the order in which they are stored, and of the up of each."""
         assert self.pairs is not None
-        both = [self.registers_of_sums[list(sums)] for sums in (self.pairs.gates, self.pairs.ups)]
+        both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
-        return PairedSums(self.pairs.block, gates, ups)
+        return GluPairs(self.pairs.block, gates, ups)
 
     @property
-    def gating(self) -> Gating | None:
+    def glu(self) -> Glu | None:
         """Which columns of the tile are gates, and which ups; None of a plan that is not gated."""
         if not self.operands.gated:
             return None
         assert self.pairs is not None
-        return Gating(self.operands.gated, self.pairs.block, self.cta_tile[1])
+        return Glu(self.operands.gated, self.pairs.block, self.cta_tile[1])
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
         """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
         of its ups; none where a vector has both."""
         assert self.pairs is not None
-        values, *rest = self.ending_mma.partition_shape_C(self.cta_tile[:2])
+        values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
         return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
         """(threads, elements) of the tile of D, m + bM * n, that each thread stores, in the order of its sums."""
-        (bm, bn, _), gating = self.cta_tile, self.gating
-        table = self.ending_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+        (bm, bn, _), glu = self.cta_tile, self.glu
+        table = self.epilogue_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
         held: np.ndarray = table.reshape(table.shape[0], -1, order="F")
-        if gating is None or self.pairs is None:
+        if glu is None or self.pairs is None:
             return held
         held = held[:, list(self.pairs.gates)]
-        return held % bm + bm * gating.d_column(held // bm)
+        return held % bm + bm * glu.d_column(held // bm)
 
     @property
     def d_tile(self) -> tuple[int, int]:
         """Rows and columns of D that a CTA stores: half the columns that it sums up where the epilogue is gated.
 
-        >>> from cutegemm.build import ending_in, sm90_plan
+        >>> from cutegemm.build import with_epilogue, sm90_plan
         >>> from cutegemm.plan.epilogue import Accumulator, functions
-        >>> ending_in(Epilogue(functions.swiglu(Accumulator())), sm90_plan(Operands.of("bf16"))).d_tile
+        >>> with_epilogue(Epilogue(functions.swiglu(Accumulator())), sm90_plan(Operands.of("bf16"))).d_tile
         (128, 64)
         """
         bm, bn, _ = self.cta_tile
@@ -300,37 +298,38 @@ class GemmPlan(hooks.Shown):
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
-    def consumer_product_tile(self) -> tuple[int, int]:
-        """Of a pipeline: rows and columns that a consumer multiplies; see `product_tile`."""
+    def consumer_mma_tile(self) -> tuple[int, int]:
+        """Of a pipeline: rows and columns that a consumer multiplies; see `mma_tile`."""
         assert self.pipeline is not None
         rows, columns = self.pipeline.consumer_tile
-        return rows, columns * self.k_ctas
+        return rows, columns * self.cluster_k
 
     @property
     def consumer_d_mma(self) -> TiledMma:
         """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own; of a gated
         epilogue one of half the columns, whose sums lie as the gates do; or where CTAs share K one of the CTA's own."""
-        if not self.operands.gated and self.k_ctas == 1:
+        if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
         return _of_columns(self.consumer_mma, self.consumer_d_tile[1])
 
     @property
     def fetched_tile(self) -> str:
-        """The tile operand of the epilogue that TMA brings to the slots; "" where there is none."""
-        fetches = self.slots is not None and self.slots.load_c is not None and self.epilogue.tiles
+        """The tile operand of the epilogue that TMA brings to the epilogue stages; "" where there is none."""
+        fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
         return self.epilogue.tiles[0] if fetches else ""
 
     @functools.cached_property
-    def slot_results(self) -> tuple[str, ...]:
-        """The results of the epilogue that leave through slots, each through one of its own; D is the last.
+    def epi_stage_results(self) -> tuple[str, ...]:
+        """The results of the epilogue that leave through epilogue stages, each through one of its own; D is the last.
 
         Those of another type or majorness than D's leave out of registers; so do all but D where a tile comes to the
-        slots, where tiles are held, and where a tile's subtiles do not fill the slots in whole turns.
+        epilogue stages, where tiles are held, and where a tile's epilogue tiles do not fill the epilogue stages in
+        whole turns.
         """
-        if self.slots is None:
+        if self.epi_stages is None:
             return ()
         assert self.pipeline is not None
-        if self.fetched_tile or self.pipeline.deferred or self.slots.leave_over(self.consumer_d_tile):
+        if self.fetched_tile or self.pipeline.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
             return ("d",)
         d, alike = self.operands.d, []
         for name in self.epilogue.outputs[1:]:
@@ -339,26 +338,27 @@ class GemmPlan(hooks.Shown):
                 alike.append(name)
         return (*alike, "d")
 
-    def slot_number(self, i: int, result: str = "d") -> int:
-        """Of a pipeline with slots: how many stores of a tile come before that of a result's i-th subtile."""
-        return i * len(self.slot_results) + self.slot_results.index(result)
+    def epi_stage_number(self, i: int, result: str = "d") -> int:
+        """Of a pipeline with epilogue stages: how many stores of a tile come before that of a result's i-th epilogue
+        tile."""
+        return i * len(self.epi_stage_results) + self.epi_stage_results.index(result)
 
     @property
-    def further_results(self) -> tuple[str, ...]:
+    def aux_outputs(self) -> tuple[str, ...]:
         """The results beside D that leave out of registers."""
-        return tuple([name for name in self.epilogue.outputs[1:] if name not in self.slot_results])
+        return tuple([name for name in self.epilogue.outputs[1:] if name not in self.epi_stage_results])
 
     @property
     def split_k(self) -> int:
         """Parts that K is cut into."""
-        return self.split.parts
+        return self.split.splits
 
     @property
     def loaded(self) -> Operands:
         """The operands as the mainloop loads them: those that are packed as they are then."""
-        from cutegemm.plan.memory.packing import as_packed
+        from cutegemm.plan.memory.repack import as_repacked
 
-        return as_packed(self.operands, self.packs)
+        return as_repacked(self.operands, self.repacks)
 
     @property
     def stages(self) -> int:
@@ -375,7 +375,7 @@ class GemmPlan(hooks.Shown):
         >>> print(sm90_plan().programs["producer"])
         for tile in work:
           for k in tile.k_tiles:
-            wait     empty[k]
+            acquire  empty[k]
             load     A[k], B[k] -> full[k]
         """
         if self.pipeline is None:
@@ -388,9 +388,7 @@ class GemmPlan(hooks.Shown):
         """The program of a role. raises UnsupportedError where there is none"""
         if role not in self.programs:
             known = ", ".join(self.programs) or "none, as all threads follow its schedule"
-            raise UnsupportedError(
-                f"plan {self.name!r}: no role has the program {role!r}; there are {known}."
-            )
+            raise UnsupportedError(f"plan {self.name!r}: no role has the program {role!r}; there are {known}.")
         return self.programs[role]
 
     @functools.cached_property
@@ -443,16 +441,16 @@ class GemmPlan(hooks.Shown):
         if self.smem_d is not None and self.schedule is not None:
             of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
             out["d"] = max(0, of_d - sum(out.values()))
-        if self.sums is not None:
-            elements = self.sums.by_warp.cosize() + (self.sums.by_cta.cosize() if self.sums.by_cta else 0)
-            out["sums"] = elements * ops.acc.bits // 8
-        elif self.k_ctas > 1:
-            out["sums"] = exchanged(self).cosize() * ops.acc.bits // 8
+        if self.sliced_k is not None:
+            elements = self.sliced_k.by_warp.cosize() + (self.sliced_k.by_cta.cosize() if self.sliced_k.by_cta else 0)
+            out["accumulators"] = elements * ops.acc.bits // 8
+        elif self.cluster_k > 1:
+            out["accumulators"] = exchanged(self).cosize() * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
         if self.pipeline is not None and self.split.is_split:
-            out["tickets"] = TICKET_BYTES * self.pipeline.consumers
+            out["semaphores"] = SEMAPHORE_BYTES * self.pipeline.consumers
         return out
 
     def registers(self) -> dict[str, int]:
@@ -461,13 +459,13 @@ class GemmPlan(hooks.Shown):
         The compiler adds addresses, counters and predicates.
         """
         ops, mma = self.operands, self.tiled_mma
-        bm, bn, _ = self.product_tile
-        holders = mma.threads // (1 if self.sums is None else self.sums.warps)  # of the sums, each of some
+        bm, bn, _ = self.mma_tile
+        holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
-        if self.pipeline is not None and self.pipeline.two_level:
-            out["sums of a k-tile"] = out["accumulators"] * (1 + (self.level_sums == SECOND))
+        if self.pipeline is not None and self.pipeline.promoted:
+            out["sums of a k-tile"] = out["accumulators"] * (1 + (self.partial_accumulators == SECOND))
         if self.pipeline is not None and self.split.is_split:  # added where a k-tile's have been
-            of_parts = 2 * SUM_VECTOR * self.vectors_at_once
+            of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
             out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
             per_thread = product(as_int_tuple(mma.partition_shape_A((bm, self.cta_tile[2]))))
@@ -491,11 +489,7 @@ class GemmPlan(hooks.Shown):
     def by_registers(self) -> dict[str, TiledCopy]:
         """By "a" and "b", the copies of tiles that come to shared memory through registers."""
         loads = {"a": self.load_a, "b": self.load_b} if self.stages else {}
-        return {
-            name: load
-            for name, load in loads.items()
-            if isinstance(load, TiledCopy) and not load.atom.is_async
-        }
+        return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property
     def vectors_at_once(self) -> int:
@@ -507,7 +501,7 @@ class GemmPlan(hooks.Shown):
         bm, bn, _ = self.cta_tile
         own = _words(bm * bn, self.operands.acc.bits, self.tiled_mma.threads)
         free = given - own - _REGISTERS_BESIDES
-        return next((n for n in (16, 8, 4, 2) if 2 * SUM_VECTOR * n <= free), 1)
+        return next((n for n in (16, 8, 4, 2) if 2 * ACCUMULATOR_VECTOR * n <= free), 1)
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
@@ -530,20 +524,20 @@ class GemmPlan(hooks.Shown):
         """Of a pipeline: the consumer's MMA, or one of as many columns as are loaded, where those are more. What a
         descriptor states of B does not depend on how many of its columns are multiplied."""
         columns = self.loaded_tile[1]
-        if columns == self.product_tile[1]:
+        if columns == self.mma_tile[1]:
             return self.consumer_mma
         return _of_columns(self.consumer_mma, columns)
 
     @property
-    def column_parts(self) -> int:
+    def b_column_blocks(self) -> int:
         """Of a pipeline: parts of a consumer's columns, whose products are issued and waited for one by one."""
         assert self.pipeline is not None
-        if not self.pipeline.two_level:
+        if not self.pipeline.promoted:
             return 1
-        return self.consumer_product_tile[1] // self.consumer_mma.tile_mnk[1]
+        return self.consumer_mma_tile[1] // self.consumer_mma.tile_mnk[1]
 
     @property
-    def level_sums(self) -> str:
+    def partial_accumulators(self) -> str:
         """Of a pipeline: the sums of the last k-tile that are added to the total behind the loop; `ACC` where there is
         one level of sums.
 
@@ -551,9 +545,9 @@ class GemmPlan(hooks.Shown):
         wide as the tile, as registers hold no two accumulators and a total, of its right half.
         """
         assert self.pipeline is not None
-        if not self.pipeline.two_level:
+        if not self.pipeline.promoted:
             return ACC
-        return SECOND if self.column_parts == 1 else RIGHT
+        return SECOND if self.b_column_blocks == 1 else RIGHT
 
     @property
     def piece_n(self) -> int:
@@ -578,22 +572,23 @@ class GemmPlan(hooks.Shown):
 
     @property
     def atoms_at_once(self) -> tuple[int, int]:
-        """Of a pipeline whose consumers are warps: atoms along M and N whose sums a warp writes to a slot by one
-        instruction, or by some that cover the same lines."""
-        assert self.slots is not None
-        atom, tile = self.tiled_mma.atom.shape_mnk, self.slots.to_shared.tiler_mn
+        """Of a pipeline whose consumers are warps: atoms along M and N whose sums a warp writes to an epilogue stage by
+        one instruction, or by some that cover the same lines."""
+        assert self.epi_stages is not None
+        atom, tile = self.tiled_mma.atom.shape_mnk, self.epi_stages.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
-    def order_of_sums(self, shape: tuple[int, int, int]) -> Layout:
+    def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
         """Of a pipeline: (values, MMA_M, MMA_N) of a thread to registers, in the order in which sums leave: those of
-        a subtile of a warp lie together.
+        an epilogue tile of a warp lie together.
 
         >>> from cutegemm.build import mma_tma_plan
-        >>> mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32)).order_of_sums((4, 2, 4))
+        >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32))
+        >>> plan.accumulator_order((4, 2, 4))
         Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
         """
         assert self.pipeline is not None
-        if self.pipeline.consumer_warps > 1 or self.slots is None:
+        if self.pipeline.consumer_warps > 1 or self.epi_stages is None:
             return Layout(shape)
         values, (m, n) = shape[0], self.atoms_at_once
         down, across = shape[1] // m, shape[2] // n
@@ -601,10 +596,10 @@ class GemmPlan(hooks.Shown):
         return Layout((values, (m, down), (n, across)), stride)
 
     @functools.cached_property
-    def registers_of_sums(self) -> np.ndarray:
+    def accumulator_registers(self) -> np.ndarray:
         """Of a pipeline: the register of each accumulator of a thread, in the MMA's order: (values, MMA_M, MMA_N)."""
-        values, *rest = self.ending_mma.partition_shape_C(self.cta_tile[:2])
-        return self.order_of_sums((product(values), *rest)).offsets()
+        values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
+        return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
         """Of a pipeline: what a consumer stores of a CTA's tile, counted in consumers' tiles.
@@ -616,9 +611,7 @@ class GemmPlan(hooks.Shown):
         assert self.pipeline is not None
         if self.pipeline.readers == 1:
             return tile_mnl
-        down, across = [
-            whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)
-        ]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
         m_tile, n_tile, batch = tile_mnl
         if across == 1:
             return m_tile * down + consumer, n_tile, batch
@@ -636,9 +629,7 @@ class GemmPlan(hooks.Shown):
         m, n, batch = own_mnl
         if self.pipeline.readers == 1:
             return own_mnl, 0 * m
-        down, across = [
-            whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)
-        ]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
         if across == 1:
             return (m // down, n, batch), m % down
         return (m // down, n // across, batch), m % down * across + n % across
@@ -665,8 +656,8 @@ class GemmPlan(hooks.Shown):
         return TileScheduler(
             self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
             batched=self.operands.batched, idle_ctas=by_threads,
-            gpcs=None if self.pipeline is None else self.pipeline.gpcs,
-            k_ctas=1 if self.pipeline is None else self.pipeline.k_ctas,
+            gpc_raster=None if self.pipeline is None else self.pipeline.gpc_raster,
+            cluster_k=1 if self.pipeline is None else self.pipeline.cluster_k,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
@@ -677,16 +668,16 @@ class GemmPlan(hooks.Shown):
             problem.l,
         )
 
-    def product_grid(self, problem: Problem) -> tuple[int, int, int]:
+    def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
         """What is multiplied for D, along M, N and the batch: its tiles, or where the CTAs of a cluster share K, as
-        many of them as these multiply together; see `product_tile`.
+        many of them as these multiply together; see `mma_tile`.
 
         >>> from cutegemm.build import sm90_plan
-        >>> plan = sm90_plan(tile=(64, 64, 64), k_ctas=4)
-        >>> plan.grid(Problem(100, 200, 640)), plan.product_grid(Problem(100, 200, 640))
+        >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
+        >>> plan.grid(Problem(100, 200, 640)), plan.mma_grid(Problem(100, 200, 640))
         ((2, 13, 1), (2, 4, 1))
         """
-        rows, columns, _ = self.product_tile
+        rows, columns, _ = self.mma_tile
         return -(-problem.m // rows), -(-problem.n // columns), problem.l
 
     def k_tiles(self, problem: Problem) -> int:
@@ -706,7 +697,7 @@ class GemmPlan(hooks.Shown):
         parts = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.compare and f.name not in ("name", "summary") and (f.name != "transposed" or self.transposed)
+            if f.compare and f.name not in ("name", "summary") and (f.name != "swap_ab" or self.swap_ab)
         ]
         return "\n".join(parts)
 

@@ -58,9 +58,7 @@ class Operand:
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
     @staticmethod
-    def of_kind(
-        kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None
-    ) -> Operand:
+    def of_kind(kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None) -> Operand:
         """An operand of an epilogue in the device's memory.
 
         kind          Tile, Row, Column or Element
@@ -86,7 +84,7 @@ class Operands:
     """Element types, majorness and alignment of all four matrices, and the type that sums are kept in.
 
     batched   whether the matrices carry a batch mode L
-    further   operands and results of an epilogue that are made otherwise than C, or than D, by name
+    aux       operands and results of an epilogue that are made otherwise than C, or than D, by name
     raises    PlanError with every rule that is broken
 
     >>> Operands.of("f32", layout="nt").b.major
@@ -99,35 +97,33 @@ class Operands:
     d: Operand
     acc: DType
     batched: bool = False
-    further: tuple[tuple[str, Operand], ...] = ()
+    aux: tuple[tuple[str, Operand], ...] = ()
 
     def __post_init__(self) -> None:
-        broken = []
-        of_epilogue = [(name, operand, _MODES["d"]) for name, operand in self.further]
+        violations = []
+        of_epilogue = [(name, operand, _MODES["d"]) for name, operand in self.aux]
         of_gemm = [(name, getattr(self, name), modes) for name, modes in _MODES.items()]
         for name, operand, modes in (*of_gemm, *of_epilogue):
             if operand.major not in modes:
-                broken.append(
-                    f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}."
-                )
-            if operand.broadcast and (name, operand) not in self.further:
-                broken.append(
+                violations.append(f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}.")
+            if operand.broadcast and (name, operand) not in self.aux:
+                violations.append(
                     f"{name.upper()} stays the same along {' and '.join(operand.broadcast)}; rows, columns and single "
                     "elements are operands of an epilogue alone."
                 )
             align = operand.align_bytes
             if type(align) is not int or align < 1 or align & (align - 1):
-                broken.append(f"{name.upper()} is aligned to {align!r} bytes, which is no power of two.")
+                violations.append(f"{name.upper()} is aligned to {align!r} bytes, which is no power of two.")
             elif align * 8 % operand.dtype.bits:
-                broken.append(
+                violations.append(
                     f"{name.upper()} is aligned to {align} bytes, less than an element of {operand.dtype}."
                 )
             if operand.gated not in _GATED:
                 known = " nor ".join(repr(by) for by in _GATED)
-                broken.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
-        broken += not_of_types({"batched": (self.batched, (bool,))})
-        if broken:
-            raise PlanError("operands", broken)
+                violations.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
+        violations += not_of_types({"batched": (self.batched, (bool,))})
+        if violations:
+            raise PlanError("operands", violations)
 
     @staticmethod
     def of(
@@ -171,7 +167,7 @@ class Operands:
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
         (True, True)
         """
-        found = dict(self.further).get(name)
+        found = dict(self.aux).get(name)
         if found is not None:
             return found
         operand: Operand = getattr(self, name if name in _MODES else "c")
@@ -180,8 +176,7 @@ class Operands:
     def aligned(self, align_bytes: int) -> Operands:
         """The same operands, none aligned to more than `align_bytes`."""
         parts = {
-            n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes))
-            for n in _MODES
+            n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes)) for n in _MODES
         }
         return replace(self, **parts)
 
@@ -216,14 +211,12 @@ class Operands:
         >>> print(Operands.of("bf16").as_gated("pairs").b)
         bf16 n-major, 16-byte aligned, gated by pairs
         """
-        further = [
-            (name, replace(operand, gated=by if name in rows else "")) for name, operand in self.further
-        ]
-        return replace(self, b=replace(self.b, gated=by), further=tuple(further))
+        aux = [(name, replace(operand, gated=by if name in rows else "")) for name, operand in self.aux]
+        return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
-    def with_further(self, **operands: Operand) -> Operands:
+    def with_aux(self, **operands: Operand) -> Operands:
         """The same operands, with others of an epilogue by name."""
-        return replace(self, further=tuple({**dict(self.further), **operands}.items()))
+        return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
     @cached_property
     def transposed(self) -> Operands:
@@ -233,12 +226,9 @@ class Operands:
         >>> turned.layout, turned.d.major
         ('nn', 'n')
         """
-        parts = {
-            name: getattr(self, of).transposed
-            for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))
-        }
-        further = tuple([(name, operand.transposed) for name, operand in self.further])
-        return replace(self, **parts, further=further)
+        parts = {name: getattr(self, of).transposed for name, of in (("a", "b"), ("b", "a"), ("c", "c"), ("d", "d"))}
+        aux = tuple([(name, operand.transposed) for name, operand in self.aux])
+        return replace(self, **parts, aux=aux)
 
     @property
     def as_tf32(self) -> Operands:
@@ -262,8 +252,8 @@ class Operands:
 
     def __str__(self) -> str:
         batch = ", batched" if self.batched else ""
-        further = "".join([f"; {name} {operand}" for name, operand in self.further])
-        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{further}; sums in {self.acc}{batch}"
+        aux = "".join([f"; {name} {operand}" for name, operand in self.aux])
+        return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}"
 
 
 def _accumulator(dtype: DType) -> DType:
@@ -275,8 +265,7 @@ def _accumulator(dtype: DType) -> DType:
 def _is_leading(ld: Any) -> bool:
     """Whether a value is leading strides by name."""
     return isinstance(ld, tuple) and all(
-        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int
-        for pair in ld
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int for pair in ld
     )
 
 
@@ -301,33 +290,33 @@ class Problem:
     ld: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        broken = [
+        violations = [
             f"{name} = {value!r}; an integer of 0 or more is expected."
             for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("l", self.l))
             if isinstance(value, bool) or not isinstance(value, int) or value < 0
         ]
         if not isinstance(self.operands, Operands):
             expected = "Operands are expected, such as Operands.of('f32')"
-            raise PlanError("problem", [*broken, f"operands = {self.operands!r}; {expected}."])
+            raise PlanError("problem", [*violations, f"operands = {self.operands!r}; {expected}."])
         if self.l != 1 and not self.operands.batched:
-            broken.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
+            violations.append(f"l = {self.l}, but the operands have no batch mode. Make them batched=True.")
         if not _is_leading(self.ld):
             expected = 'pairs of a name and an integer are expected, such as (("a", 128),)'
-            raise PlanError("problem", [*broken, f"ld = {self.ld!r}; {expected}."])
+            raise PlanError("problem", [*violations, f"ld = {self.ld!r}; {expected}."])
         leading = dict(self.ld)
         for name in leading:
-            if name not in (*_MODES, *dict(self.operands.further)):
-                known = ", ".join(["a, b, c", *dict(self.operands.further)])
-                broken.append(f"ld names {name!r}; the operands are {known} and d.")
-        if not broken:
+            if name not in (*_MODES, *dict(self.operands.aux)):
+                known = ", ".join(["a, b, c", *dict(self.operands.aux)])
+                violations.append(f"ld names {name!r}; the operands are {known} and d.")
+        if not violations:
             for name, value in leading.items():
                 needed = self.extent(name, self.operands.matrix(name).major)
                 if value < max(1, needed):
-                    broken.append(
+                    violations.append(
                         f"the leading stride of {name.upper()} is {value}, less than its contiguous extent {needed}."
                     )
-        if broken:
-            raise PlanError("problem", broken)
+        if violations:
+            raise PlanError("problem", violations)
 
     @property
     def d_columns(self) -> int:
@@ -351,7 +340,7 @@ class Problem:
         have strides of 0.
 
         >>> from cutegemm.plan.epilogue import Row
-        >>> operands = Operands.of("f32").with_further(bias=Operand.of_kind(Row, f32))
+        >>> operands = Operands.of("f32").with_aux(bias=Operand.of_kind(Row, f32))
         >>> str(Problem(4, 6, 8, operands=operands).layout("bias"))
         '(4,6,1):(0,1,6)'
         """
@@ -362,10 +351,8 @@ class Problem:
             along = [self.extent(name, mode) for mode in modes if mode not in operand.broadcast]
             unit = operand.align_elems
             of_batch = -(-max([1, *along]) // unit) * unit
-            return Layout(
-                (*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch)
-            )
-        like = name if name in _MODES or name in dict(self.operands.further) else "c"
+            return Layout((*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch))
+        like = name if name in _MODES or name in dict(self.operands.aux) else "c"
         leading = dict(self.ld).get(like, max(1, self.extent(like, operand.major)))
         stride = tuple(1 if mode == operand.major else leading for mode in modes)
         other = shape[0] if modes[1] == operand.major else shape[1]
@@ -391,7 +378,7 @@ class Problem:
         """Bytes of all elements of an operand or of a result.
 
         >>> from cutegemm.plan.epilogue import Row
-        >>> operands = Operands.of("bf16").with_further(bias=Operand.of_kind(Row, f32))
+        >>> operands = Operands.of("bf16").with_aux(bias=Operand.of_kind(Row, f32))
         >>> of = Problem(4, 6, 8, operands=operands)
         >>> of.bytes_of("a"), of.bytes_of("d"), of.bytes_of("bias")
         (64, 48, 24)
@@ -405,7 +392,7 @@ class Problem:
     @property
     def min_bytes(self) -> int:
         """Bytes of A, B and further operands of an epilogue read once, and of D and further results written once."""
-        return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.further)))
+        return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.aux)))
 
     def __str__(self) -> str:
         batch = f"x{self.l}" if self.operands.batched else ""

@@ -57,9 +57,9 @@ def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
     """Return what a plan's compiled function takes under a name of its caller."""
-    of_plan = _FACTORS_OF_TRANSPOSE.get(name, name) if plan.transposed else name
+    of_plan = _FACTORS_OF_TRANSPOSE.get(name, name) if plan.swap_ab else name
     operand = plan.operands.matrix(of_plan)
-    if plan.transposed:
+    if plan.swap_ab:
         operand = operand.transposed
     align = operand.align_elems
     modes = [mode for mode in _MODES.get(name, ("m", "n")) if mode not in operand.broadcast] or ["1"]
@@ -68,7 +68,7 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
         major = modes.index(operand.major)
         strides[major] = None
         # TMA clips a box at any extent; threads load and store whole vectors.
-        is_by_box = plan.pipeline is not None and all(packing.name != of_plan for packing in plan.packs)
+        is_by_box = plan.pipeline is not None and all(repack.name != of_plan for repack in plan.repacks)
         extents[major] = 1 if is_by_box else align
     if plan.operands.gated and name != "b" and not operand.gated:
         modes = ["n/2" if mode == "n" else mode for mode in modes]

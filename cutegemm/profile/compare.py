@@ -21,9 +21,7 @@ _LINE_COPY_BITS = 128  # of a cp.async that is not kept in L1
 # Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-SASS_WAVEFRONTS = (
-    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # of the instructions alone
-)
+SASS_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # of the instructions alone
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
 _L2_READ = "lts__t_sectors_op_read.sum"
 _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -86,7 +84,7 @@ def _written(a: Analysis) -> float | None:
 
 
 def _from_dram(t: Traffic) -> float:
-    return t.dram_read_bytes + (t.sums_read_bytes or 0.0)
+    return t.dram_read_bytes + (t.partials_read_bytes or 0.0)
 
 
 def _l2_hits(a: Analysis) -> float | None:
@@ -137,9 +135,7 @@ def _arrives_otherwise(a: Analysis) -> bool:
     if any(part.is_torn for part in a.global_):
         return True
     once = a.traffic.sm_read_bytes / SECTOR_BYTES
-    return any(part.by_l1 for part in a.global_) and (
-        a.occupancy.ctas > 1 or a.arriving() > (1 + _COUNTS) * once
-    )
+    return any(part.by_l1 for part in a.global_) and (a.occupancy.ctas > 1 or a.arriving() > (1 + _COUNTS) * once)
 
 
 def _time(a: Analysis) -> float | None:

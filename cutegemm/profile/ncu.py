@@ -27,9 +27,7 @@ class NcuError(CutegemmError):
     """Nsight Compute is not there, may not read the counters, or printed what is no CSV."""
 
 
-def command(
-    target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu"
-) -> list[str]:
+def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu") -> list[str]:
     """The command line that profiles the kernels that `target` launches between profiler start and stop.
 
     kernel   a regular expression of the kernel's name

@@ -48,9 +48,7 @@ def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
     {'a': 3.0, 'b': 2.0}
     """
     names = dict.fromkeys(name for launch in launches for name in launch)
-    return {
-        name: statistics.median([launch[name] for launch in launches if name in launch]) for name in names
-    }
+    return {name: statistics.median([launch[name] for launch in launches if name in launch]) for name in names}
 
 
 def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison], Mapping[str, str]]:
@@ -85,25 +83,21 @@ def count(
 ) -> Counted:
     """The counters of each launch.
 
-    device     for whose architecture plans are first compiled in parallel; None: one by one, as they are launched
+    device          for whose architecture plans are first compiled in parallel; None: one by one, as they are launched
     limit_seconds   that ncu may take
-    raises     UnsupportedError without ncu; NcuError with what it said
+    raises          UnsupportedError without ncu; NcuError with what it said
     """
     from cutegemm.compile.plans import compile_missing
 
     if shutil.which(ncu) is None:
-        raise UnsupportedError(
-            f"profile: no {ncu} is found. It comes with the CUDA toolkit; name it with --ncu."
-        )
+        raise UnsupportedError(f"profile: no {ncu} is found. It comes with the CUDA toolkit; name it with --ncu.")
     metrics = _known(ncu, list(dict.fromkeys([name for case in cases for name in case.metrics])))
     if device is not None:  # in parallel, so that the launcher finds its kernels compiled
         compile_missing([case.plan for case in cases if isinstance(case, Case)], device_named(device).arch)
     with tempfile.TemporaryDirectory(prefix="cutegemm-profile-") as name:
         counters, log = _counted(ncu, metrics, cases, Path(name), limit_seconds)
     if len(counters) != len(log["launched"]):
-        raise NcuError(
-            f"ncu saw {len(counters)} kernels, but {len(log['launched'])} were launched: {log['failed']}."
-        )
+        raise NcuError(f"ncu saw {len(counters)} kernels, but {len(log['launched'])} were launched: {log['failed']}.")
     launches: dict[str, tuple[dict[str, float], ...]] = {}
     for number, values in zip(log["launched"], counters, strict=True):
         of = cases[number].name
@@ -128,9 +122,7 @@ def _counted(
     file, said, table = folder / "ncu.csv", "", ""
     for _ in range(_TRIES):
         try:
-            said = printed(
-                command(target, wanted, GEMM_KERNELS, str(file), ncu), environment(), limit_seconds
-            )
+            said = printed(command(target, wanted, GEMM_KERNELS, str(file), ncu), environment(), limit_seconds)
         except TimeoutError as error:
             raise NcuError(str(error)) from None
         table = file.read_text() if file.exists() else ""

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.rows import looked_at
+from cutegemm.choice.recipe import Recipe
+from cutegemm.choice.rows import looked_at
 from cutegemm.compile import cache
 from cutegemm.compile.exported import loaded
 from cutegemm.compile.plans import compile_plans
@@ -44,9 +44,7 @@ class Ahead:
 
     def __str__(self) -> str:
         there = len(self.plans) - self.compiled - len(self.failed)
-        text = (
-            f"{len(self.plans)} kernels: {self.compiled} compiled in {self.seconds:.1f} s, {there} were there"
-        )
+        text = f"{len(self.plans)} kernels: {self.compiled} compiled in {self.seconds:.1f} s, {there} were there"
         return text + "".join([f"\n  {name} failed: {error}" for name, error in self.failed.items()])
 
 
@@ -62,14 +60,15 @@ def prepare(
 ) -> Ahead:
     """Compiles, in parallel, the kernels that calls will take, and says how many there are.
 
-    what        tuples (M, N, K) or (M, N, K, L), as `gemm` will be called; with `rows`, tuples (N, K) of weights; or a
-                torch.nn.Module, or several, on a CUDA device: of it, and of all that is inside, the layers that
-                cutegemm computes, which are `cutegemm.Linear`, `cutegemm.GatedMLP`, and what `cutegemm.use` replaced
-    rows        that the inputs of layers may have: range(1, 8193) where left out for modules
+    what                 tuples (M, N, K) or (M, N, K, L), as `gemm` will be called; with `rows`, tuples (N, K) of
+                         weights; or a torch.nn.Module, or several, on a CUDA device: of it, and of all that is inside,
+                         the layers that cutegemm computes, which are `cutegemm.Linear`, `cutegemm.GatedMLP`, and what
+                         `cutegemm.use` replaced
+    rows                 that the inputs of layers may have: range(1, 8193) where left out for modules
     dtype, layout, out   of the operands of tuples, as of `Operands.of`, whose rows follow one another
-    device      "h100", "h200", ...: whose plans are chosen for tuples; that of this machine where left out
-    processes   as many as there are processors where left out
-    raises      PlanError with everything that is wrong; CompileError where a process came to a sudden end
+    device               "h100", "h200", ...: whose plans are chosen for tuples; that of this machine where left out
+    processes            as many as there are processors where left out
+    raises               PlanError with everything that is wrong; CompileError where a process came to a sudden end
 
     What does not compile is in the result, and says so again when it is called.
 
@@ -136,9 +135,7 @@ def plans_of(
     if wrong:
         raise PlanError("prepare", wrong)
     if rows is not None:
-        return plans_of_layers(
-            [(question_of((_ends(rows)[1], *shape), operands, device), rows) for shape in shapes]
-        )
+        return plans_of_layers([(question_of((_ends(rows)[1], *shape), operands, device), rows) for shape in shapes])
     questions = [question_of(shape, operands, device) for shape in shapes]
     return [(decide(each, _recorded(each)).plan, device.arch) for each in questions]
 
@@ -189,11 +186,7 @@ def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list
     """The plans of layers whose inputs have any of some numbers of rows: those of the few that are taken for them."""
     found = []
     for question, rows in questions:
-        met = (
-            rows
-            if len(rows) <= _EACH
-            else {*_ends(rows), *[n for n in looked_at(_ends(rows)[1]) if n in rows]}
-        )
+        met = rows if len(rows) <= _EACH else {*_ends(rows), *[n for n in looked_at(_ends(rows)[1]) if n in rows]}
         at = [question.of_rows(each) for each in met]
         decided = [decide(each, _recorded(each), varying_rows=True) for each in at]
         if len(met) < len(rows):  # others may be taken for the rows between

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from cutegemm.choose.sm90.choice import ACCUMULATIONS
+from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan.epilogue import LINEAR, SCALED
@@ -17,7 +17,7 @@ from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
-    "Without a GPU `cutegemm.simulate.simulate(plan, a, b)` carries out a plan on the CPU, and "
+    "Without a GPU `cutegemm.simulator.simulate(plan, a, b)` carries out a plan on the CPU, and "
     "`cutegemm.run.emulated.emulate(plan, a, b)` what it is compiled to."
 )
 
@@ -38,9 +38,7 @@ def wrong_choices(how: How) -> list[str]:
         if not isinstance(getattr(how, name), bool)
     ]
     if plan is not None and how.tune is True:
-        found.append(
-            "a plan is given, and tune=True asks for the one that is timed to be the fastest. Leave one out."
-        )
+        found.append("a plan is given, and tune=True asks for the one that is timed to be the fastest. Leave one out.")
     if accumulate not in ACCUMULATIONS:
         known = " or ".join(repr(name) for name in ACCUMULATIONS)
         found.append(f"accumulate = {accumulate!r}; {known} is expected.")
@@ -189,8 +187,8 @@ def wrong_extents(given: dict[str, Any], gated: str = "", most: int | None = MOS
     batch = (l,) if a.dim() == 3 else ()
     found = []
     if b.shape[-2] != k:
-        turned = " Pass b.mT, which fits." if n == k else ""
-        found.append(f"a has {k} columns, b has {b.shape[-2]} rows; both are K.{turned}")
+        swap_ab = " Pass b.mT, which fits." if n == k else ""
+        found.append(f"a has {k} columns, b has {b.shape[-2]} rows; both are K.{swap_ab}")
     if batch and b.shape[0] != l:
         found.append(f"a is a batch of {l}, b of {b.shape[0]}; they must be of one length.")
     if gated and n % 2:
@@ -223,9 +221,7 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gate
     return MODES[name].index("n" if name == "out" else "k")
 
 
-def check_plan(
-    plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool, has_epilogue: bool
-) -> GemmPlan:
+def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool, has_epilogue: bool) -> GemmPlan:
     """Return a plan that the caller made, if it serves a call.
 
     operands       of the problem; those of D^T if the plan is transposed
@@ -254,12 +250,10 @@ def check_plan(
                 f"contiguous extent; the plan needs {want.align_bytes}."
             )
     if ours.batched != operands.batched:
-        found.append(
-            f"the tensors have {'a' if operands.batched else 'no'} batch mode; the plan expects otherwise."
-        )
+        found.append(f"the tensors have {'a' if operands.batched else 'no'} batch mode; the plan expects otherwise.")
     if found:
-        turned = ", as D^T = B^T A^T," if plan.transposed else ""
-        raise PlanError(f"gemm of {problem}{turned} by the plan {plan.name!r}", found)
+        swap_ab = ", as D^T = B^T A^T," if plan.swap_ab else ""
+        raise PlanError(f"gemm of {problem}{swap_ab} by the plan {plan.name!r}", found)
     return plan
 
 

@@ -14,22 +14,22 @@ import numpy as np
 from cutegemm.compile.cubin import GEMM_KERNELS
 from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import f32, tf32
-from cutegemm.emulate.decode import programs
-from cutegemm.emulate.launch import Launch, TensorArgument, host_function
-from cutegemm.emulate.machine import Decoded, Machine, Watch, launch_blocks
-from cutegemm.emulate.order import GlobalOrder, smallest_access
-from cutegemm.emulate.ptx import Kernel
-from cutegemm.emulate.scalar import exact_bits, values_of
-from cutegemm.emulate.state import EMPTY, FULL, Buffer, GlobalMemory
+from cutegemm.emulator.decode import programs
+from cutegemm.emulator.launch import Launch, TensorArgument, host_function
+from cutegemm.emulator.machine import Decoded, Machine, Watch, launch_blocks
+from cutegemm.emulator.order import GlobalOrder, smallest_access
+from cutegemm.emulator.ptx import Kernel
+from cutegemm.emulator.scalar import exact_bits, values_of
+from cutegemm.emulator.state import EMPTY, FULL, Buffer, GlobalMemory
 from cutegemm.errors import EmulationError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.memory.workspace import needs_workspace, workspace_bytes
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
-from cutegemm.plan.rules.broken import problem_rules
-from cutegemm.simulate.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
-from cutegemm.simulate.memory import GlobalMatrix
-from cutegemm.simulate.reductions import without_modes
+from cutegemm.plan.rules.violations import problem_rules
+from cutegemm.simulator.arguments import as_caller_has, given_operands, laid_out, seen_by_plan
+from cutegemm.simulator.memory import GlobalMatrix
+from cutegemm.simulator.reductions import without_modes
 
 _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they need not be
 
@@ -38,14 +38,14 @@ _THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they n
 class Emulation:
     """D, and what was executed.
 
-    further        results of the epilogue beside D, by name
+    aux            results of the epilogue beside D, by name
     instructions   how many threads have carried out each opcode, over all kernels; the most frequent first
     launches       the kernel launches of the host function
     seconds        it took, without compiling
     """
 
     d: np.ndarray
-    further: dict[str, np.ndarray]
+    aux: dict[str, np.ndarray]
     instructions: dict[str, int]
     launches: tuple[Launch, ...]
     seconds: float
@@ -79,19 +79,19 @@ def emulate(
     out, with gaps between their rows that nobody may touch.
 
     a, b, c, problem   as `simulate` takes them
-    arch          that the plan is compiled for
-    check_races   look for accesses to shared and to global memory that nothing orders; takes a quarter to a half
-                  of the time
-    seed          None: all warps go in step, and what is copied asynchronously comes as late as can be. A
-                  number: warps go on, and copies come, by chance
-    ptx           another text to execute instead of the compiled one, with the same kernels and parameters
-    progress      called now and then with the fraction of the CTAs that is done
-    watch         hears of every access of the GEMM's own kernel to memory; `analysis.executed` counts them
-    operands      further ones of the plan's epilogue, as `simulate` takes them
-    raises        PlanError where the arrays or the problem do not fit the plan; CompileError; UnsupportedError
-                  for an instruction that the emulator does not know; EmulationError for an access out of bounds
-                  or not aligned, a race, a deadlock, a result that comes from memory to which nothing was
-                  written, an element of D that is written never or twice
+    arch               that the plan is compiled for
+    check_races        look for accesses to shared and to global memory that nothing orders; takes a quarter to a half
+                       of the time
+    seed               None: all warps go in step, and what is copied asynchronously comes as late as can be. A number:
+                       warps go on, and copies come, by chance
+    ptx                another text to execute instead of the compiled one, with the same kernels and parameters
+    progress           called now and then with the fraction of the CTAs that is done
+    watch              hears of every access of the GEMM's own kernel to memory; `analysis.executed` counts them
+    operands           further ones of the plan's epilogue, as `simulate` takes them
+    raises             PlanError where the arrays or the problem do not fit the plan; CompileError; UnsupportedError for
+                       an instruction that the emulator does not know; EmulationError for an access out of bounds or not
+                       aligned, a race, a deadlock, a result that comes from memory to which nothing was written, an
+                       element of D that is written never or twice
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
@@ -102,9 +102,9 @@ def emulate(
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
     given, scalars = given_operands("emulate", plan, named)
     given, problem = seen_by_plan("emulate", plan, given, problem)
-    broken = list(problem_rules(plan, problem))
-    if broken:
-        raise PlanError(f"emulate: plan {plan.name!r} on {problem}", broken)
+    violations = list(problem_rules(plan, problem))
+    if violations:
+        raise PlanError(f"emulate: plan {plan.name!r} on {problem}", violations)
     compiled = compile_plan(plan, arch)
     started = time.perf_counter()
     decoded = programs(compiled.ptx if ptx is None else ptx)
@@ -112,10 +112,8 @@ def emulate(
     written = (*outputs, *reduced)
     matrices = laid_out(problem, given, written)
     memory = GlobalMemory()
-    buffers = {
-        name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()
-    }
-    buffers["a"].is_settled = plan.overlaps
+    buffers = {name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()}
+    buffers["a"].is_settled = plan.pdl
     tensors = []
     for name in plan.epilogue.tensors:
         if name not in matrices and plan.operands.matrix(name) == plan.operands.d:
@@ -125,10 +123,8 @@ def emulate(
             matrices[name] = GlobalMatrix(problem, name)
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
-    loaded = ("b", "a") if plan.transposed else ("a", "b")
-    arguments = [
-        _argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *tensors, *written)
-    ]
+    loaded = ("b", "a") if plan.swap_ab else ("a", "b")
+    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *tensors, *written)]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")
@@ -194,7 +190,7 @@ def execute(
             grain,
             seed,
             (order, first),
-            launch.is_early,
+            launch.uses_pdl,
         )
         machine.watch = watch
         machine.run()
@@ -221,16 +217,14 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
         names = ", ".join(f"{mode} {x}" for mode, x in zip(matrix.modes, at, strict=True))
         return f"{matrix.name}({names})"
 
-    return memory.add(
-        matrix.name, bits.view(np.uint8), np.repeat(inside, size), describe, given=state == FULL
-    )
+    return memory.add(matrix.name, bits.view(np.uint8), np.repeat(inside, size), describe, given=state == FULL)
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
     """The matrix as the caller of the kernel has it: rows, columns, with L in front where batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # (N, K) is K x N to the caller; where the plan is transposed, (M, K) is, and D is N x M
-    order: tuple[int, ...] = (1, 0) if (name == "b") != plan.transposed else (0, 1)
+    order: tuple[int, ...] = (1, 0) if (name == "b") != plan.swap_ab else (0, 1)
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)
@@ -247,9 +241,7 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
     )
 
 
-def _workspaces(
-    memory: GlobalMemory, plan: GemmPlan, problem: Problem
-) -> list[tuple[TensorArgument, Buffer]]:
+def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
     """What a kernel takes after D: bytes, of which the counters of arrivals come first and are zero. One with a
     pipeline that splits K has these, as words, for an argument of their own, of which there may be none."""
     size, zeroed = workspace_bytes(plan, problem)
@@ -288,6 +280,4 @@ def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None
         )
     extra = buffer.stored_bytes - int(matrix.inside.sum()) * size
     if extra:
-        raise EmulationError(
-            f"emulate: {plan.name} writes {extra // size} elements of {matrix.name} more than once."
-        )
+        raise EmulationError(f"emulate: {plan.name} writes {extra // size} elements of {matrix.name} more than once.")

@@ -41,11 +41,11 @@ def executed_accesses(
     total: dict[str, list[int]] = {}
     for count, m, n in _units(plan, problem):
         for op, found in _of_unit(plan, problem, m, n, arch, rules).items():
-            sums = total.setdefault(op, [0, 0, 0])
+            accumulators = total.setdefault(op, [0, 0, 0])
             for i, value in enumerate(found):
-                sums[i] += count * value
+                accumulators[i] += count * value
     compiled = compile_plan(plan, arch)
-    counts = {op: Wavefronts(sums[0], sums[1], sums[2]) for op, sums in total.items()}
+    counts = {op: Wavefronts(accumulators[0], accumulators[1], accumulators[2]) for op, accumulators in total.items()}
     return ExecutedAccesses(counts, _is_wider(compiled.ptx, compiled.resources))
 
 
@@ -106,7 +106,7 @@ def _count(
     batch = (1,) if plan.operands.batched else ()
     columns = n * 2 if plan.operands.gated else n
     a, b = np.zeros((*batch, m, k), np.float32), np.zeros((*batch, k, columns), np.float32)
-    if plan.transposed:  # which is given those of the problem whose transpose this is
+    if plan.swap_ab:  # which is given those of the problem whose transpose this is
         a, b, small = np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2), small.transposed
     heard = Executed(rules)
     emulate(plan, a, b, problem=small, arch=arch, check_races=False, watch=heard)

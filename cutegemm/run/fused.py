@@ -157,9 +157,9 @@ def _launcher(
     assert prepared.kernel is not None
     function, epilogue = prepared.function, prepared.kernel.plan.epilogue
     place = {name: number for number, name in enumerate((*given, *results))}
-    ways = {
-        name: _operand_way(epilogue.kinds[name], given[name], prepared.shape) for name in epilogue.tensors
-    } | {name: _result_way(name, each, prepared.views[3]) for name, each in results.items()}
+    ways = {name: _operand_way(epilogue.kinds[name], given[name], prepared.shape) for name in epilogue.tensors} | {
+        name: _result_way(name, each, prepared.views[3]) for name, each in results.items()
+    }
     changed = [(place[name], way) for name, way in ways.items() if way is not None]
     taken = _picking([place[name] for name in (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)])
     of_a, of_b = [view.strides for view in prepared.views[:2]]
@@ -464,8 +464,8 @@ def prepared_fused(
     results = _results_of(a, b, epilogue, shape, passed, out_dtype)
     main, d = passed["d"], results["d"].dtype
     tile = _as_batch(tensors[epilogue.tiles[0]], l if batched else None) if epilogue.tiles else None
-    further = _of_operands(epilogue, tensors, batched) | _of_results(results)
-    ending, trial = EpilogueSpec(epilogue, further), partial(_trial, a, b, given, results, outs)
+    aux = _of_operands(epilogue, tensors, batched) | _of_results(results)
+    ending, trial = EpilogueSpec(epilogue, aux), partial(_trial, a, b, given, results, outs)
     prepared = prepare(a, b, tile, main, d if main is None else None, 0.0, how, ending, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
@@ -548,9 +548,7 @@ def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} is of {str(value.dtype).removeprefix('torch.')}, which no kernel reads."
 
 
-def _wrong_columns(
-    b: Any, given: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]
-) -> Iterator[str]:
+def _wrong_columns(b: Any, given: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
     """Of rows and tiles, which are as wide as D; or as b, where a row has numbers for gates and for ups."""
     n = b.shape[-1]
     of_d = n // 2 if epilogue.gated else n
@@ -567,8 +565,7 @@ def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str
         tensor = tensors[name]
         if View.of("c", tensor, tensor.dim() == 3).major is None:
             yield (
-                f"{name} has strides {tuple(tensor.stride())}; one of the last two must be 1. Pass "
-                f"{name}.contiguous()."
+                f"{name} has strides {tuple(tensor.stride())}; one of the last two must be 1. Pass {name}.contiguous()."
             )
 
 

@@ -92,8 +92,7 @@ def _into(
 
         tensors = (a, b, out if c is None else c, out)
         a, b, c, out = [
-            x if of is None else x.as_strided(x.shape, of)
-            for x, of in zip(tensors, given_strides, strict=True)
+            x if of is None else x.as_strided(x.shape, of) for x, of in zip(tensors, given_strides, strict=True)
         ]
         with device(a.get_device()):
             as_given(a, b, c, out, alpha, beta)
@@ -138,44 +137,43 @@ def gemm(
 ) -> Any:
     """Return alpha * a @ b + beta * c, or what an epilogue makes of a @ b, on a CUDA device.
 
-    a, b     M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
-             float32, float64, float16 or bfloat16; on Hopper also float8 and int8, from Ada on float8 that lies
-             along K. On Hopper one may be float8_e4m3fn and the other float8_e5m2. Any strides; where neither of
-             the last two is 1, a copy is made, and a `CopyWarning` says so
-    c        M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; needed if
-             beta is not 0
+    a, b          M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
+                  float32, float64, float16 or bfloat16; on Hopper also float8 and int8, from Ada on float8 that lies
+                  along K. On Hopper one may be float8_e4m3fn and the other float8_e5m2. Any strides; where neither of
+                  the last two is 1, a copy is made, and a `CopyWarning` says so
+    c             M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; needed if
+                  beta is not 0
     alpha, beta   numbers, 1 and 0 if they are not passed. As in BLAS, what is multiplied by 0 is not read: NaN in a, b
-             or c does not count then. With an epilogue, c, alpha and beta are its operands of these names
-    out      where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
-             int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32 is
-             exact. What is past the largest float8 becomes that. It may be c, or an operand of the epilogue that has
-             one number for each element; it must not overlap anything else that is read
-    plan     a GemmPlan, or a name from `cutegemm.choose.catalog.plans()`; chosen by the shape where left out. After
-             "transposed:" the name of a plan for D^T = B^T A^T
-    accumulate   of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "two_level":
-             the sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
-    allow_tf32   whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
-    out_dtype    the type of the result, if no `out` has one. If an epilogue returns several, the type of D and of all
-                 others of its extents, of any floating type; or a sequence with a type for each result, or None in its
-                 place. Sums and maxima are float32, or float64 if a is
+                  or c does not count then. With an epilogue, c, alpha and beta are its operands of these names
+    out           where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
+                  int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32
+                  is exact. What is past the largest float8 becomes that. It may be c, or an operand of the epilogue
+                  that has one number for each element; it must not overlap anything else that is read
+    plan          a GemmPlan, or a name from `cutegemm.choice.catalog.plans()`; chosen by the shape where left out.
+                  After "swap_ab:" the name of a plan for D^T = B^T A^T
+    accumulate    of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "promoted": the
+                  sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
+    allow_tf32    whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
+    out_dtype     the type of the result, if no `out` has one. If an epilogue returns several, the type of D and of all
+                  others of its extents, of any floating type; or a sequence with a type for each result, or None in its
+                  place. Sums and maxima are float32, or float64 if a is
     varying_rows whether a has other numbers of rows in other calls, as the input of a layer has: of the plans, six
                  serve all of them, so that few kernels are compiled
-    tune         whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
-                 `cutegemm.tuning`
-    epilogue     a function of the sums of a @ b and of operands by name: `lambda acc, bias: gelu(acc + bias)`, of the
-                 functions of `cutegemm.epilogue`. It is called with symbols: once, and again after something that it
-                 reads has changed; in each call, if it reads what may change unseen, as an object's attribute. If it
-                 returns several expressions, the first is D, and the others are stored as well; `row_sum(x)` and the
-                 like, which stand behind the first alone, give one float32 for each row, for each column, or for all
-                 of D
-    operands     of the epilogue: numbers, or tensors of one element, of N or 1 x N, of M x 1, of M x N, with L in front
-                 or without; of any floating type
-    returns  a tuple where the epilogue returns several; `out`, or a new row-major array of the framework of a
-    raises   UnsupportedError with the rules that the arguments break, PlanError where the plan does not fit them, or
-             CutegemmError; before anything is launched
+    tune       whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
+               `cutegemm.tuning`
+    epilogue   a function of the sums of a @ b and of operands by name: `lambda acc, bias: gelu(acc + bias)`, of the
+               functions of `cutegemm.epilogue`. It is called with symbols: once, and again after something that it
+               reads has changed; in each call, if it reads what may change unseen, as an object's attribute. If it
+               returns several expressions, the first is D, and the others are stored as well; `row_sum(x)` and the
+               like, which stand behind the first alone, give one float32 for each row, for each column, or for all of D
+    operands   of the epilogue: numbers, or tensors of one element, of N or 1 x N, of M x 1, of M x N, with L in front
+               or without; of any floating type
+    returns    a tuple where the epilogue returns several; `out`, or a new row-major array of the framework of a
+    raises     UnsupportedError with the rules that the arguments break, PlanError where the plan does not fit them, or
+               CutegemmError; before anything is launched
 
     Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless tf32 is allowed, or a plan
-    is asked for that takes it as that: "mma_128x256", "sm90_slots" and their like do. It runs on torch's current
+    is asked for that takes it as that: "mma_128x256", "sm90_epi_stages" and their like do. It runs on torch's current
     stream, and a CUDA graph may capture it once the same signature has been called before. Gradients are recorded as
     torch's are, and `torch.compile` sees one operator; into an `out` nothing is recorded. Where operands lie otherwise
     than the kernel can load them fast, one before it packs them into a workspace.
@@ -247,9 +245,7 @@ def gemm(
     return result
 
 
-def _first(
-    key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How
-) -> _Call | list[str]:
+def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How) -> _Call | list[str]:
     """The call of a signature that is new, remembered; or the names of what is to be copied first."""
     known = recall.find(key, a, how) if c is None and out is None else None
     if known is not None:
@@ -289,9 +285,7 @@ def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
         raise refused(a, b, wrong)
 
 
-def _through_torch(
-    a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, out_dtype: Any, how: How
-) -> Any:
+def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, out_dtype: Any, how: How) -> Any:
     """For arrays of other frameworks: as torch tensors over the same memory.
 
     how   the other arguments of `gemm`
@@ -375,13 +369,13 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
     fused_call = prepared_fused(x, w.mT, None, None, how, epilogue, given, True)
     launch, (new,) = fused_call.launch, fused_call.new
 
-    def with_ending(x: Any, w: Any, bias: Any) -> Any:
+    def with_epilogue(x: Any, w: Any, bias: Any) -> Any:
         d = new()
         if launch is not None:
             launch(x, w, (bias,) if has_bias else (), (d,))
         return d
 
-    return with_ending
+    return with_epilogue
 
 
 def plan_of(
@@ -415,7 +409,5 @@ def plan_of(
 
         prepared = prepare(a, b, c, out, out_dtype, 0.0, how)
     if isinstance(prepared, list) or prepared.kernel is None:
-        raise UnsupportedError(
-            f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are."
-        )
+        raise UnsupportedError(f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are.")
     return prepared.kernel.plan

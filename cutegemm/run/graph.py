@@ -15,9 +15,7 @@ from cutegemm.run.calls import BLAS_SCALARS
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
 
-through_torch = Hook(
-    "gemm as torch sees it"
-)  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
+through_torch = Hook("gemm as torch sees it")  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
 # (modules, rows) -> what plans are chosen for in their layers; registered by `cutegemm`
 questions_of = Hook("the layers of a model")
 

@@ -14,7 +14,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.run.gemm import gemm
 from cutegemm.run.timing import DEVICE as DEVICE
-from cutegemm.run.timing import in_turns as in_turns
+from cutegemm.run.timing import alternating as alternating
 
 
 def need_gpu() -> None:
@@ -28,9 +28,7 @@ def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: flo
 
     tensors   "a", "b", "c" and "out", as of `torch_ops.from_numpy`
     """
-    result = gemm(
-        tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan
-    )
+    result = gemm(tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan)
     found: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
     return found
 
@@ -50,18 +48,18 @@ def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
 
 
 def time_plan(
-    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3, turned: bool = False
+    plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3, swap_ab: bool = False
 ) -> dict[str, float]:
     """A plan beside the library on tensors "a", "b" and "out".
 
-    turned   whether they are B^T, A^T and D^T: the library is given A, B and D
-    returns  "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
+    swap_ab   whether they are B^T, A^T and D^T: the library is given A, B and D
+    returns   "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
     """
     need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
     a, b, out = tensors["a"], tensors["b"], tensors["out"]
-    is_fast = plan.pipeline is not None and not plan.pipeline.two_level
-    x, y, d = (b.mT, a.mT, out.mT) if turned else (a, b, out)
+    is_fast = plan.pipeline is not None and not plan.pipeline.promoted
+    x, y, d = (b.mT, a.mT, out.mT) if swap_ab else (a, b, out)
     theirs = library(x, y, d, is_fast)
     if a.element_size() > 1 and out.dtype != a.dtype:
         theirs = lambda: torch.matmul(x, y)  # noqa: E731
@@ -69,7 +67,7 @@ def time_plan(
     with contextlib.suppress(RuntimeError, ValueError):  # what torch says of what it does not multiply
         theirs()
         calls.append(theirs)
-    ours, *other = in_turns(calls, seconds)
+    ours, *other = alternating(calls, seconds)
     found = {"us": ours * 1e6, "tflops": problem.flops / ours * 1e-12}
     if other:
         found |= {"cublas_tflops": problem.flops / other[0] * 1e-12, "ratio": other[0] / ours}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.choose.names import recipe_named
+from cutegemm.choice.names import recipe_named
 from cutegemm.compile.plans import CompiledKernel, compile_plan
 from cutegemm.dtypes import f32, tf32
 from cutegemm.plan.problem import Operands, Problem
@@ -172,7 +172,5 @@ def prepare(
         return prepared(decide(question, recipe_named(plan) if isinstance(plan, str) else plan))
     tuned = None
     if trial is not None:
-        tuned = tune.recipe(
-            question, how.tune, lambda of: trial(prepared(of)), lambda: cuda.device_name(index)
-        )
+        tuned = tune.recipe(question, how.tune, lambda of: trial(prepared(of)), lambda: cuda.device_name(index))
     return prepared(decide(question, tuned, how.varying_rows))

@@ -11,10 +11,10 @@ import numpy as np
 from cutegemm.analysis.executed import Executed
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules
 from cutegemm.dtypes import DType
-from cutegemm.emulate.decode import programs
-from cutegemm.emulate.launch import Launch
-from cutegemm.emulate.ptx import Kernel
-from cutegemm.emulate.state import FULL, GlobalMemory
+from cutegemm.emulator.decode import programs
+from cutegemm.emulator.launch import Launch
+from cutegemm.emulator.ptx import Kernel
+from cutegemm.emulator.state import FULL, GlobalMemory
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.emulated import execute
 
@@ -100,9 +100,7 @@ def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> n
                 f"check: the argument {text!r} is neither a buffer, such as f32[4096], nor a number."
             )
         if param.size > 8:
-            raise UnsupportedError(
-                f"check: the parameter {param.name} has {param.size} bytes; up to 8 can be given."
-            )
+            raise UnsupportedError(f"check: the parameter {param.name} has {param.size} bytes; up to 8 can be given.")
         raw = (value & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
         out[param.offset : param.offset + param.size] = np.frombuffer(raw, np.uint8)
     return out

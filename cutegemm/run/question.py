@@ -9,13 +9,13 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from cutegemm.build import ending_in
-from cutegemm.choose import rows
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.catalog import built, ranked
-from cutegemm.choose.catalog import chosen as choose_recipe
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import SWAPPED, Recipe
+from cutegemm.build import with_epilogue
+from cutegemm.choice import rows
+from cutegemm.choice.candidate import Candidate
+from cutegemm.choice.catalog import built, ranked
+from cutegemm.choice.catalog import chosen as choose_recipe
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import SWAPPED, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
@@ -26,7 +26,7 @@ from cutegemm.run.checks import check_plan
 from cutegemm.tile.tma import TmaBox
 
 # Of a thread, whose epilogue has several results: with 192 their kernels were seen to spill.
-_MOST_SUMS_OF_SEVERAL = 160
+_MAX_ACCUMULATORS_WITH_AUX = 160
 # Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
 _LARGE_TILE = 128 * 256
 # Rows of a tile, of which two have less to multiply than one of them has to compute: a silu over pairs of columns took
@@ -44,13 +44,13 @@ class EpilogueSpec:
     """What becomes of the sums, where it is not alpha * acc + beta * c.
 
     epilogue   the expressions
-    further    what its operands and results are made of, all but the tile that is passed as `c`
+    aux        what its operands and results are made of, all but the tile that is passed as `c`
     """
 
     epilogue: Epilogue
-    further: dict[str, Operand]
+    aux: dict[str, Operand]
 
-    def suits(self, plan: GemmPlan, rows: int) -> bool:
+    def can_implement(self, plan: GemmPlan, rows: int) -> bool:
         """Whether a plan has time and registers for the epilogue, where D has so many rows.
 
         Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums, and,
@@ -62,37 +62,38 @@ class EpilogueSpec:
             return True
         if self.epilogue.gated and not self.has_long_rows(plan):
             return False
-        if self.epilogue.beside and plan.registers()["accumulators"] > _MOST_SUMS_OF_SEVERAL:
+        if self.epilogue.beside and plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_AUX:
             return False
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
-            # The derivative of gelu by transposed:sm90_128x160_2x1: 459 spills, five times as long
+            # The derivative of gelu by swap_ab:sm90_128x160_2x1: 459 spills, five times as long
             return False
-        if self.epilogue.reductions and pipeline.deferred:  # beside what is held they were seen to spill
+        if self.epilogue.reductions and pipeline.overlapped:  # beside what is held they were seen to spill
             return False
         sums_rows = any(each.along == ("n",) for _, each in self.epilogue.reductions)
         if sums_rows and plan.operands.d.major == "m":
-            # Sums of rows by transposed:sm90_128x160_2x1: 122 us, 111 by sm90_cluster_2x1 (H200, 16384x3072x768)
+            # Sums of rows by swap_ab:sm90_128x160_2x1: 122 us, 111 by sm90_cluster_2x1 (H200, 16384x3072x768)
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
         is_low = plan.cta_tile[0] <= _LOW_ROWS and rows >= _MANY_ROWS
-        exposed = pipeline.deferred or is_low or (pipeline.kind == "cooperative" and is_large)
+        exposed = pipeline.overlapped or is_low or (pipeline.kind == "cooperative" and is_large)
         return not (computes and exposed)
 
-    def on(self, plan: GemmPlan, turned: bool) -> GemmPlan:
+    def on(self, plan: GemmPlan, swap_ab: bool) -> GemmPlan:
         """A plan that ends so.
 
-        turned   whether it is for the transposed problem
-        raises   PlanError where none can
+        swap_ab   whether it is for the transposed problem
+        raises    PlanError where none can
         """
-        epilogue = self.epilogue.transposed if turned else self.epilogue
-        further = {name: each.transposed if turned else each for name, each in self.further.items()}
-        return ending_in(epilogue, plan, further)
+        epilogue = self.epilogue.transposed if swap_ab else self.epilogue
+        aux = {name: each.transposed if swap_ab else each for name, each in self.aux.items()}
+        return with_epilogue(epilogue, plan, aux)
 
     def has_long_rows(self, plan: GemmPlan) -> bool:
-        """Whether what a slot holds of a row of a gated D, which is half as wide, is whole sectors of L2 still."""
-        slots, d = self.on(plan, False).slots, plan.operands.d
-        return slots is None or d.major != "n" or slots.subtile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
+        """Whether what an epilogue stage holds of a row of a gated D, which is half as wide, is whole sectors of L2
+        still."""
+        epi_stages, d = self.on(plan, False).epi_stages, plan.operands.d
+        return epi_stages is None or d.major != "n" or epi_stages.epi_tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
 
     def ends(self, plan: GemmPlan) -> bool:
         """Whether a plan can end so."""
@@ -136,7 +137,7 @@ class Question:
     def made_of(self, by_box: str | None) -> Operands:
         """The operands, those of an epilogue too."""
         found, ending = self.operands(by_box), self.ending
-        return ending.loaded(found.with_further(**ending.further), self.extents[1]) if ending else found
+        return ending.loaded(found.with_aux(**ending.aux), self.extents[1]) if ending else found
 
     @cached_property
     def boxed(self) -> Operands:
@@ -168,7 +169,7 @@ class Question:
             with_c=self.has_c,
         )
 
-    def weighed(self, rows: int | None = None) -> list[Candidate]:
+    def compared(self, rows: int | None = None) -> list[Candidate]:
         """Those that are not far from the fastest."""
         found = self.ranked(rows)
         first = next(found, None)
@@ -179,20 +180,20 @@ class Question:
     def served(self, asked: Recipe, rows: int | None = None) -> Decision | None:
         """What a recipe is built to, where its plan serves, and has time and registers for the epilogue.
 
-        rows   see `EpilogueSpec.suits`; those of the problem where left out
+        rows   see `EpilogueSpec.can_implement`; those of the problem where left out
         """
         of = self.problem
         try:
             plan = built(asked, self.boxed, of.operands, of, self.arch, self.device, self.has_c)
             if self.ending is None:
                 ended = plan
-            elif self.ending.suits(plan, of.m if rows is None else rows):
-                ended = self.ending.on(plan, asked.transposed)
+            elif self.ending.can_implement(plan, of.m if rows is None else rows):
+                ended = self.ending.on(plan, asked.swap_ab)
             else:
                 return None
         except CutegemmError:
             return None
-        return _decision(ended, asked.transposed, of)
+        return _decision(ended, asked.swap_ab, of)
 
     def of_rows(self, rows: int) -> Question:
         """The same for another number of rows of A, which lie as these do."""
@@ -202,9 +203,9 @@ class Question:
     def but_rows(self) -> tuple[Any, ...]:
         """All that it is but the rows of A: a layer's question, which is asked again and again."""
         ending = self.ending
-        of_ending = None if ending is None else (ending.epilogue, tuple(ending.further.items()))
+        of_epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         of_memory = (self.boxed, self.problem.operands)
-        return (of_memory, *self.extents[1:], self.has_c, of_ending, self.accumulate, self.arch, self.device)
+        return (of_memory, *self.extents[1:], self.has_c, of_epilogue, self.accumulate, self.arch, self.device)
 
 
 @dataclass(frozen=True)
@@ -217,19 +218,17 @@ class Decision:
 
 @functools.lru_cache(maxsize=4096)
 def _transposed(plan: GemmPlan) -> GemmPlan:
-    return plan.with_(transposed=True)
+    return plan.with_(swap_ab=True)
 
 
-def _decision(plan: GemmPlan, turned: bool, problem: Problem) -> Decision:
+def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
     """A plan for a problem; turned: for D^T = B^T A^T."""
-    if not turned:
+    if not swap_ab:
         return Decision(plan, problem)
-    return Decision(plan if plan.transposed else _transposed(plan), problem.transposed)
+    return Decision(plan if plan.swap_ab else _transposed(plan), problem.transposed)
 
 
-def decide(
-    question: Question, asked: GemmPlan | Recipe | None = None, varying_rows: bool = False
-) -> Decision:
+def decide(question: Question, asked: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
     """The plan for a question, and the problem that it solves.
 
     asked          the caller's own plan, or its recipe; None where it is chosen
@@ -243,23 +242,23 @@ def decide(
             return found
     if asked is None:
         recipe, plan = _chosen(question)
-        turned = recipe.transposed
+        swap_ab = recipe.swap_ab
     elif isinstance(asked, Recipe):
-        turned = asked.transposed
+        swap_ab = asked.swap_ab
         plan = asked.build(of.made_of(asked.boxes(of.boxed)), of.has_c, of.arch, of.device)
     else:
-        turned, operands = asked.transposed, of.made_of(_loaded_by_box(asked))
-        operands = operands.transposed if turned else operands
+        swap_ab, operands = asked.swap_ab, of.made_of(_loaded_by_box(asked))
+        operands = operands.transposed if swap_ab else operands
         plan = check_plan(asked, operands, problem, of.has_c, ending is not None)
     if ending is not None:
         try:
-            plan = ending.on(plan, turned)
+            plan = ending.on(plan, swap_ab)
         except PlanError:
             other = _first_served(question) if asked is None else None
             if other is None:
                 raise
             return other
-    return _decision(plan, turned, problem)
+    return _decision(plan, swap_ab, problem)
 
 
 def _one_of_few(question: Question) -> Decision | None:
@@ -297,7 +296,7 @@ def few_of(question: Question) -> tuple[Recipe, ...]:
 
 def _few(question: Question) -> tuple[Recipe, ...]:
     """Of those that cannot end as they should, or not in time, none: others take their places."""
-    weigh, unsuited = functools.cache(question.weighed), set[Recipe]()
+    weigh, unsuited = functools.cache(question.compared), set[Recipe]()
 
     def suited(each: int) -> list[Candidate]:
         return [one for one in weigh(each) if one.recipe not in unsuited]
@@ -314,9 +313,9 @@ def _loaded_by_box(plan: GemmPlan) -> str | None:
     """Which operands TMA loads; None where threads load them all."""
     if not isinstance(plan.load_a, TmaBox):
         return None
-    packed = [packing.name for packing in plan.packs]
+    packed = [repack.name for repack in plan.repacks]
     boxed = "".join([name for name in "ab" if name not in packed])
-    return boxed.translate(SWAPPED) if plan.transposed else boxed
+    return boxed.translate(SWAPPED) if plan.swap_ab else boxed
 
 
 def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
@@ -335,9 +334,9 @@ def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
     if ending is None:
         return take()
     if not of.gated:
-        return take(suits=functools.partial(ending.suits, rows=problem.m))
-    for suits in (lambda plan: ending.ends(plan) and ending.suits(plan, problem.m), ending.ends):
-        found = take(suits=suits, transposed=False)
-        if suits(found[1]):
+        return take(can_implement=functools.partial(ending.can_implement, rows=problem.m))
+    for can_implement in (lambda plan: ending.ends(plan) and ending.can_implement(plan, problem.m), ending.ends):
+        found = take(can_implement=can_implement, swap_ab=False)
+        if can_implement(found[1]):
             break
     return found

@@ -58,7 +58,7 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
     a     a tensor of the call
     how   its options
     """
-    if not _serves(key, a, how):
+    if not _can_implement(key, a, how):
         return None
     try:
         held = remembered(_FOLDER, _text(key, a))
@@ -89,10 +89,10 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
     """Write the record that `find` reads, if the signature may have one; do nothing if the disk cannot be written."""
     global _written
     kernel = prepared.kernel
-    if kernel is None or _written >= _MOST or not _serves(key, a, how):
+    if kernel is None or _written >= _MOST or not _can_implement(key, a, how):
         return
     if isinstance(how.plan, str):
-        from cutegemm.choose.names import is_own, recipe_named
+        from cutegemm.choice.names import is_own, recipe_named
 
         if is_own(recipe_named(how.plan).name):  # another process may give the name to another plan
             return
@@ -112,7 +112,7 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
         _written += 1
 
 
-def _serves(key: Any, a: Any, how: How) -> bool:
+def _can_implement(key: Any, a: Any, how: How) -> bool:
     """Whether a signature may have a record: of plain tensors on a CUDA device, and of a plan that has a name."""
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):

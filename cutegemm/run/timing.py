@@ -30,7 +30,7 @@ _WARM_SECONDS, _LEAST_ROUNDS = 0.1, 3
 _STEADY, _MOST_TRIES = 1.1, 4  # times the other half's median; before times count as they are
 
 
-def in_turns(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
+def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """The median seconds of each call; every round runs each twice, and three rounds are the fewest.
 
     Times in which the device waited for the host count where fewer than three others are left.

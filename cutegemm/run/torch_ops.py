@@ -120,9 +120,7 @@ def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
                 f"{name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as CuPy's, is "
                 "expected."
             )
-        elif isinstance(strides, tuple) and any(
-            stride < 0 for stride in strides
-        ):  # torch would end the process
+        elif isinstance(strides, tuple) and any(stride < 0 for stride in strides):  # torch would end the process
             wrong.append(f"{name} has strides of {strides} bytes; none may be negative. Pass a copy of it.")
         else:
             try:

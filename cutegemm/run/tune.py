@@ -4,7 +4,7 @@ The model of time errs by some per cent; of its best few, the fastest seldom is 
 it is asked for: `with cutegemm.tuning(cache=path):`, `gemm(..., tune=True)`, or `cutegemm tune`. What was timed is kept
 in a file, which other processes and other machines with such a device read: `cutegemm.use_tuned(path)`.
 
-Which plans are timed: `varied`. How: `timing.in_turns`. What is kept: `tuned`.
+Which plans are timed: `varied`. How: `timing.alternating`. What is kept: `tuned`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.candidate import Candidate
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import Recipe
 from cutegemm.compile.cache import cache_folder
 from cutegemm.compile.plans import compile_missing
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
@@ -144,7 +144,7 @@ class Tuner:
             self.say(f"{subject} is not tuned: a CUDA graph is being captured. Call it once before.")
             return None
         started = time.perf_counter()
-        served = ((one, question.served(one.recipe)) for one in varied(question.weighed()))
+        served = ((one, question.served(one.recipe)) for one in varied(question.compared()))
         decided = list(islice(((one, of) for one, of in served if of is not None), self.best))
         if not decided:
             return None
@@ -161,7 +161,7 @@ class Tuner:
                 self.say(f"{one.recipe} is left out: {error}")
         if not calls_of:
             return None
-        seconds = (self.timer or _in_turns)(list(calls_of.values()))
+        seconds = (self.timer or _alternating)(list(calls_of.values()))
         us = {name: round(each * 1e6, 3) for name, each in zip(calls_of, seconds, strict=True)}
         record = Record(min(us, key=lambda name: us[name]), us)
         self.table = Table({key_of(question, device): record}).write(self.path)
@@ -173,23 +173,23 @@ class Tuner:
         return recipe_named(kept.plan)
 
 
-def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
+def varied(compared: Sequence[Candidate]) -> list[Candidate]:
     """A ranking in the order in which its plans are worth to be timed.
 
     A kind is how K is split, what is packed, and whether the transposed problem is computed. The best of each kind come
     first, as far as they are near the best of all; then other tiles in their order, and what is left.
 
-    >>> from cutegemm.choose.catalog import candidates
+    >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> sorted({_kind(one.recipe) for one in found[:6]})
     [(False, False, ''), (False, False, 'fill'), (True, False, ''), (True, False, 'fill')]
     """
-    if not weighed:
+    if not compared:
         return []
     taken: dict[Recipe, Candidate] = {}
     kinds, tiles = set(), set()
-    near = [one for one in weighed if one.us <= weighed[0].us * _WITHIN]
+    near = [one for one in compared if one.us <= compared[0].us * _WITHIN]
     for one in near:
         if _kind(one.recipe) not in kinds:
             kinds.add(_kind(one.recipe))
@@ -199,15 +199,15 @@ def varied(weighed: Sequence[Candidate]) -> list[Candidate]:
         if one.recipe.name not in tiles:
             tiles.add(one.recipe.name)
             taken[one.recipe] = one
-    taken |= {one.recipe: one for one in weighed if one.recipe not in taken}
+    taken |= {one.recipe: one for one in compared if one.recipe not in taken}
     return list(taken.values())
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
     """Return whether D^T is computed, whether operands are packed, and how K is split ("" if it is not)."""
     split = recipe.split
-    how = "" if split is None else "fill" if split.owned else "stream" if split.waves else "parts"
-    return recipe.transposed, recipe.is_packed, how
+    how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"
+    return recipe.swap_ab, recipe.is_repacked, how
 
 
 def _capturing() -> bool:
@@ -216,10 +216,10 @@ def _capturing() -> bool:
     return is_capturing()
 
 
-def _in_turns(runs: Sequence[Callable[[], Any]]) -> Sequence[float]:
-    from cutegemm.run.timing import in_turns
+def _alternating(runs: Sequence[Callable[[], Any]]) -> Sequence[float]:
+    from cutegemm.run.timing import alternating
 
-    return in_turns(runs, _SECONDS_OF_EACH * len(runs))
+    return alternating(runs, _SECONDS_OF_EACH * len(runs))
 
 
 def _default() -> Tuner:

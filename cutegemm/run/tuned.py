@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.mma_sync.named import MMA_SYNC_PLANS
-from cutegemm.choose.simt.named import SIMT_PLANS
-from cutegemm.choose.skinny.named import SKINNY_PLANS
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
+from cutegemm.choice.gemv.named import GEMV_PLANS
+from cutegemm.choice.mma_sync.named import MMA_SYNC_PLANS
+from cutegemm.choice.simt.named import SIMT_PLANS
+from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED
 from cutegemm.compile.cache import NO_DSL, dsl_version
 from cutegemm.errors import UnsupportedError
 from cutegemm.run.question import Question
@@ -139,9 +139,7 @@ def key_of(question: Question, device: str) -> str:
     """The line that names a question on a device."""
     ending = "" if question.ending is None else f"; {question.ending.epilogue}"
     with_c = "; with C" if question.has_c and question.ending is None else ""
-    boxed, by_threads = [
-        (of.a.align_bytes, of.b.align_bytes) for of in (question.boxed, question.problem.operands)
-    ]
+    boxed, by_threads = [(of.a.align_bytes, of.b.align_bytes) for of in (question.boxed, question.problem.operands)]
     boxes = "" if boxed == by_threads else f"; boxes aligned to {boxed[0]} and {boxed[1]} bytes"
     parts = [
         device,
@@ -178,6 +176,6 @@ def versions() -> str:
 @cache
 def recipe_space() -> str:
     """A digest of the recipes among which a choice is made."""
-    recipes = (*SM90_CHOSEN, *SM90_TWO_LEVEL, *SIMT_PLANS, *MMA_SYNC_PLANS, *SKINNY_PLANS)
+    recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

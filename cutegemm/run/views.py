@@ -79,8 +79,7 @@ class View:
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         if name == "out" and 0 not in shape and _overlaps_itself(shape, strides):
             raise UnsupportedError(
-                f"gemm: out has shape {shape} and strides {strides}: several of its elements may lie in one "
-                "place."
+                f"gemm: out has shape {shape} and strides {strides}: several of its elements may lie in one place."
             )
         return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched, wanted)
 
@@ -212,9 +211,6 @@ def operands_of(
             return view.align
         return view.boxed if name in by_box else min(view.align, view.boxed)
 
-    made = {
-        name: Operand(kinds[name], MODES[name][view.major or 0], align(name, view))
-        for name, view in views.items()
-    }
+    made = {name: Operand(kinds[name], MODES[name][view.major or 0], align(name, view)) for name, view in views.items()}
     acc = Operands.of(kind).acc
     return Operands(made["a"], made["b"], made["c"], made["out"], acc, batched)

@@ -213,7 +213,7 @@ def table_of_atoms(make: Make) -> Make:
     @wraps(make)
     def call(*args: Any, **options: Any) -> Any:
         bound = parameters.bind(*args, **options)
-        broken = []
+        violations = []
         for name, value in bound.arguments.items():
             if name.endswith("dtype"):
                 bound.arguments[name] = None if value is None and name != "dtype" else DType.parse(value)
@@ -221,9 +221,9 @@ def table_of_atoms(make: Make) -> Make:
             kind = int if name in _INTEGERS else bool if name == "transpose" else str
             if type(value) is not kind:
                 expected = {int: "an integer", bool: "True or False", str: "a text"}[kind]
-                broken.append(f"{name} = {value!r} is not {expected}")
-        if broken:
-            raise PlanError(make.__name__, broken)
+                violations.append(f"{name} = {value!r} is not {expected}")
+        if violations:
+            raise PlanError(make.__name__, violations)
         return cached(*bound.args, **bound.kwargs)
 
     return cast(Make, call)

@@ -56,9 +56,7 @@ def universal_copy(dtype: DType, bits: int) -> CopyAtom:
     rules = []
     if bits not in UNIVERSAL_BITS:
         rules.append(f"bits = {bits} is not {_or(UNIVERSAL_BITS)}")
-    return _one_thread(
-        f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66"
-    )
+    return _one_thread(f"copy.{bits}b.{dtype}", dtype, bits, "any", "any", "sm_50", rules, "copy_traits.hpp:66")
 
 
 @table_of_atoms
@@ -105,9 +103,7 @@ def cp_async(dtype: DType, size_bytes: int, cache: str = "ca") -> CopyAtom:
     if cache not in CP_ASYNC_BYTES:
         rules.append(f"cache = {cache!r} is not ca or cg")
     elif size_bytes not in CP_ASYNC_BYTES[cache]:
-        rules.append(
-            f"size_bytes = {size_bytes}, but cp.async.{cache} copies {_or(CP_ASYNC_BYTES[cache])} bytes"
-        )
+        rules.append(f"size_bytes = {size_bytes}, but cp.async.{cache} copies {_or(CP_ASYNC_BYTES[cache])} bytes")
     name = f"cp.async.{cache}.{size_bytes}B.{dtype}"
     source = f"copy_traits_sm80.hpp:{42 if cache == 'ca' else 57}"
     return _one_thread(name, dtype, size_bytes * 8, "global", "shared", "sm_80", rules, source)
@@ -122,9 +118,7 @@ def _one_thread(
     raises   PlanError with these rules, and if the vector does not contain whole elements
     """
     if bits % dtype.bits or bits <= 0:
-        rules.append(
-            f"a vector of {bits} bits does not contain whole elements of {dtype}, which has {dtype.bits} bits"
-        )
+        rules.append(f"a vector of {bits} bits does not contain whole elements of {dtype}, which has {dtype.bits} bits")
     if rules:
         raise PlanError(name, rules)
     vector = Layout((1, bits // dtype.bits), (0, 1))

@@ -165,8 +165,7 @@ def wgmma(
     into = c_dtype if c_dtype is not None else (s32 if dtype is s8 else f32)
     k = WGMMA_K_BITS // dtype.bits
     name = (
-        f"wgmma.m64n{n}k{k}.{into}.{_pair(dtype, other)}.{a_major}_{b_major}."
-        f"{'rs' if a_source == 'register' else 'ss'}"
+        f"wgmma.m64n{n}k{k}.{into}.{_pair(dtype, other)}.{a_major}_{b_major}.{'rs' if a_source == 'register' else 'ss'}"
     )
     rules = _wgmma_rules(dtype, other, into, n, a_major, b_major, a_source)
     if rules:

@@ -161,9 +161,7 @@ class Raster(hooks.Shown):
         """
         by, *others = divisors or self.divisors(grid_m, grid_n)
         if divisors is None and self.kind.startswith("grouped"):
-            del others[
-                1:
-            ]  # without the divisor of the last band, `_banded` divides by the width of each band
+            del others[1:]  # without the divisor of the last band, `_banded` divides by the width of each band
         batch = linear // by if batched else linear * 0
         within = linear % by if batched else linear
         return (*_TILE_OF[self.kind](within, grid_m, grid_n, self.group, minimum, *others), batch)
@@ -251,9 +249,7 @@ class Raster(hooks.Shown):
             )
 
 
-def _along_m(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any
-) -> tuple[Any, Any]:
+def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kind along_m."""
     return linear % by_column, linear // by_column
 
@@ -264,51 +260,45 @@ def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by
 
 
 def _banded(
-    linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last: Any = None
+    linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last_cta: Any = None
 ) -> tuple[Any, Any]:
     """Return (fast, slow) tile coordinates for bands of `group` tiles; the last band has the remaining width.
 
     grid_fast, grid_slow   tiles across and along the bands
     by_band                tiles of a full band, as a divisor
-    by_last                width of the last band, as a divisor; None to divide by the width of each band
+    by_last_cta            width of the last band, as a divisor; None to divide by the width of each band
     """
     band = linear // by_band
     first = band * group
-    if by_last is None:
+    if by_last_cta is None:
         width = minimum(grid_fast - first, group)
         within = linear - first * grid_slow
         return first + within % width, within // width
-    return _in_band(linear - first * grid_slow, first, grid_fast, minimum, group, by_last)
+    return _in_band(linear - first * grid_slow, first, grid_fast, minimum, group, by_last_cta)
 
 
-def _in_band(
-    within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last: Any
-) -> tuple[Any, Any]:
+def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: Any, by_last_cta: Any) -> tuple[Any, Any]:
     """Return (fast, slow) tile coordinates of a position within a band.
 
     The last band may be narrower and is divided by its own width.
 
-    within     position within the band
-    first      first fast coordinate of the band
-    by_group   width of a full band, as a divisor
-    by_last    width of the last band, as a divisor
+    within        position within the band
+    first         first fast coordinate of the band
+    by_group      width of a full band, as a divisor
+    by_last_cta   width of the last band, as a divisor
     """
     is_full = minimum((grid_fast - first) // by_group, 1)  # 1 or 0
-    fast, slow = within % by_last, within // by_last
+    fast, slow = within % by_last_cta, within // by_last_cta
     fast, slow = fast + is_full * (within % by_group - fast), slow + is_full * (within // by_group - slow)
     return first + fast, slow
 
 
-def _grouped_m(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
-) -> tuple[Any, Any]:
+def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kind grouped_m."""
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
 
-def _grouped_n(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
-) -> tuple[Any, Any]:
+def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kind grouped_n."""
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
@@ -328,39 +318,33 @@ def _fitted(extent: Any) -> Any:
 
 
 def _in_fitted_bands(
-    linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last: Any, by_group: Any, by_slow: Any
+    linear: Any, grid_fast: Any, minimum: Any, by_band: Any, by_last_cta: Any, by_group: Any, by_slow: Any
 ) -> tuple[Any, Any]:
     """Return (fast, slow) tile coordinates for bands whose width depends on the grid.
 
     The kernel knows the width only as a divisor.
 
-    by_band    tiles of a full band, as a divisor
-    by_last    width of the last band, as a divisor
-    by_group   width of a full band, as a divisor
-    by_slow    tiles along a band, as a divisor
+    by_band       tiles of a full band, as a divisor
+    by_last_cta   width of the last band, as a divisor
+    by_group      width of a full band, as a divisor
+    by_slow       tiles along a band, as a divisor
     """
     within = linear % by_band
-    return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last)
+    return _in_band(within, (linear - within) // by_slow, grid_fast, minimum, by_group, by_last_cta)
 
 
-def _bands_m(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
-) -> tuple[Any, Any]:
+def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kinds fitted_m and even_m."""
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
-def _bands_n(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
-) -> tuple[Any, Any]:
+def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kinds fitted_n and even_n."""
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
 
-def _bands_of_fewer(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any
-) -> tuple[Any, Any]:
+def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kind even, whose bands lie along the shorter mode."""
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
@@ -397,9 +381,7 @@ def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
     return _band_divisors(_even(fewer, most), fewer, others)
 
 
-def _hilbert(
-    linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any
-) -> tuple[Any, Any]:
+def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any) -> tuple[Any, Any]:
     """Return (m_tile, n_tile) at position `linear` of the kind hilbert.
 
     A complete square is taken along the curve, from (0, 0) to (0, group - 1).

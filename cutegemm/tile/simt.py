@@ -77,9 +77,7 @@ def _made(
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
     warp_strides = (LANES, LANES * warps[0]) if warps_along == "m" else (LANES * warps[1], LANES)
-    atom_layout = Layout(
-        (*zip(lanes, warps, strict=True), 1), (*zip(lane_strides, warp_strides, strict=True), 0)
-    )
+    atom_layout = Layout((*zip(lanes, warps, strict=True), 1), (*zip(lane_strides, warp_strides, strict=True), 0))
     permutation = [
         Layout(
             ((lanes[i], warps[i]), (quad_mn[i], thread_mn[i] // quad_mn[i])),
@@ -104,11 +102,7 @@ def _violations(
     rules = [
         f"the {name} tile {extents!r} is not a pair of positive extents"
         for name, extents in sizes.items()
-        if not (
-            isinstance(extents, tuple)
-            and len(extents) == 2
-            and all(type(s) is int and s > 0 for s in extents)
-        )
+        if not (isinstance(extents, tuple) and len(extents) == 2 and all(type(s) is int and s > 0 for s in extents))
     ]
     if not rules:
         for i, mode in enumerate("MN"):

@@ -66,8 +66,7 @@ class TiledCopy(hooks.Shown):
         except LayoutError as error:
             return [
                 f"the layout {self.layout_tv} does not divide into blocks of {self.atom.threads} threads by "
-                f"{self.atom.values} values, the size of the atom:\n      "
-                + str(error).replace("\n", "\n    ")
+                f"{self.atom.values} values, the size of the atom:\n      " + str(error).replace("\n", "\n    ")
             ]
         return []
 
@@ -379,9 +378,7 @@ def make_tiled_copy_C_atom(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
         rule = f"the atom takes {atom.values} values of a thread, but a thread of {tiled_mma} holds {whole[1].size()}"
         raise PlanError(f"make_tiled_copy_C_atom of {atom}", [rule])
     layout_tv = composition(whole, Layout((tiled_mma.threads, atom.values)))
-    tiler = tuple(
-        [filter(composition(Layout(tile, (1, 0) if mode == 0 else (0, 1)), layout_tv)) for mode in (0, 1)]
-    )
+    tiler = tuple([filter(composition(Layout(tile, (1, 0) if mode == 0 else (0, 1)), layout_tv)) for mode in (0, 1)])
     in_tile = left_inverse(composition(Layout(tile), tiler))
     return TiledCopy(atom, composition(in_tile, layout_tv), tiler)
 
@@ -416,9 +413,7 @@ def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledC
     if fragment:
         same = np.array_equal(layout_tv.offsets(), tiled_copy.tv_in_tile.offsets())
         in_order = tiled_copy.retiles_in_element_order
-        fragment = (
-            fragment if same else (None if in_order else ())
-        )  # (): the order of the values is not known
+        fragment = fragment if same else (None if in_order else ())  # (): the order of the values is not known
     return TiledCopy(atom, layout_tv, tiled_copy.tiler_mn, fragment)
 
 

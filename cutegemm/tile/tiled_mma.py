@@ -219,8 +219,7 @@ class TiledMma(hooks.Shown):
         """Return the shape of a thread's fragment of an operand of the given shape."""
         tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
         repeats = [
-            self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size()
-            for m in _MODES[operand]
+            self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size() for m in _MODES[operand]
         ]
         rest = tuple([t * r for t, r in zip(tiles, repeats, strict=False)]) + tiles[2:]
         return (self.atom.layout_tv(operand)[1].shape, *rest)

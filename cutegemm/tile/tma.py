@@ -111,9 +111,7 @@ def _violations(
         rules.append(f"the box has {len(box)} modes; 1 to {TMA_MAX_RANK} are allowed")
     for mode, extent in enumerate(box):
         if not 1 <= extent <= TMA_MAX_BOX_EXTENT:
-            rules.append(
-                f"mode {mode} of the box has {extent} elements; 1 to {TMA_MAX_BOX_EXTENT} are allowed"
-            )
+            rules.append(f"mode {mode} of the box has {extent} elements; 1 to {TMA_MAX_BOX_EXTENT} are allowed")
     inner_bits = box[0] * dtype.bits if box else 0
     if inner_bits % (TMA_INNER_ALIGNED_BYTES * 8):
         rules.append(

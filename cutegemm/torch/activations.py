@@ -130,8 +130,8 @@ def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> 
     (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
     y, g, scale = y.children[0], Accumulator(), Tensor(SCALE)
     by_names = [derivative(y, name, g * scale if scaled else g) for name in names]
-    sums = [Reduction("sum", ("n",), g * y)] if with_sums else []
-    return text_of([*by_names, y * scale if scaled else y, *sums], [*names, SCALE] if scaled else names)
+    accumulators = [Reduction("sum", ("n",), g * y)] if with_sums else []
+    return text_of([*by_names, y * scale if scaled else y, *accumulators], [*names, SCALE] if scaled else names)
 
 
 def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:

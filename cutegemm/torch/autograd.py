@@ -178,9 +178,7 @@ def gated_backward(
     if route is Route.DECOMPOSED:
         return dgated_by_torch(a, b, preact, activation)
     if route is Route.OPERATOR:
-        results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(
-            a, b, preact, activation, True
-        )
+        results: tuple[torch.Tensor, torch.Tensor] = torch.ops.cutegemm.gemm_dgated(a, b, preact, activation, True)
         return results
     return dgated_of(a, b, preact, activation, OF_LAYER)
 
@@ -192,9 +190,7 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: Call, parts: int, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         b, operands = others[:parts], others[parts:]
         results = compute(a, b, call.text, operands, call.scalars, call.out_dtype, call.how)
         save(ctx, call, parts, (a, *others), results, ctx.needs_input_grad[2:])
@@ -250,9 +246,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
     results = formula(text).results
     stored = {result: Tensor(f"result {i}") for i, result in reversed(list(enumerate(results)))}
     upstream = [Tensor(f"g {i}") for i in range(len(results))]
-    derivatives = pullback(
-        results, upstream, lambda node: _substitute(node, stored), wanted, ExpressionRules()
-    )
+    derivatives = pullback(results, upstream, lambda node: _substitute(node, stored), wanted, ExpressionRules())
     names = operands_read(derivatives)
     indices = [int(name.split()[1]) for name in names if name.startswith("result ")]
     return Needed(frozenset(name for name in names if " " not in name), frozenset(indices))

@@ -25,9 +25,7 @@ def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> Non
     """
     if not rules:
         return
-    shapes = ", ".join(
-        f"{name} {tuple(x.shape)}" for name, x in tensors.items() if isinstance(x, torch.Tensor)
-    )
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items() if isinstance(x, torch.Tensor))
     if len(rules) == 1:
         raise UnsupportedError(f"{called} of {shapes}: {rules[0]}")
     listed = "\n".join(f"  - {rule}" for rule in rules)
@@ -109,15 +107,11 @@ def wrong_product(
         rules.append(f"{x} has {a.shape[-1]} columns, {y} has {b.shape[-2]} rows; both are K.{remedy}")
     lengths = (a.shape[0], b.shape[0]) if a.dim() == b.dim() == 3 else (1, 1)
     if lengths[0] != lengths[1] and lengths[0] != 1 and lengths[1] != 1:
-        rules.append(
-            f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1."
-        )
+        rules.append(f"{x} is a batch of {a.shape[0]}, {y} of {b.shape[0]}; they must be of one length, or of 1.")
     return rules
 
 
-def wrong_matrices(
-    a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any
-) -> list[str]:
+def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any) -> list[str]:
     """Check the arguments of `mm` (rank 2) or `bmm` (rank 3)."""
     tensors = {"a": a, "b": b}
     if rules := wrong_tensors(tensors):

@@ -184,9 +184,7 @@ def pullback(
         if g is not None and reaches[result]:
             add(result, g)
     by_name: dict[str, Any] = {}
-    halves: dict[
-        Expression, list[tuple[Expression, Any]]
-    ] = {}  # gradients of gate and up, by the node of both
+    halves: dict[Expression, list[tuple[Expression, Any]]] = {}  # gradients of gate and up, by the node of both
     for node in reversed(ordered):
         if node in halves:
             add(node, f.join(halves[node]))
@@ -259,9 +257,7 @@ def _of_function(node: Any, g: Any, value: Value, f: ExpressionRules) -> Any:
     return rule(f, g, value(node.child if reads == "x" else node))
 
 
-def _of_extreme(
-    node: Any, child: Expression, other: Expression, g: Any, value: Value, f: ExpressionRules
-) -> Any:
+def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: Value, f: ExpressionRules) -> Any:
     """Return the gradient of one argument of a minimum or maximum.
 
     Two equal tensors get half of g each. A tensor that is equal to a number gets all of it, as in torch.clamp.

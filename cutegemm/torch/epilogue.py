@@ -201,9 +201,7 @@ def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], num
         several = value if isinstance(value, (tuple, list)) else (value,)
         results = [each if isinstance(each, Reduction) else expression_of(each) for each in several]
         if not several or any(each is None for each in results):
-            return _raise(
-                f"the function returned a {type(value).__name__}; return an expression or a tuple of them."
-            )
+            return _raise(f"the function returned a {type(value).__name__}; return an expression or a tuple of them.")
         expressions = [each for each in results if each is not None]
         return _checked(text_of(expressions, (*tensors, *numbers)), tensors, numbers)
     state = state_of(function)

@@ -188,9 +188,7 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
     if not rules:
         rules = wrong_activation(activation, ACTIVATIONS) + checks.wrong_factors(("x", "w"), x, w)
         if w.dim() != 2 or x.dim() == 0:
-            rules.append(
-                f"x has shape {tuple(x.shape)}, w {tuple(w.shape)}; (..., K) and N x K are expected."
-            )
+            rules.append(f"x has shape {tuple(x.shape)}, w {tuple(w.shape)}; (..., K) and N x K are expected.")
         else:
             if x.shape[-1] != w.shape[1]:
                 remedy = " Pass w.t(), which fits." if x.shape[-1] == w.shape[0] else ""
@@ -253,17 +251,18 @@ def gemm_act(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Return preact = alpha * (a @ b) + bias + c and postact = act(preact), by one kernel.
 
-    a, b            M x K and K x N, or batches of them
-    bias            (N,)
-    c               M x N, or a shape that broadcasts to it
-    activation      as for `linear`
-    store_preact    whether preact is returned; otherwise None is returned for it, unless `preact_out` is given
-    out_dtype       type of preact; None is the default of `gemm` for the type of a
-    alpha           a number, or a tensor of one element
-    postact_dtype   type of postact; None for the type of preact
+    a, b                      M x K and K x N, or batches of them
+    bias                      (N,)
+    c                         M x N, or a shape that broadcasts to it
+    activation                as for `linear`
+    store_preact              whether preact is returned; otherwise None is returned for it, unless `preact_out` is
+                              given
+    out_dtype                 type of preact; None is the default of `gemm` for the type of a
+    alpha                     a number, or a tensor of one element
+    postact_dtype             type of postact; None for the type of preact
     preact_out, postact_out   M x N tensors that the results are written to. No gradients are recorded then
-    returns         preact and postact, both M x N
-    raises          UnsupportedError with every rule that is violated
+    returns                   preact and postact, both M x N
+    raises                    UnsupportedError with every rule that is violated
 
     >>> preact, postact = gemm_act(torch.tensor([[1.0, -2.0]]), torch.eye(2), activation="relu")
     >>> preact, postact
@@ -404,18 +403,19 @@ def gemm_dact(
 ) -> tuple[torch.Tensor, ...]:
     """Return dx = (a @ b) * act'(preact) and postact = act(preact) by one kernel: the backward pass of `gemm_act`.
 
-    a, b            M x K and K x N: the gradient of the next layer's result, and the transposed weight of that layer
-    preact          M x N, from `gemm_act`
-    activation      as for `linear`
-    out_dtype       type of dx; None is the default of `gemm` for the type of a
-    postact_dtype   type of postact; None for the type of dx
+    a, b                  M x K and K x N: the gradient of the next layer's result, and the transposed weight of that
+                          layer
+    preact                M x N, from `gemm_act`
+    activation            as for `linear`
+    out_dtype             type of dx; None is the default of `gemm` for the type of a
+    postact_dtype         type of postact; None for the type of dx
     dx_out, postact_out   M x N tensors that the results are written to. No gradients are recorded then
-    colvec_scale    (M,) or (M, 1): multiplies the rows of dx and postact, as the router weights of a mixture of
-                    experts do
-    colvec_reduce   whether a third result is returned: the row sums of (a @ b) * act(preact), which are the gradient
-                    of `colvec_scale`
-    returns         dx, the gradient of preact, and postact, both M x N; then the row sums, (M,) of float32
-    raises          UnsupportedError with every rule that is violated
+    colvec_scale          (M,) or (M, 1): multiplies the rows of dx and postact, as the router weights of a mixture of
+                          experts do
+    colvec_reduce         whether a third result is returned: the row sums of (a @ b) * act(preact), which are the
+                          gradient of `colvec_scale`
+    returns               dx, the gradient of preact, and postact, both M x N; then the row sums, (M,) of float32
+    raises                UnsupportedError with every rule that is violated
 
     >>> dx, postact = gemm_dact(torch.ones(1, 1), torch.ones(1, 2), torch.tensor([[-1.0, 2.0]]), "relu")
     >>> dx, postact
@@ -488,9 +488,7 @@ def _backward(
             if not is_gated:
                 rules += checks.wrong_operand("preact", preact, dx_shape)
             elif tuple(preact.shape) != dx_shape:
-                rules.append(
-                    f"preact has shape {tuple(preact.shape)}; {dx_shape} is expected, of gate and up."
-                )
+                rules.append(f"preact has shape {tuple(preact.shape)}; {dx_shape} is expected, of gate and up.")
             rules += checks.wrong_column("colvec_scale", scale, rows)
             shapes = {"dx_out": (outs[0], dx_shape), "postact_out": (outs[1], postact_shape)}
             rules += checks.wrong_results(a, tensors, dtypes[1], shapes)
@@ -523,8 +521,6 @@ def _of_one_length(*matrices: Any) -> tuple[Any, ...]:
     if any(not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) for x in matrices):
         return matrices
     length = checks.batch_length(*matrices)
-    if all(x.dim() == 2 for x in matrices) or any(
-        x.dim() == 3 and x.shape[0] not in (1, length) for x in matrices
-    ):
+    if all(x.dim() == 2 for x in matrices) or any(x.dim() == 3 and x.shape[0] not in (1, length) for x in matrices):
         return matrices
     return tuple([x.expand(length, *x.shape[-2:]) for x in matrices])

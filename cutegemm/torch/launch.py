@@ -136,9 +136,7 @@ def factors_read(
 # --- products -----------------------------------------------------------------------------------------------------
 
 
-def allocated(
-    a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype
-) -> list[torch.Tensor]:
+def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype) -> list[torch.Tensor]:
     """Allocate the results of a product, row-major and not filled. A graph takes its fake results from here."""
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
@@ -338,9 +336,7 @@ def names_in_halves(text: str) -> frozenset[str]:
     return frozenset([name for half in halves for name in half.tensors])
 
 
-def _tiles_in_halves(
-    text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]
-) -> tuple[str, ...]:
+def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """Return the operands in `names_in_halves` that are M x N. For M = 1 a kernel reads them as rows instead."""
     names = names_in_halves(text)
     if not names or a.shape[-2] == 1:

@@ -321,9 +321,7 @@ def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _is_movable(weight: Any) -> bool:
-    return (
-        type(weight) is torch.nn.Parameter and weight.device.type != "meta" and weight.layout == torch.strided
-    )
+    return type(weight) is torch.nn.Parameter and weight.device.type != "meta" and weight.layout == torch.strided
 
 
 def _owns_memory(weight: torch.Tensor, other: torch.Tensor, is_new: bool) -> bool:

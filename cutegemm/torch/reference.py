@@ -267,8 +267,8 @@ def by_torch(
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b by operations of torch, which can differentiate and transform them.
 
-    read       the epilogue
-    operands   its tensors and numbers, in order
+    read              the epilogue
+    operands          its tensors and numbers, in order
     out_dtype, outs   as for `result_dtypes`
     """
     rows, columns = a.shape[:-1], b.shape[-1]
@@ -282,9 +282,7 @@ def by_torch(
         value = value if value.shape == shape else value.expand(shape)
         # A result has memory of its own, also if it is an operand, a view of the accumulator, or an earlier result.
         is_shared = value._is_view() or any(source is each for each in sources)
-        results.append(
-            value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous()
-        )
+        results.append(value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous())
         sources.append(source)
     return copied_to(outs, results)
 

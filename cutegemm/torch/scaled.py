@@ -20,7 +20,7 @@ from cutegemm.torch.launch import AS_CHOSEN
 RECIPES = ("TensorWise", "RowWise", "BlockWise1x16", "BlockWise1x32", "BlockWise1x128", "BlockWise128x128")
 SWIZZLES = ("NO_SWIZZLE", "SWIZZLE_32_4_4")
 _SERVED = ("TensorWise", "RowWise")
-_FAST, _TWO_LEVEL = How(accumulate="fast"), How(accumulate="two_level")
+_FAST, _PROMOTED = How(accumulate="fast"), How(accumulate="promoted")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -63,18 +63,18 @@ def scaled_mm(
 ) -> torch.Tensor:
     """Return (mat_a @ mat_b) * scale_a * scale_b + bias, as torch.nn.functional.scaled_mm.
 
-    mat_a, mat_b       M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
-    scale_a, scale_b   float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one element; with
-                       "RowWise" scale_a has M elements and scale_b has N
+    mat_a, mat_b                     M x K and K x N, of float8_e4m3fn or float8_e5m2, or both of int8
+    scale_a, scale_b                 float32, or a list of one such tensor. With the recipe "TensorWise" a scale has one
+                                     element; with "RowWise" scale_a has M elements and scale_b has N
     scale_recipe_a, scale_recipe_b   "TensorWise" or "RowWise", each for its factor: a member of
-                       torch.nn.functional.ScalingType, its name or its value, or a list of one of these
-    swizzle_a, swizzle_b   None, or "NO_SWIZZLE" of torch.nn.functional.SwizzleType
-    bias               (N,)
-    output_dtype       type of the result; None is the type of mat_a. For int8 it is float32 or int32
-    contraction_dim    () or (1, 0): the modes of mat_a and mat_b that are K
-    use_fast_accum     whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`
-    raises             UnsupportedError with every rule that is violated, and for a call with the signature of
-                       torch._scaled_mm, which has no recipes
+                                     torch.nn.functional.ScalingType, its name or its value, or a list of one of these
+    swizzle_a, swizzle_b             None, or "NO_SWIZZLE" of torch.nn.functional.SwizzleType
+    bias                             (N,)
+    output_dtype                     type of the result; None is the type of mat_a. For int8 it is float32 or int32
+    contraction_dim                  () or (1, 0): the modes of mat_a and mat_b that are K
+    use_fast_accum                   whether the accumulator may keep the tensor cores' 14 bits; see `cutegemm.gemm`
+    raises                           UnsupportedError with every rule that is violated, and for a call with the
+                                     signature of torch._scaled_mm, which has no recipes
 
     >>> a, b = torch.ones(2, 16).to(torch.float8_e4m3fn), torch.ones(16, 2).to(torch.float8_e4m3fn)
     >>> scale_a, scale_b = torch.tensor([[0.5], [1.0]]), torch.tensor([[1.0, 2.0]])
@@ -108,14 +108,12 @@ def scaled_mm(
         rules += checks.wrong_operand_dtypes(mat_a, bias=bias)
     checks.refuse("scaled_mm", tensors, rules)
     shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
-    operands = [
-        scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()
-    ]
+    operands = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
     text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
     if bias is not None:
         text = "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias"
         operands.append(bias)
-    how = (_FAST if use_fast_accum else _TWO_LEVEL) if mat_a.dtype.is_floating_point else AS_CHOSEN
+    how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
     return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, how)[0]
 
 
@@ -165,9 +163,7 @@ def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int
             f"with one of each {each}."
         )
     # One comparison for each extent: `in` does not compare the value of a symbolic extent.
-    if recipe == "RowWise" and not (
-        scale.numel() == extent and any(extent == of for of in (1, *scale.shape))
-    ):
+    if recipe == "RowWise" and not (scale.numel() == extent and any(extent == of for of in (1, *scale.shape))):
         rules.append(f"{name} has shape {tuple(scale.shape)}; {extent}, one of each {each}, are expected.")
     if scale.dtype != torch.float32:
         rules.append(f"{name} is of {scale.dtype}; float32 is expected. Pass {name}.float().")

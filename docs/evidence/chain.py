@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.errors import CutegemmError
-from docs.evidence.contest import record
-from docs.evidence.graphs import Launch, graph_of, in_turns
+from docs.evidence.benchmark import record
+from docs.evidence.graphs import Launch, alternating, graph_of
 from docs.evidence.measure import machine, need_gpu
 
 CHAINS = (
@@ -65,7 +65,7 @@ def timed(dtype: str, rows: int, width: int, plans: Sequence[str]) -> Row:
         if not error < _ERROR[dtype]:
             raise CutegemmError(f"chain: {rows}x{width}x{width} by {name} is off by {error:.2g}.")
     plan = plan_of(values[0], weights[0], out=values[1]).name
-    us = in_turns(graphs, count, _REPLAYS)
+    us = alternating(graphs, count, _REPLAYS)
     return {"dtype": dtype, "m": rows, "n": width, "k": width, "products": count, "plan": plan, "us": us}
 
 

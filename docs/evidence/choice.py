@@ -25,18 +25,18 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from cutegemm.choose.catalog import candidates, chosen
+from cutegemm.choice.catalog import candidates, chosen
 from cutegemm.dtypes import DType
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.run.tune import BEST, varied
-from docs.evidence.contest import Case, Contest, compile_ahead, operands_of, record, times, write_times
-from docs.evidence.drawn import drawn, is_deep, is_small, of_each_family, of_each_way, rivals
+from docs.evidence.benchmark import Case, Contest, compile_ahead, operands_of, record, times, write_times
 from docs.evidence.gemm import LAYOUTS, parse_shape
 from docs.evidence.layers import layers
 from docs.evidence.measure import machine, need_gpu, this_device
+from docs.evidence.random_problems import drawn, is_deep, is_small, of_each_family, of_each_way, rivals
 
 Row = dict[str, Any]
 _MESSAGE = 500  # characters of an error
@@ -53,7 +53,7 @@ class Drawn:
     @property
     def sums(self) -> str:
         """How float8 is summed up, as `gemm` calls it."""
-        return "fast" if self.fast_accum else "two_level"
+        return "fast" if self.fast_accum else "promoted"
 
     @property
     def where(self) -> tuple[Any, ...]:
@@ -65,11 +65,11 @@ class Drawn:
 def timed(case: Drawn, seconds: float) -> list[Row]:
     """The rows of a problem; one that says why, where there are none."""
     try:
-        contest = Contest(case.problem, case.fast_accum)
-        contest.enter(None)
+        benchmark = Contest(case.problem, case.fast_accum)
+        benchmark.enter(None)
         for plan in case.plans:
-            contest.enter(plan)
-        return contest.rows(seconds)
+            benchmark.enter(plan)
+        return benchmark.rows(seconds)
     except Exception as error:  # of the library, of which there is then no time
         of, operands = case.problem, case.problem.operands
         where = {"m": of.m, "n": of.n, "k": of.k, "l": of.l, "layout": operands.layout}
@@ -115,7 +115,7 @@ def with_trials(
 ) -> list[Drawn]:
     """Of `cases` those whose chosen plan is below a ratio, each with the plans that the tuner times.
 
-    >>> from docs.evidence.contest import operands_of
+    >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), (), True)
     >>> row = {"m": 64, "n": 64, "k": 640, "layout": "nt", "dtype": "bf16", "chosen": True, "ratio": 0.95}
     >>> [len(one.plans) for one in with_trials([row], 0.97, [case])], with_trials([row], 0.94, [case])
@@ -134,7 +134,7 @@ def with_trials(
 def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[Drawn]:
     """Of `cases` those of which another plan than the chosen one was the fastest in the trials, with that plan.
 
-    >>> from docs.evidence.contest import operands_of
+    >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), ("p", "q"), True)
     >>> where = {"m": 64, "n": 64, "k": 640, "layout": "nt", "dtype": "bf16"}
     >>> rows = [{**where, "plan": plan, "us": us} for plan, us in (("p", 9.0), ("q", 7.0), ("r", 8.0))]
@@ -159,7 +159,7 @@ def where_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
-    """The ratio of each problem with the plan that the tuner takes, in a contest behind the one by which it took it.
+    """The ratio of each problem with the plan that the tuner takes, in a benchmark behind the one by which it took it.
 
     >>> where = {"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16"}
     >>> with_tuner([{**where, "chosen": True, "ratio": 0.9}, {**where, "chosen": True, "ratio": 0.91, "tuner": True},
@@ -214,9 +214,7 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
         groups |= {of: [row["ratio"] for row in chosen if row["layout"] == of] for of in layouts}
     groups["with the tuner"] = sorted(with_tuner(rows).values())
     return lines + [
-        "{}: {} problems, mean {:.3f}, one in ten below {:.3f}, least {:.3f}".format(
-            kind, *distribution(ratios)
-        )
+        "{}: {} problems, mean {:.3f}, one in ten below {:.3f}, least {:.3f}".format(kind, *distribution(ratios))
         for kind, ratios in groups.items()
     ]
 
@@ -241,9 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draw, and of the plans by chance")
-    parser.add_argument(
-        "--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated"
-    )
+    parser.add_argument("--shape", action="append", type=parse_shape, help="instead of a draw; may be repeated")
     parser.add_argument(
         "--layers", action="store_true", help="instead of a draw: linear layers of public models, in bfloat16"
     )
@@ -254,9 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="of these shapes, bfloat16 where left out; or of those that are drawn; may be repeated",
     )
     parser.add_argument("--count", type=int, default=300, help="problems")
-    parser.add_argument(
-        "--first", type=int, default=0, help="plans beside, that are predicted to be the fastest"
-    )
+    parser.add_argument("--first", type=int, default=0, help="plans beside, that are predicted to be the fastest")
     parser.add_argument(
         "--tune-below",
         type=float,
@@ -288,13 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = [of for of, is_asked in ((is_small, given.small), (is_deep, given.deep)) if is_asked]
     cases = []
     for number, of in enumerate(
-        problems
-        or _drawn(given.seed, given.count, given.dtype, lambda of: all(is_so(of) for is_so in wanted))
+        problems or _drawn(given.seed, given.count, given.dtype, lambda of: all(is_so(of) for is_so in wanted))
     ):
         case = Drawn(of, (), number % 2 == 0)
         beside = rivals(of, given.first, given.others, given.seed, case.sums)
         beside += of_each_family(of, given.each)
-        beside += of_each_way(of, given.ways, case.sums) if given.ways else []
+        beside += of_each_way(of, given.variants, case.sums) if given.variants else []
         cases.append(replace(case, plans=tuple(dict.fromkeys(map(str, beside)))))
     compile_ahead([Case(case.problem, [_chosen(case), *case.plans]) for case in cases])
     found: Row = {"machine": machine(), "seed": given.seed, "rows": []}

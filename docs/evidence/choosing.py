@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cutegemm.choose.catalog import chosen, ranked
+from cutegemm.choice.catalog import chosen, ranked
 from cutegemm.plan.problem import Problem
-from docs.evidence.drawn import drawn
 from docs.evidence.machine import cpu
+from docs.evidence.random_problems import drawn
 
 PROBLEMS = 400
 _SEED, _OTHERS = 131, 132  # of problems whose plans are built on the way, and of those that are ranked alone

@@ -1,8 +1,8 @@
 """Few rows by many weights, as a model decodes: all launches in one CUDA graph, so that no weight is in L2.
 
 python -m docs.evidence decode --json decode.json
-python -m docs.evidence decode --seed 1 --count 40 --json decode_drawn.json     # rows and weights drawn by a seed
-python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan transposed:skinny_16x8_early
+python -m docs.evidence decode --seed 1 --count 40 --json decode_random.json     # rows and weights drawn by a seed
+python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan swap_ab:gemv_16x8_pdl
 python -m docs.evidence decode --table docs/evidence/data/decode.json     # the table of a record
 
 Beside what `gemm` takes, and the plans that are named: the vendor library, and for one row of bf16 a plain loop in CUDA
@@ -22,9 +22,9 @@ from typing import Any
 
 from cutegemm.errors import CutegemmError
 from cutegemm.plan.problem import Problem
+from docs.evidence.benchmark import Case, compile_ahead, operands_of, record
 from docs.evidence.choice import distribution
-from docs.evidence.contest import Case, compile_ahead, operands_of, record
-from docs.evidence.graphs import Launch, graph_of, in_turns
+from docs.evidence.graphs import Launch, alternating, graph_of
 from docs.evidence.measure import machine, need_gpu
 from docs.evidence.pages.markdown import table
 
@@ -106,9 +106,7 @@ def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) ->
         grid = (-(-rows // 8), 1, 1)
         yield (
             "loop",
-            lambda number: loop(
-                grid=grid, block=(256, 1, 1), args=(weights[number], x, out[number], k // 8, rows)
-            ),
+            lambda number: loop(grid=grid, block=(256, 1, 1), args=(weights[number], x, out[number], k // 8, rows)),
         )
 
 
@@ -135,7 +133,7 @@ def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
         error = ((out[-1].float() - want).norm() / want.norm()).item()
         if not error < 1e-2:
             raise CutegemmError(f"decode: {rows}x{n}x{k} by {name} is off by {error:.2g}.")
-    us = in_turns(graphs, count, REPLAYS)
+    us = alternating(graphs, count, REPLAYS)
     plan = plan_of(x, weights[0].t(), out=out[0]).name
     return {"m": rows, "n": n, "k": k, "weights": count, "plan": plan, "us": us}
 
@@ -143,8 +141,8 @@ def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
 def told(row: Row) -> str:
     """A row in words.
 
-    >>> print(told({"m": 1, "n": 4096, "k": 4096, "plan": "skinny_16x8", "us": {"library": 12.5, "chosen": 10.0}}))
-    1x4096x4096 skinny_16x8: library 12.50, chosen 10.00 us (1.250, 3.36 TB/s)
+    >>> print(told({"m": 1, "n": 4096, "k": 4096, "plan": "gemv_16x8", "us": {"library": 12.5, "chosen": 10.0}}))
+    1x4096x4096 gemv_16x8: library 12.50, chosen 10.00 us (1.250, 3.36 TB/s)
     """
     us = row["us"]
     times = ", ".join(f"{name} {time:.2f}" for name, time in us.items())
@@ -156,9 +154,9 @@ def told(row: Row) -> str:
 def rows_of(found: Mapping[str, Any]) -> str:
     """The table of a record; where the problems were drawn the losers first, behind a line for all.
 
-    >>> row = {"m": 1, "n": 4096, "k": 4096, "plan": "skinny_16x8", "us": {"library": 12.5, "chosen": 10.0}}
+    >>> row = {"m": 1, "n": 4096, "k": 4096, "plan": "gemv_16x8", "us": {"library": 12.5, "chosen": 10.0}}
     >>> print(rows_of({"rows": [row]}).splitlines()[-1])
-    | 1 | 4096 x 4096 | `skinny_16x8` | 10.00 | 3.36 | 12.50 | 1.250 |  |
+    | 1 | 4096 x 4096 | `gemv_16x8` | 10.00 | 3.36 | 12.50 | 1.250 |  |
     >>> print(rows_of({"rows": [row], "seed": 1}).splitlines()[0])
     1 of seed 1: 1.250 of the library in the mean, one in ten below 1.250, the least 1.250.
     """
@@ -176,9 +174,7 @@ def rows_of(found: Mapping[str, Any]) -> str:
         beside = f"{us['library']:.2f}", f"{_ratio(row):.3f}"
         loop = f"{us['loop']:.2f}" if "loop" in us else ""
         weight = f"{row['n']} x {row['k']}"
-        lines.append(
-            [str(row["m"]), weight, f"`{row['plan']}`", f"{us['chosen']:.2f}", f"{rate:.2f}", *beside, loop]
-        )
+        lines.append([str(row["m"]), weight, f"`{row['plan']}`", f"{us['chosen']:.2f}", f"{rate:.2f}", *beside, loop])
     return said + table(["rows", "weight", "plan", "µs", "TB/s", "cuBLAS", "cuBLAS / ours", "loop"], lines)
 
 
@@ -194,9 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", type=int, action="append", help=f"of x; {ROWS} where left out")
-    parser.add_argument(
-        "--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} where left out"
-    )
+    parser.add_argument("--shape", action="append", help=f"NxK of the weights; {', '.join(SHAPES)} where left out")
     parser.add_argument("--seed", type=int, help="draw rows and weights by it")
     parser.add_argument("--count", type=int, default=40, help="of the problems that are drawn")
     parser.add_argument("--plan", action="append", default=[], help="the name of a plan to time besides")

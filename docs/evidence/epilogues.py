@@ -46,7 +46,7 @@ def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: boo
     """
     import torch
 
-    from cutegemm.run.on_gpu import in_turns
+    from cutegemm.run.on_gpu import alternating
 
     need_gpu()
     torch.manual_seed(_SEED)
@@ -67,7 +67,7 @@ def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: boo
     named = [(what, whose) for what, of in calls.items() for whose in of]
     for what, whose in named:
         calls[what][whose]()
-    times = in_turns([calls[what][whose] for what, whose in named], seconds)
+    times = alternating([calls[what][whose] for what, whose in named], seconds)
     us: dict[str, dict[str, float]] = {}
     for (what, whose), took in zip(named, times, strict=True):
         us.setdefault(what, {})[whose] = took * 1e6
@@ -119,9 +119,7 @@ def _of_bf16(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]
             "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: e.gelu_tanh(acc + bias), bias=bias),
         },
         "bias, gelu, preact": {
-            "cutegemm": lambda: gemm(
-                x, wt, epilogue=lambda acc, bias: (e.gelu(acc + bias), acc + bias), bias=bias
-            )
+            "cutegemm": lambda: gemm(x, wt, epilogue=lambda acc, bias: (e.gelu(acc + bias), acc + bias), bias=bias)
         },
         "swiglu": {
             "torch": lambda: gated(x, w),

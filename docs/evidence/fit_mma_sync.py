@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.candidate import Request, ranked
-from cutegemm.choose.mma_sync.choice import family
-from cutegemm.choose.mma_sync.recipe import MmaSyncRecipe
-from cutegemm.choose.mma_sync.time import COSTS, Model
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.candidate import Request, ranked
+from cutegemm.choice.mma_sync.choice import family
+from cutegemm.choice.mma_sync.recipe import MmaSyncRecipe
+from cutegemm.choice.mma_sync.time import COSTS, Model
+from cutegemm.choice.recipe import Recipe
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
-from docs.evidence.contest import Case, contests, operands_of, record
+from docs.evidence.benchmark import Case, contests, operands_of, record
 from docs.evidence.fitting import Timed, fit_files, options
 from docs.evidence.measure import machine, need_gpu
 
@@ -80,9 +80,7 @@ def _spilled(recipe: MmaSyncRecipe, problem: Problem) -> bool:
     """Whether a plan's threads spilled registers when these times were taken: they do no more, or it is not chosen."""
     align = min(problem.operands.a.align_bytes, problem.operands.b.align_bytes)
     bm, bn = recipe.options["block"]
-    return bool(bm * bn >= _LARGE and align < ACCESS_BITS // 8) or bool(
-        2 * bm * bn >= _LARGE and align < _WORD
-    )
+    return bool(bm * bn >= _LARGE and align < ACCESS_BITS // 8) or bool(2 * bm * bn >= _LARGE and align < _WORD)
 
 
 def run(path: Path) -> None:

@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.candidate import Request
-from cutegemm.choose.catalog import ranked
-from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.simt.choice import SimtFamily, family
-from cutegemm.choose.simt.recipe import SimtRecipe
-from cutegemm.choose.simt.time import COSTS, Model
+from cutegemm.choice.candidate import Request
+from cutegemm.choice.catalog import ranked
+from cutegemm.choice.recipe import Recipe
+from cutegemm.choice.simt.choice import SimtFamily, family
+from cutegemm.choice.simt.recipe import SimtRecipe
+from cutegemm.choice.simt.time import COSTS, Model
 from cutegemm.dtypes import f32
-from cutegemm.plan.launches import MOST_PACKED_BYTES
+from cutegemm.plan.launches import MAX_REPACKED_BYTES
 from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
-from docs.evidence.contest import Case, contests, record, write_times
-from docs.evidence.drawn import drawn
+from docs.evidence.benchmark import Case, contests, record, write_times
 from docs.evidence.fitting import Timed, fit_files, options
 from docs.evidence.measure import machine, need_gpu
+from docs.evidence.random_problems import drawn
 
 _SEED, _DRAWN = 31, 300
 _MOST_FLOPS = 2e10  # of a problem that is measured: small and middling ones are the hard ones
@@ -63,10 +63,10 @@ def _families(request: Request, problem: Problem) -> list[SimtFamily]:
 
 def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
     """Whether several CTAs of a multiprocessor begin while operands are packed."""
-    packs = recipe.packed(problem.operands)
-    rows = sum({"a": problem.m, "b": problem.n}[name] for name in packs)
-    few = 4 * rows * problem.k * problem.l <= MOST_PACKED_BYTES
-    return bool(packs) and few and recipe.options.get("ctas_per_sm", 1) > 1
+    repacks = recipe.packed(problem.operands)
+    rows = sum({"a": problem.m, "b": problem.n}[name] for name in repacks)
+    few = 4 * rows * problem.k * problem.l <= MAX_REPACKED_BYTES
+    return bool(repacks) and few and recipe.options.get("ctas_per_sm", 1) > 1
 
 
 def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
@@ -91,7 +91,7 @@ def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
         pool = list(ranked(problem.operands, problem))
         best: dict[tuple[str, bool], str] = {}
         for one in pool:
-            best.setdefault((one.recipe.name, one.recipe.is_packed), str(one.recipe))
+            best.setdefault((one.recipe.name, one.recipe.is_repacked), str(one.recipe))
         names = list(best.values())[: _TRIED // 2]
         rest = [str(one.recipe) for one in pool if one.us <= _WORST * pool[0].us]
         rest = [name for name in rest if name not in names]

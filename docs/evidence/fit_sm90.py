@@ -14,14 +14,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from cutegemm.build.sm90 import columns_loaded
-from cutegemm.choose.candidate import Request
-from cutegemm.choose.catalog import by_simt
-from cutegemm.choose.recipe import Recipe
-from cutegemm.choose.sm90.choice import ACCUMULATIONS, Sm90Family, family
-from cutegemm.choose.sm90.costs import COSTS
-from cutegemm.choose.sm90.recipe import Sm90Recipe
-from cutegemm.choose.sm90.tiles import NamedTile, has_narrow_slots
-from cutegemm.choose.sm90.time import Model
+from cutegemm.choice.candidate import Request
+from cutegemm.choice.catalog import by_simt
+from cutegemm.choice.recipe import Recipe
+from cutegemm.choice.sm90.choice import ACCUMULATIONS, Sm90Family, family
+from cutegemm.choice.sm90.costs import COSTS
+from cutegemm.choice.sm90.recipe import Sm90Recipe
+from cutegemm.choice.sm90.tiles import NamedTile, has_narrow_epi_stages
+from cutegemm.choice.sm90.time import Model
 from cutegemm.plan.problem import Problem
 from docs.evidence import fitting
 from docs.evidence.fitting import Timed, fit_files, options
@@ -41,18 +41,18 @@ def timed(recorded: Mapping[str, Any]) -> list[Timed]:
     date = recorded.get("machine", {}).get("date", "")
 
     def is_stale(recipe: Recipe, problem: Problem) -> bool:
-        if not isinstance(recipe, Sm90Recipe) or recipe.is_packed:
+        if not isinstance(recipe, Sm90Recipe) or recipe.is_repacked:
             return True
-        own = problem.transposed if recipe.transposed else problem
+        own = problem.transposed if recipe.swap_ab else problem
         is_tile = NamedTile.of(recipe.name) is not None
-        had_wide_slots = date < _NARROW_SINCE and is_tile and has_narrow_slots(recipe.tile)
+        had_wide_slots = date < _NARROW_SINCE and is_tile and has_narrow_epi_stages(recipe.tile)
         has_lines = columns_loaded(own.operands.b, recipe.tile) != recipe.tile[1]
         return had_wide_slots or (date < _BY_LINES_SINCE and has_lines)
 
     found = fitting.timed(recorded, Model, _families, is_stale)
     if date >= _BY_GPC_SINCE:
         return found
-    shapes = [replace(one.model.shapes, by_gpc=one.model.shapes.by_gpc & False) for one in found]
+    shapes = [replace(one.model.shapes, gpc_aware=one.model.shapes.gpc_aware & False) for one in found]
     return [replace(one, model=replace(one.model, shapes=of)) for one, of in zip(found, shapes, strict=True)]
 
 

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cutegemm.choose.candidate import Family, Request, Ways
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import Recipe
+from cutegemm.choice.candidate import Family, Request, Variants
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_called
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import operands_of
+from docs.evidence.benchmark import operands_of
 
 _NEAR = 3.0  # how fast a plan counts less, the more time it takes than the best
 _LEAST_WEIGHT = 0.05
@@ -55,8 +55,8 @@ class Timed:
     us: tuple[float, ...]
 
     @cached_property
-    def _ways(self) -> Ways:
-        return Ways.of(self.recipes)
+    def _ways(self) -> Variants:
+        return Variants.of(self.recipes)
 
     def predicted_us(self, costs: Any) -> Any:
         """Return the predicted microseconds of each plan."""
@@ -96,14 +96,14 @@ def timed(
     """
     found = []
     for problem, device, us in problems(recorded):
-        considered: set[Recipe] = set()
+        candidates: set[Recipe] = set()
         try:
             for family in families(Request(problem.operands, device=device), problem):
-                ways = family.candidates(problem)
-                considered |= {ways.recipe_at(place, family.recipes) for place in range(len(ways.recipe))}
+                variants = family.candidates(problem)
+                candidates |= {variants.recipe_at(place, family.recipes) for place in range(len(variants.recipe))}
         except PlanError:  # the family does not serve these operands
             continue
-        kept = [one for one in us if one in considered and not is_stale(one, problem)]
+        kept = [one for one in us if one in candidates and not is_stale(one, problem)]
         if len(kept) > 1:
             times = tuple([us[one] for one in kept])
             found.append(Timed(tuple(kept), problem, model.of(kept, problem.operands, device), times))
@@ -203,9 +203,7 @@ def judged(
             for half, (measured, found) in enumerate(halves)
         )
     found = fitted(every)
-    return "\n".join(
-        [as_text(found), *(f"{file}: {summary(of, found)}" for file, of in by_file.items() if of)]
-    )
+    return "\n".join([as_text(found), *(f"{file}: {summary(of, found)}" for file, of in by_file.items() if of)])
 
 
 def options(prog: str, text: str, names: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -221,17 +219,13 @@ def options(prog: str, text: str, names: Sequence[str] = ()) -> argparse.Argumen
     )
     parser.add_argument("files", nargs="*", metavar="FILE.json", help="records")
     parser.add_argument("--steps", type=int, default=25, help="of least squares; 0: today's constants")
-    parser.add_argument(
-        "--held", action="store_true", help="judge each half by the constants of the other half"
-    )
+    parser.add_argument("--held", action="store_true", help="judge each half by the constants of the other half")
     parser.add_argument("--only", action="append", metavar="NAME", help="fit this constant; may be repeated")
     parser.set_defaults(names=names)
     return parser
 
 
-def fit_files(
-    given: argparse.Namespace, read: Callable[[Mapping[str, Any]], Sequence[Timed]], costs: Any
-) -> str:
+def fit_files(given: argparse.Namespace, read: Callable[[Mapping[str, Any]], Sequence[Timed]], costs: Any) -> str:
     """Return what a fit to the files of `options` finds, in words: see `judged`.
 
     read     returns the problems of a record

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from cutegemm.compile import cubin
-from cutegemm.emulate.decode import programs
-from cutegemm.emulate.launch import Launch
-from cutegemm.emulate.scalar import bf16_bits
-from cutegemm.emulate.state import EMPTY, FULL, GlobalMemory
+from cutegemm.emulator.decode import programs
+from cutegemm.emulator.launch import Launch
+from cutegemm.emulator.scalar import bf16_bits
+from cutegemm.emulator.state import EMPTY, FULL, GlobalMemory
 from cutegemm.machine.functions import COSTS, Cost
 from cutegemm.run.emulated import execute
-from cutegemm.simulate.functions import BINARY, FUNCTIONS
+from cutegemm.simulator.functions import BINARY, FUNCTIONS
 from docs.evidence.machine import cpu, this_machine
 from docs.evidence.pages.markdown import table as markdown
 
@@ -170,9 +170,7 @@ def errors(got: np.ndarray, want: np.ndarray, ordinary: slice) -> Errors:
         rounded = want.astype(got.dtype)
         # At the end of the range a little error makes an infinity, or none.
         end = float(np.finfo(got.dtype).max)
-        at_end = (
-            (np.abs(want) > end * (1 - 1e-5)) & (np.abs(want) < end * (1 + 1e-5)) & (np.abs(got) > end / 2)
-        )
+        at_end = (np.abs(want) > end * (1 - 1e-5)) & (np.abs(want) < end * (1 + 1e-5)) & (np.abs(got) > end / 2)
         same = (got == rounded) | (np.isnan(got) & np.isnan(rounded)) | at_end
         counted = np.isfinite(got) & np.isfinite(rounded) & ~at_end
         off = np.where(counted, np.abs(got.astype(np.float64) - want), 0.0)

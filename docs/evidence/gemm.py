@@ -1,4 +1,4 @@
-"""GEMM speed beside the vendor library: any shapes, types, layouts and plans. See `contest`.
+"""GEMM speed beside the vendor library: any shapes, types, layouts and plans. See `benchmark`.
 
 python -m docs.evidence gemm --shape 4096 --shape 8192 --layout nn --layout nt
 python -m docs.evidence gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
@@ -18,7 +18,7 @@ from typing import Any
 from cutegemm.dtypes import DType
 from cutegemm.plan import Problem
 from docs.evidence import candidates
-from docs.evidence.contest import Case, contests, operands_of, record, write_times
+from docs.evidence.benchmark import Case, contests, operands_of, record, write_times
 from docs.evidence.measure import LIBRARY, machine, need_gpu, normal
 from docs.evidence.power import Meter
 from docs.evidence.rows import SUITES, Row, Shape, by_plan, groups, mean_ratio
@@ -33,7 +33,7 @@ def expand(patterns: Sequence[str]) -> list[str | None]:
     >>> expand(["chosen", "simt_*6x128"])
     [None, 'simt_256x128', 'simt_16x128', 'simt_96x128']
     """
-    from cutegemm.choose.catalog import plans
+    from cutegemm.choice.catalog import plans
 
     found: list[str | None] = []
     for pattern in patterns:
@@ -51,9 +51,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
     timed = by_plan(rows)
     means = groups(timed)
     shapes = [at for suite in means.values() for at in suite]
-    best: dict[str, Row] = {
-        at: {"ratio": max(of[at]["ratio"] for of in timed.values() if at in of)} for at in shapes
-    }
+    best: dict[str, Row] = {at: {"ratio": max(of[at]["ratio"] for of in timed.values() if at in of)} for at in shapes}
     width = max(map(len, [*timed, "ratio to the library"]))
     heads = [*shapes, *(f"mean {name}".rstrip() for name in means)]
     lines = [" ".join(["ratio to the library".ljust(width), *(head.rjust(12) for head in heads)])]
@@ -131,9 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seconds", type=float, default=0.6, help="of measuring for each shape and layout")
     parser.add_argument("--fast-accum", action="store_true", help="let torch._scaled_mm lose bits")
-    parser.add_argument(
-        "--peer", action="append", help="path to CUTLASS's tensorop_gemm.py, or quack; may be repeated"
-    )
+    parser.add_argument("--peer", action="append", help="path to CUTLASS's tensorop_gemm.py, or quack; may be repeated")
     parser.add_argument(
         "--power", type=float, default=0.0, metavar="SECONDS",
         help="let each contestant run alone, too, and read clock, power and throttling",

@@ -25,7 +25,7 @@ def graph_of(launch: Launch, count: int) -> Any:
     return graph
 
 
-def in_turns(graphs: Mapping[str, Any], count: int, replays: int) -> dict[str, float]:
+def alternating(graphs: Mapping[str, Any], count: int, replays: int) -> dict[str, float]:
     """Microseconds of one launch of each graph by name: the median of replays in turns."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(replays):

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cutegemm.analysis import check
-from cutegemm.choose.ladders.mma_sync import TENSOROP_LADDERS
-from cutegemm.choose.ladders.simt import SIMT_LADDER
-from cutegemm.choose.ladders.sm90 import HOPPER_LADDER
+from cutegemm.choice.ladders.mma_sync import TENSOROP_LADDERS
+from cutegemm.choice.ladders.simt import SIMT_LADDER
+from cutegemm.choice.ladders.sm90 import HOPPER_LADDER
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
 from cutegemm.profile import Case as Counted
 from cutegemm.profile import compare
-from docs.evidence.contest import Case, contests, record
+from docs.evidence.benchmark import Case, contests, record
 from docs.evidence.counters.recorded import measure
 from docs.evidence.gemm import expand
 from docs.evidence.measure import LIBRARY, machine, need_gpu
@@ -159,9 +159,7 @@ def table(found: Mapping[str, Any]) -> str:
     lines += [" ".join([" " * 24, *(at.rjust(15) for at in shapes)])] if shapes else []
     for name in dict.fromkeys([*found["steps"], *timed]):
         of = timed.get(name, {})
-        rates = " ".join(
-            f"{of[at]['tflops']:7.2f} ({of[at]['ratio']:5.3f})" if at in of else " " * 15 for at in shapes
-        )
+        rates = " ".join(f"{of[at]['tflops']:7.2f} ({of[at]['ratio']:5.3f})" if at in of else " " * 15 for at in shapes)
         lines.append(f"{name:24} {rates} {_resources(found['steps'].get(name))}".rstrip())
     library = {at: of[at] for of in timed.values() for at in of}
     if library:

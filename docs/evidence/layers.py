@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import operands_of
+from docs.evidence.benchmark import operands_of
 
 MOST_ROWS = 16384
 # Least rows: a model that generates text has one; training has a batch of sequences.

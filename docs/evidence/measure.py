@@ -60,9 +60,7 @@ def machine() -> dict[str, str]:
 def _command() -> str:
     """As it can be typed again."""
     by_module = sys.orig_argv[1:2] == ["-m"]
-    return shlex.join(
-        [*(["python", *sys.orig_argv[1:3]] if by_module else [Path(sys.argv[0]).name]), *sys.argv[1:]]
-    )
+    return shlex.join([*(["python", *sys.orig_argv[1:3]] if by_module else [Path(sys.argv[0]).name]), *sys.argv[1:]])
 
 
 def _driver() -> str:

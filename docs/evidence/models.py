@@ -84,13 +84,11 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
     return found
 
 
-def _speeds(
-    model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: float
-) -> dict[str, dict[str, float]]:
+def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: float) -> dict[str, dict[str, float]]:
     """Of a forward pass alone, and of a forward and a backward pass."""
     import torch
 
-    from cutegemm.run.on_gpu import in_turns
+    from cutegemm.run.on_gpu import alternating
     from docs.evidence import decoders
 
     runs = {
@@ -118,7 +116,7 @@ def _speeds(
             for _ in range(3):
                 call()
         torch.cuda.synchronize()
-        found[kind] = {name: tokens / took for name, took in zip(runs, in_turns(calls, seconds), strict=True)}
+        found[kind] = {name: tokens / took for name, took in zip(runs, alternating(calls, seconds), strict=True)}
     return found
 
 

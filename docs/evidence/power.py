@@ -80,9 +80,7 @@ class Nvml:
         try:
             self.library = library or ctypes.CDLL(_LIBRARY)
         except OSError as error:
-            raise UnsupportedError(
-                f"clocks and power are read by {_LIBRARY}, of the driver: {error}"
-            ) from error
+            raise UnsupportedError(f"clocks and power are read by {_LIBRARY}, of the driver: {error}") from error
         self.device = ctypes.c_void_p()
         self._call("nvmlInit_v2")
         self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self.device))

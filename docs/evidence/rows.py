@@ -26,8 +26,7 @@ SUITES: dict[str, tuple[Shape, ...]] = {
     "shapes": _SHAPES,
     "llama": tuple([(m, n, k) for n, k in _LLAMA_NK for m in (512, 1024, 2048, 4096, 8192)]),
     "small": tuple(
-        [(m, n, n) for n in (4096, 8192) for m in (16, 32, 64, 96, 128, 256)]
-        + [(n, n, n) for n in (512, 1024)]
+        [(m, n, n) for n in (4096, 8192) for m in (16, 32, 64, 96, 128, 256)] + [(n, n, n) for n in (512, 1024)]
     ),
 }
 CHOSEN = "chosen by `gemm`"

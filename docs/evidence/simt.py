@@ -16,11 +16,11 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from cutegemm.choose.catalog import ranked
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.named import LARGE_PACKED
+from cutegemm.choice.catalog import ranked
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.simt.named import LARGE_REPACKED
 from cutegemm.plan.problem import Problem
-from docs.evidence.contest import Case, compile_ahead, contests, operands_of, record
+from docs.evidence.benchmark import Case, compile_ahead, contests, operands_of, record
 from docs.evidence.gemm import LAYOUTS
 from docs.evidence.measure import machine, need_gpu
 
@@ -29,35 +29,35 @@ Shape = tuple[int, int, int, int]
 SUITES: dict[str, tuple[tuple[Shape, ...], tuple[str, ...]]] = {
     "squares": (tuple([(n, n, n, 1) for n in (1024, 2048, 4096, 6144, 8192)]), LAYOUTS),
     "unaligned": (((4097, 4095, 4093, 1),), LAYOUTS),
-    "skinny": (tuple([(m, 8192, 8192, 1) for m in (16, 32, 64, 128, 256)]), ("nn", "nt")),
+    "gemv": (tuple([(m, 8192, 8192, 1) for m in (16, 32, 64, 128, 256)]), ("nn", "nt")),
     "deep": (((256, 256, 131072, 1),), ("nn", "nt", "tn")),
     "batch": (((512, 512, 512, 64),), ("nn", "nt")),
 }
-_LARGE = "simt:block=256x128x16,warp=64x64,thread=16x8,stages=3,unroll=4,pack={pack}"
+_LARGE = "simt:block=256x128x16,warp=64x64,thread=16x8,stages=3,unroll=4,repack={repack}"
 # Beside what the model ranks, by M: plans that cover more CTAs without splitting K, those that share k-tiles evenly,
-# other orders of the tiles, other ways for D to leave. "{pack}" is what packing makes better.
+# other orders of the tiles, other ways for D to leave. "{repack}" is what packing makes better.
 _MORE: dict[int, tuple[str, ...]] = {
     64: (
         "simt_64x256/k8",
         "simt_64x256/s264",
-        "simt_64x256+pack/s264",
+        "simt_64x256+repack/s264",
         "simt_64x128/s396",
-        "simt_64x128+pack/k6",
+        "simt_64x128+repack/k6",
     ),
     128: (
         "simt_128x256/k4",
         "simt_128x256/s132",
         "simt_128x256x16/k4",
         "simt_128x256x16/s132",
-        "simt_128x256x16+pack/s132",
+        "simt_128x256x16+repack/s132",
         "simt_128x128/s264",
-        "simt_128x128+pack/s264",
+        "simt_128x128+repack/s264",
         "simt_64x256/k4",
     ),
     256: (
         "simt_256x128/k2",
         "simt_256x128/s132",
-        "simt_256x128+pack/s132",
+        "simt_256x128+repack/s132",
         "simt_128x256/s132",
         "simt_128x256x16/s132",
         "simt_256x128/k66",
@@ -66,13 +66,13 @@ _MORE: dict[int, tuple[str, ...]] = {
     ),
     512: ("simt_256x128", "simt_128x256", "simt_128x256x16"),
     1024: ("simt_64x64", "simt_64x128", "simt_128x64", "simt_128x64/k2", "simt_128x64/k2last", "simt_32x256"),
-    4096: ("simt_256x128+pack/s132", "simt_128x256x16+pack", "simt_128x256x16"),
+    4096: ("simt_256x128+repack/s132", "simt_128x256x16+repack", "simt_128x256x16"),
     4097: (
-        "simt_256x128+pack/s132",
-        "simt_128x256x16+pack",
-        "simt_128x128+pack",
+        "simt_256x128+repack/s132",
+        "simt_128x256x16+repack",
+        "simt_128x128+repack",
         "simt_128x128",
-        "simt:block=128x128x16,warp=64x64,thread=8x16,stages=4,unroll=4,mma_order=n,ctas_per_sm=2,pack={pack},"
+        "simt:block=128x128x16,warp=64x64,thread=8x16,stages=4,unroll=4,mma_order=n,ctas_per_sm=2,repack={repack},"
         "store=direct",
         f"{_LARGE},waves=2,persistent=132",
     ),
@@ -100,19 +100,19 @@ def candidates(problem: Problem, count: int) -> list[str | None]:
         if by_tile.get(tile, 0) < 2 and len(found) < count:
             by_tile[tile] = by_tile.get(tile, 0) + 1
             found.append(str(recipe))
-    packs = LARGE_PACKED.to_pack(operands)
-    more = [name.format(pack=packs) for name in _MORE.get(problem.m, ())]
-    found += [name for name in more if _fits(name, problem.k, bool(packs))]
+    repacks = LARGE_REPACKED.to_repack(operands)
+    more = [name.format(repack=repacks) for name in _MORE.get(problem.m, ())]
+    found += [name for name in more if _fits(name, problem.k, bool(repacks))]
     if problem.k >= 16 * max(problem.m, problem.n):
         found.append(_PLAIN)
     return [None, *list(dict.fromkeys(found))[1:]]
 
 
-def _fits(name: str, k: int, packs: bool) -> bool:
+def _fits(name: str, k: int, repacks: bool) -> bool:
     """Whether the parts of a plan have some k-tiles each, and whether it packs only what there is to pack."""
     recipe = recipe_named(name)
-    parts = 1 if recipe.split is None else recipe.split.parts
-    return (packs or not recipe.is_packed) and k >= parts * _LEAST_K
+    parts = 1 if recipe.split is None else recipe.split.splits
+    return (repacks or not recipe.is_repacked) and k >= parts * _LEAST_K
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,21 +122,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--suite", action="append", choices=SUITES, help="may be repeated; all where left out"
-    )
+    parser.add_argument("--suite", action="append", choices=SUITES, help="may be repeated; all where left out")
     parser.add_argument("--candidates", type=int, default=7, help="plans for each shape and layout")
-    parser.add_argument(
-        "--plan", action="append", default=[], help="another plan for every shape; may be repeated"
-    )
+    parser.add_argument("--plan", action="append", default=[], help="another plan for every shape; may be repeated")
     parser.add_argument("--seconds", type=float, default=0.25, help="of measuring for each shape and layout")
     parser.add_argument("--json", type=Path, help="write all numbers there")
     parser.add_argument("--compile-only", action="store_true", help="fill the disk cache; needs no GPU")
     given = parser.parse_args(arguments)
     problems = [
-        problem_of(shape, layout)
-        for suite in given.suite or SUITES
-        for shape, layout in product(*SUITES[suite])
+        problem_of(shape, layout) for suite in given.suite or SUITES for shape, layout in product(*SUITES[suite])
     ]
     cases = [Case(problem, [*candidates(problem, given.candidates), *given.plan]) for problem in problems]
     if given.compile_only:

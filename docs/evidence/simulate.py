@@ -40,7 +40,7 @@ def _one(name: str) -> str:
     import numpy as np
 
     from cutegemm.build import simt_plan
-    from cutegemm.simulate import simulate
+    from cutegemm.simulator import simulate
 
     plan = simt_plan(**_PLANS[name])
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from docs.evidence.counters.drawn import DEVICES, FAMILIES
+from docs.evidence.counters.random_plans import DEVICES, FAMILIES
 
 GPU, HOPPER, NCU, SANITIZER = "a GPU", "an sm_90a GPU", "ncu", "compute-sanitizer"
 _LIMIT_FACTOR, _LIMIT_SECONDS = 3, 30
@@ -78,17 +78,15 @@ def _proof(family: str, device: str) -> Step:
 
 _BF16 = "--dtype bfloat16 --layout nt"
 _LAYOUTS = "--layout nt --layout nn --layout tn --layout tt"
-_FP8 = (
-    "--shape 4096 --shape 8192 --dtype float8_e4m3fn --layout nt --plan @sm90_fp8 --plan chosen --seconds 0.3"
-)
+_FP8 = "--shape 4096 --shape 8192 --dtype float8_e4m3fn --layout nt --plan @sm90_fp8 --plan chosen --seconds 0.3"
 _LLAMA_PLANS = (
-    "--plan chosen --plan sm90_cluster_2x1 --plan sm90_fill --plan sm90_wide_2x1 --plan sm90_wide_2x1/fill "
-    "--plan sm90_deferred_2x1 --plan sm90_deferred_2x1/fill --plan sm90_deferred_tall_1x2/fill "
-    "--plan sm90_128x176_2x1 --plan sm90_128x176_2x1/fill"
+    "--plan chosen --plan sm90_cluster_2x1 --plan sm90_fixup --plan sm90_wide_2x1 --plan sm90_wide_2x1/fixup "
+    "--plan sm90_overlapped_2x1 --plan sm90_overlapped_2x1/fixup --plan sm90_overlapped_tall_1x2/fixup "
+    "--plan sm90_128x176_2x1 --plan sm90_128x176_2x1/fixup"
 )
 _SMALL_PLANS = (
-    "--plan chosen --plan sm90_64* --plan sm90_cluster_2x1 --plan sm90_slots --plan transposed:sm90_64x16 "
-    "--plan transposed:sm90_64x32"
+    "--plan chosen --plan sm90_64* --plan sm90_cluster_2x1 --plan sm90_epi_stages --plan swap_ab:sm90_64x16 "
+    "--plan swap_ab:sm90_64x32"
 )
 _ASKED = (
     "--shape 768x3072x16384 --shape 777x11008x4096 --shape 1024 --shape 1536 --shape 2048 --shape 3072 --shape 4096 "
@@ -258,7 +256,7 @@ STEPS: tuple[Step, ...] = (
         for chip in ("h200", "h100")
     ],
     _choice(
-        "choice_fit_losers_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
+        "choice_fit_regressions_h100", 100, "the same: problems of these seeds that were chosen badly, of an H100",
         f"{_LOST} {_LAYOUTS} --first 24 --times",
     ),
     _choice(
@@ -274,7 +272,7 @@ STEPS: tuple[Step, ...] = (
         "--seed 502 --count 260 --small --each 8 --dtype bfloat16 --seconds 0.06 --times",
     ),
     _choice(
-        "choice_fit_skinny_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",
+        "choice_fit_gemv_h100", 60, "the same: small problems, and plans by which CTAs share K, of an H100",
         f"{_SMALL} --layout nt --dtype bfloat16 --dtype float8_e4m3fn --dtype tf32 --first 30 --times",
     ),
     _choice(
@@ -298,8 +296,9 @@ STEPS: tuple[Step, ...] = (
         ("-m", "docs.evidence", "decode", "--json", "decode.json"), 40, (HOPPER,),
     ),
     Step(
-        "decode_drawn", "the same of rows and weights that are drawn",
-        ("-m", "docs.evidence", "decode", "--seed", "1", "--count", "60", "--json", "decode_drawn.json"), 50, (HOPPER,),
+        "decode_random", "the same of rows and weights that are drawn",
+        ("-m", "docs.evidence", "decode", "--seed", "1", "--count", "60", "--json", "decode_random.json"), 50,
+        (HOPPER,),
     ),
     Step(
         "chain", "products one behind the other, in one CUDA graph",
@@ -307,7 +306,7 @@ STEPS: tuple[Step, ...] = (
     ),
     _gemm(
         "hopper", 15, "bf16 by wgmma beside cuBLAS: K from 64 to 2048, and squares",
-        f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_slots --plan sm90_wide_along_n_1x2 "
+        f"--suite sweep --suite squares {_BF16} --plan chosen --plan sm90_epi_stages --plan sm90_wide_along_n_1x2 "
         "--plan sm90_cluster_2x1 --seconds 0.4",
     ),
     _gemm(
@@ -349,7 +348,7 @@ STEPS: tuple[Step, ...] = (
         f"{_RAGGED} {_LAYOUTS} --dtype bfloat16 --dtype tf32 --each 9 --seconds 0.08 --times",
     ),
     _choice(
-        "simt_fit_packed_h100", 60, "the same: plans that pack operands, of an H100",
+        "simt_fit_repacked_h100", 60, "the same: plans that pack operands, of an H100",
         "--seed 302 --count 106 --first 12 --times",
     ),
     Step(
@@ -378,7 +377,7 @@ STEPS: tuple[Step, ...] = (
     _gemm(
         "hopper_tf32", 40, "tf32, every layout: by wgmma, an m-major A out of registers, and packed first",
         "--shape 1024 --shape 2048 --shape 4096 --shape 8192 --shape 1856x14176x7232 --shape 11712x624x11952 "
-        f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_deferred_2x1+pack --seconds 0.1",
+        f"--dtype tf32 {_LAYOUTS} --plan chosen --plan sm90_overlapped_2x1+repack --seconds 0.1",
     ),
     _gemm(
         "hopper_unaligned", 20, "bf16 rows that TMA cannot load, packed first",

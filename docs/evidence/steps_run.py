@@ -57,8 +57,7 @@ def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step,
     idle = [p for p in patterns if not any(fnmatch.fnmatchcase(step.name, p) for step in steps)]
     if idle:
         raise UnsupportedError(
-            f"run: {', '.join(map(repr, idle))} fits no step; there are "
-            f"{', '.join(step.name for step in steps)}."
+            f"run: {', '.join(map(repr, idle))} fits no step; there are {', '.join(step.name for step in steps)}."
         )
     return tuple([s for s in steps if not patterns or any(fnmatch.fnmatchcase(s.name, p) for p in patterns)])
 
@@ -100,9 +99,7 @@ def run(
         if missing:
             yield Outcome(step, SKIPPED, 0.0, f"it needs {' and '.join(missing)}")
         elif step.seconds > left:
-            yield Outcome(
-                step, SKIPPED, 0.0, f"it takes about {step.seconds:.0f} s, {max(0.0, left):.0f} s are left"
-            )
+            yield Outcome(step, SKIPPED, 0.0, f"it takes about {step.seconds:.0f} s, {max(0.0, left):.0f} s are left")
         else:
             started(step)
             yield _carried_out(step, out, min(step.limit_seconds, left))

@@ -81,17 +81,12 @@ def _paragraph(lines: list[str]) -> Iterator[str]:
 def _is_field(lines: list[str], at: int) -> bool:
     """Whether a line is a field: two columns, and those that follow are fields or run on below the second one."""
     found = None if lines[at].startswith(" ") else _FIELD.fullmatch(lines[at])
-    return found is not None and all(
-        line.startswith("  ") or _FIELD.fullmatch(line) for line in lines[at + 1 :]
-    )
+    return found is not None and all(line.startswith("  ") or _FIELD.fullmatch(line) for line in lines[at + 1 :])
 
 
 def _escaped(text: str) -> str:
     """Without what Markdown and HTML would take for theirs, outside of code."""
     parts = _CODE.split(text)
     return "".join(
-        [
-            part if i % 2 else re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;"))
-            for i, part in enumerate(parts)
-        ]
+        [part if i % 2 else re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;")) for i, part in enumerate(parts)]
     )

@@ -8,10 +8,10 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.analysis.advice import larger, with_tile
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.errors import CutegemmError
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 
 SPELLED = re.compile(r"(?:simt|mma_sync|mma_tma|sm90):\S+")
 
@@ -27,8 +27,8 @@ SPELLED = re.compile(r"(?:simt|mma_sync|mma_tma|sm90):\S+")
         ("sm90_pingpong", "bf16", (4096, 4096, 4096)),
         ("sm90_pingpong", "bf16", (300, 600, 64)),
         ("sm90_64x16", "bf16", (2048, 1024, 8192)),
-        ("sm90_two_level_2x1", "e4m3", (500, 500, 4096)),
-        ("sm90_192x160_1x2/fill", "bf16", (300, 700, 200)),
+        ("sm90_promoted_2x1", "e4m3", (500, 500, 4096)),
+        ("sm90_192x160_1x2/fixup", "bf16", (300, 700, 200)),
         ("sm90_wide_2x1/stream", "bf16", (300, 700, 400)),
     ],
 )
@@ -42,7 +42,7 @@ def test_advised_plans_keep_the_rules(name, dtype, extents):
             assert not advised.violations(advised.arch, problem), text
         parts = re.search(r"split K in (\d+)", change.advice)
         if parts:
-            made = plan.with_(split=Split(int(parts[1]), reduction="last" if plan.pipeline else "kernel"))
+            made = plan.with_(split=KSplit(int(parts[1]), reduction="last" if plan.pipeline else "kernel"))
             assert not made.violations(made.arch, problem)
 
 
@@ -52,7 +52,7 @@ def test_no_split_is_advised_to_a_family_that_has_none():
     advice = [change.advice for change in check(plan, problem, device="h200").changes]
     assert not any("split K" in text or "stream-K" in text for text in advice)
     with pytest.raises(CutegemmError):
-        plan.with_(split=Split(4))
+        plan.with_(split=KSplit(4))
 
 
 def test_tiles_that_no_builder_makes():

@@ -117,10 +117,7 @@ def test_lanes_that_are_off_ask_for_nothing(bits, op):
     total, ideal = wavefronts(table, bits, op=op, active=active)
     per_phase = {32: 32, 64: 16, 128: 8}[bits]
     for row, on, found, least in zip(table.tolist(), active, total, ideal, strict=True):
-        groups = [
-            [lane for lane in range(first, first + per_phase) if on[lane]]
-            for first in range(0, 32, per_phase)
-        ]
+        groups = [[lane for lane in range(first, first + per_phase) if on[lane]] for first in range(0, 32, per_phase)]
         assert found == sum(naive.passes(row, bits, group) for group in groups if group)
         assert least == sum(bool(group) for group in groups)
     assert wavefronts(table, bits, op=op, active=np.zeros_like(active))[0].sum() == 0

@@ -13,7 +13,6 @@ from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.dtypes import f32
 from cutegemm.machine.functions import Cost
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.ending import parts_at_hand, registers_at_end
 from cutegemm.plan.epilogue import (
     Column,
     Element,
@@ -25,6 +24,7 @@ from cutegemm.plan.epilogue import (
     operations,
     parse_epilogue,
 )
+from cutegemm.plan.epilogue_access import elements_at_hand, registers_at_end
 from cutegemm.plan.problem import Operand
 
 KINDS = {"bias": Row, "by_row": Column, "one": Element, "x": Tile, "s": Scalar}
@@ -38,14 +38,10 @@ def parsed(text):
 
 def ending_with(plan, text):
     epilogue = parsed(text)
-    further = {
-        name: Operand.of_kind(KINDS[name], f32)
-        for name in epilogue.tensors
-        if not issubclass(KINDS[name], Tile)
-    }
+    aux = {name: Operand.of_kind(KINDS[name], f32) for name in epilogue.tensors if not issubclass(KINDS[name], Tile)}
     d = plan.operands.d
-    further |= dict.fromkeys((*epilogue.tiles, *epilogue.outputs[1:]), d)
-    return plan.with_(epilogue=epilogue, operands=plan.operands.with_further(**further))
+    aux |= dict.fromkeys((*epilogue.tiles, *epilogue.outputs[1:]), d)
+    return plan.with_(epilogue=epilogue, operands=plan.operands.with_aux(**aux))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ SMALL = {"block": (32, 32, 8), "warp": (32, 32), "thread": (8, 4)}
 def test_what_a_thread_of_simt_reads():
     """A warp of 4 x 8 threads with 8 x 4 elements each: rows 0..3 and 16..19 of its four, columns 0..3 of its eight."""
     plan = ending_with(simt_plan(**SMALL), "acc * by_row + bias * one + x, aux = acc")
-    assert parts_at_hand(plan).shape == (1, 32, 32)
+    assert elements_at_hand(plan).shape == (1, 32, 32)
     # 8 rows, 4 columns and one element of f32; of x and aux four vectors of four elements are under way
     assert registers_at_end(plan) == {"by_row": 8, "bias": 4, "one": 1, "x": 16, "aux": 16}
     found = {part.name: part for part in global_accesses(plan)}
@@ -108,21 +104,21 @@ def test_what_a_thread_of_simt_reads():
 
 
 def test_what_a_thread_of_hopper_reads():
-    """A subtile of 64 x 32 of bf16 for 128 threads: 16 elements each, of 2 rows and 8 columns."""
-    base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64), subtile_n=32)
+    """An epilogue tile of 64 x 32 of bf16 for 128 threads: 16 elements each, of 2 rows and 8 columns."""
+    base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64), epi_tile_n=32)
     plan = ending_with(base, "acc * by_row + bias + x, aux = acc")
-    assert parts_at_hand(plan).shape == (8, 128, 16)
-    # Rows and columns of the next subtile are there too
+    assert elements_at_hand(plan).shape == (8, 128, 16)
+    # Rows and columns of the next epilogue tile are there too
     assert registers_at_end(plan) == {"by_row": 2 * 2, "bias": 2 * 8, "x": 8, "aux": 8}
     found = {part.name: part for part in global_accesses(plan)}
-    # A subtile's columns for each of its 4 warps, 8 subtiles, an element at a time: f32 aligned to 4 bytes
+    # An epilogue tile's columns for each of its 4 warps, 8 epilogue tiles, an element at a time: f32 aligned to 4 bytes
     assert (found["load BIAS"].requests, found["load BIAS"].bits) == (8 * 4 * 8, 32)
     assert found["load BY_ROW"].requests == 8 * 4 * 2
-    assert "store AUX" not in found  # by TMA, through a slot of its own
+    assert "store AUX" not in found  # by TMA, through an epilogue stage of its own
     epilogue = check(plan, search=False).epilogue
     parts = {part.name: part for part in epilogue.parts}
     assert (parts["AUX"].how, parts["AUX"].tile_bytes, parts["AUX"].what) == (
-        "through slots",
+        "through epilogue stages",
         32768,
         "result",
     )
@@ -154,23 +150,23 @@ def test_bytes_of_a_problem():
     plain = check(base, Problem(1024, 512, 256, operands=base.operands), search=False)
     found = check(plan, Problem(1024, 512, 256, operands=plan.operands), search=False)
     assert found.traffic.dram_write_bytes == 2 * plain.traffic.dram_write_bytes == 2 << 20
-    assert found.traffic.ending_bytes == (1 << 20) + 512 * 4 + 1024 * 4
+    assert found.traffic.epilogue_bytes == (1 << 20) + 512 * 4 + 1024 * 4
     more = found.roofline.level("DRAM").amount - plain.roofline.level("DRAM").amount
-    assert more == (1 << 20) + found.traffic.ending_bytes
+    assert more == (1 << 20) + found.traffic.epilogue_bytes
     l2 = found.roofline.level("L2").amount - plain.roofline.level("L2").amount
     assert l2 == 32 * sum(part.tile_bytes for part in found.epilogue.parts if part.what != "result")
 
 
 @pytest.mark.parametrize(
-    ("tiles", "in_turns", "least"),
+    ("tiles", "alternating", "least"),
     [
         (1, 1, 14), (6, 1, 84),  # one tile after the other
         (1, 2, 14), (2, 2, 24), (6, 2, 64),  # the last tile's alone shows
         (6, 3, 64), (0, 2, 0),
     ],
 )  # fmt: skip
-def test_mainloops_of_10_hide_epilogues_of_4(tiles, in_turns, least):
-    assert behind(10.0, 4.0, tiles, in_turns) == least
+def test_mainloops_of_10_hide_epilogues_of_4(tiles, alternating, least):
+    assert behind(10.0, 4.0, tiles, alternating) == least
 
 
 def test_epilogues_that_are_longer_than_mainloops_do_not_hide():
@@ -216,7 +212,7 @@ def test_bytes_of_partial_results():
     """Of each of 1024 rows one of f32 for each of 4 tiles, whose columns a warp has whole; of the rest D alone."""
     base = sm90_plan(Operands.of("bf16", layout="nt"), tile=(128, 128, 64))
     ending = epilogue_of(lambda acc: (acc, functions.row_sum(functions.square(acc))), {})
-    ops = base.operands.with_further(aux=Operand.of_kind(Column, f32))
+    ops = base.operands.with_aux(aux=Operand.of_kind(Column, f32))
     plan = base.with_(epilogue=ending, operands=ops)
     found = check(plan, Problem(1024, 512, 256, operands=ops), search=False)
     assert found.traffic.dram_write_bytes == 1024 * 512 * 2 + 1024 * 4 * 4

@@ -26,7 +26,7 @@ def test_where_clusters_of_two_run() -> None:
 def test_counted_by_hand() -> None:
     """36 clusters, 4 x 9, in bands: cluster c has the row c % 4. Four run on pairs apart, eight GPCs have four each, c,
     c + 8, c + 16 and c + 24, of the same row: 12 of 36 rows of tiles differ. B is shared by the CTAs of a cluster."""
-    plan = sm90_plan(cluster=(2, 1), gpcs=False)
+    plan = sm90_plan(cluster=(2, 1), gpc_raster=False)
     found = gpc_reads(plan, Problem(4 * 256, 9 * 128, 640), H100)
     assert found is not None
     k_tiles = 10 * TILE_BYTES
@@ -45,12 +45,12 @@ def test_counted_by_hand_in_the_order_of_the_gpcs() -> None:
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("raster", ["along_m", "along_n", "grouped_m:8", "fitted_n", "even:8"])
-@pytest.mark.parametrize("by_gpc", [False, True])
+@pytest.mark.parametrize("gpc_aware", [False, True])
 @pytest.mark.parametrize(
     "mnk", [(2048, 2048, 512), (1216, 2064, 100), (300, 9000, 64), (40, 40, 64), (5000, 3000, 320)]
 )
-def test_counted_by_loops(cluster, raster, by_gpc, mnk) -> None:
-    plan = sm90_plan(cluster=cluster, raster=raster, gpcs=by_gpc)
+def test_counted_by_loops(cluster, raster, gpc_aware, mnk) -> None:
+    plan = sm90_plan(cluster=cluster, raster=raster, gpc_raster=gpc_aware)
     problem, size = Problem(*mnk), cluster[0] * cluster[1]
     work = plan.scheduler.of(problem)
     grid_m, grid_n, _ = plan.grid(problem)
@@ -90,22 +90,20 @@ def test_where_it_is_not_known() -> None:
 def test_bands_follow_from_the_cluster() -> None:
     """The raster of a plan for which none is named leaves no more apart than the other one, of either cluster."""
     problem = Problem(4096, 5120, 512)
-    for by_gpc, others in ((False, ("fitted_n", "fitted_m")), (True, ("even_m:16", "even_n:16"))):
+    for gpc_aware, others in ((False, ("fitted_n", "fitted_m")), (True, ("even_m:16", "even_n:16"))):
         for cluster, other in zip(((2, 1), (1, 2)), others, strict=True):
-            plan = sm90_plan(cluster=cluster, gpcs=by_gpc)
+            plan = sm90_plan(cluster=cluster, gpc_raster=gpc_aware)
             own, turned = gpc_reads(plan, problem, H100), gpc_reads(plan, problem, H100, Raster.parse(other))
             assert own is not None
             assert turned is not None
             assert own.share < 0.9 * turned.share
 
 
-@pytest.mark.parametrize(
-    "mnk", [(2048, 1024, 4096), (512, 4096, 4096), (768, 3072, 16384), (1599, 1216, 2624)]
-)
+@pytest.mark.parametrize("mnk", [(2048, 1024, 4096), (512, 4096, 4096), (768, 3072, 16384), (1599, 1216, 2624)])
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
 def test_less_is_left_apart_in_the_order_of_the_gpcs(cluster, mnk) -> None:
     found = [
-        gpc_reads(sm90_plan(cluster=cluster, gpcs=by_gpc), Problem(*mnk), H100) for by_gpc in (True, False)
+        gpc_reads(sm90_plan(cluster=cluster, gpc_raster=gpc_aware), Problem(*mnk), H100) for gpc_aware in (True, False)
     ]
     shares = [reads.share for reads in found if reads is not None]
     assert shares[0] < 0.9 * shares[1]

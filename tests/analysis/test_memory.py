@@ -31,7 +31,7 @@ from cutegemm.analysis.traffic import _share_below, work_of
 from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.sm90 import sm90_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.dtypes import bf16, e4m3, e5m2, f16, s8, tf32
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
@@ -55,21 +55,19 @@ SECTORS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("addresses", "bits", "want"), [row[1:] for row in SECTORS], ids=[row[0] for row in SECTORS]
-)
+@pytest.mark.parametrize(("addresses", "bits", "want"), [row[1:] for row in SECTORS], ids=[row[0] for row in SECTORS])
 def test_sectors_by_hand(addresses, bits, want):
     assert sectors([addresses], bits).tolist() == [want]
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    slots=st.lists(st.integers(0, 400), min_size=32, max_size=32),
+    epi_stages=st.lists(st.integers(0, 400), min_size=32, max_size=32),
     bits=st.sampled_from([8, 16, 32, 64, 128]),
     skew=st.integers(0, 7),
 )
-def test_sectors_in_lockstep_with_sets(slots, bits, skew):
-    table = np.array([slots]) * (bits // 8) + 4 * skew
+def test_sectors_in_lockstep_with_sets(epi_stages, bits, skew):
+    table = np.array([epi_stages]) * (bits // 8) + 4 * skew
     assert sectors(table, bits).tolist() == [naive.sectors(table[0].tolist(), bits)]
 
 
@@ -329,9 +327,7 @@ def grid(plan, problem, raster="along_m"):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    steps=st.lists(
-        st.tuples(st.integers(0, 8), st.integers(0, 1), st.integers(0, 1), st.booleans()), max_size=80
-    ),
+    steps=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1), st.integers(0, 1), st.booleans()), max_size=80),
     partitions=st.integers(1, 2),
     capacity=st.integers(2, 12),
 )
@@ -390,14 +386,14 @@ def test_a_cluster_takes_its_work_tiles_one_after_the_other():
 
 
 def test_who_takes_what_is_the_tile_schedulers_word():
-    plan = sm90_plan(fill=True, cluster=(2, 1), ctas=8)
+    plan = sm90_plan(fixup=True, cluster=(2, 1), ctas=8)
     problem = Problem(11 * 256, 128, 95 * 64, operands=plan.operands)
     work, scheduled = work_of(plan, problem, plan.raster), plan.scheduler.of(problem)
     for cluster in range(scheduled.clusters):
         taken = [scheduled.work_tile(number) for number in scheduled.numbers(cluster)]
         own = work.clusters == cluster
-        assert work.tiles[own].tolist() == [w.tile for w in taken if w.parts]
-        assert (work.k_last[own] * 95).round().tolist() == [w.k_first + w.k_count for w in taken if w.parts]
+        assert work.tiles[own].tolist() == [w.tile for w in taken if w.splits]
+        assert (work.k_last[own] * 95).round().tolist() == [w.k_first + w.k_count for w in taken if w.splits]
 
 
 def test_the_one_that_waits_for_memory_meets_the_one_behind_it():
@@ -442,8 +438,8 @@ def test_pace_of_plans(given, ratios):
 def test_the_places_ahead_are_those_of_the_chip():
     """CTAs 40 to 45 and 48 to 53 ran on multiprocessors 32 to 43; 86 to 90 and 93 to 97 on 78 to 87."""
     ahead = [1, 13, *range(40, 46), *range(48, 54), *range(86, 91), *range(93, 98)]
-    for by_gpc in (False, True):
-        plan = sm90_plan(Operands.of("bf16", layout="nt"), gpcs=by_gpc)
+    for gpc_aware in (False, True):
+        plan = sm90_plan(Operands.of("bf16", layout="nt"), gpc_raster=gpc_aware)
         found = np.flatnonzero(pace_of(plan, DEVICES["h200"], 132).time == 1)
         places = plan.scheduler.of(Problem(4096, 4096, 64)).launched()
         assert sorted(places[found].tolist()) == ahead
@@ -462,15 +458,15 @@ def test_the_sums_of_parts_by_hand(all_write, last_adds):
     none = np.zeros((2, 1), int)
     thirds = np.tile([0, 1 / 3, 2 / 3], 2)
 
-    def sums(tiles, firsts):
+    def accumulators(tiles, firsts):
         work = l2.Work(
             np.arange(6), np.array(tiles), firsts, firsts + 1 / 3, none, none, np.zeros(1), np.zeros(1), 5.0, 10.0,
             all_write=all_write, last_adds=last_adds,
         )  # fmt: skip
-        return l2.play(work, Pace(np.ones(1)), 35, 1).sums_bytes
+        return l2.play(work, Pace(np.ones(1)), 35, 1).partials_bytes_
 
-    assert sums([0, 0, 0, 1, 1, 1], thirds) == 0
-    by_parts = sums([0, 1, 0, 1, 0, 1], np.sort(thirds))
+    assert accumulators([0, 0, 0, 1, 1, 1], thirds) == 0
+    by_parts = accumulators([0, 1, 0, 1, 0, 1], np.sort(thirds))
     if not last_adds:
         assert by_parts == 0
     else:
@@ -488,13 +484,11 @@ def test_the_sums_of_a_plan():
         )
         for reduction, mn in (("last", 256), ("last", 2048))
     )
-    assert few.sums_read_bytes == 0
-    assert 0.5 * 67e6 < many.sums_read_bytes < 67.2e6
+    assert few.partials_read_bytes == 0
+    assert 0.5 * 67e6 < many.partials_read_bytes < 67.2e6
     assert many.dram_read_bytes == pytest.approx(many.min_bytes)
-    behind = traffic_in_time(
-        simt_plan(split_k=4), Problem(2048, 2048, 1024), DEVICES["h200"], ctas_per_wave=264
-    )
-    assert behind.sums_read_bytes == 0  # a kernel behind the GEMM reads them
+    behind = traffic_in_time(simt_plan(split_k=4), Problem(2048, 2048, 1024), DEVICES["h200"], ctas_per_wave=264)
+    assert behind.partials_read_bytes == 0  # a kernel behind the GEMM reads them
 
 
 def test_the_prediction_does_not_depend_on_chance_or_on_the_parts_of_k(monkeypatch):
@@ -536,9 +530,7 @@ def test_clusters_read_a_shared_panel_once():
     single = traffic_in_time(sm90_plan(ops), problem, DEVICES["h200"], ctas_per_wave=132)
     assert found.sm_read_bytes == single.sm_read_bytes == single.l2_read_bytes
     assert found.l2_read_bytes == 0.75 * single.l2_read_bytes  # B once for two CTAs
-    ragged = Problem(
-        4096 - 128, 4096, 512, operands=ops
-    )  # 31 tiles along M: the last cluster is half outside
+    ragged = Problem(4096 - 128, 4096, 512, operands=ops)  # 31 tiles along M: the last cluster is half outside
     odd = traffic_in_time(sm90_plan(ops, cluster=(2, 1)), ragged, DEVICES["h200"], ctas_per_wave=132)
     assert odd.dram_read_bytes == pytest.approx(odd.min_bytes)
 
@@ -615,8 +607,8 @@ def test_a_packed_operand_is_read_as_it_was_packed():
     Were they 516, as a vector of four would have it, every second k would begin in the middle of a sector, and a
     warp's bytes there touch 17; 3 of them are torn between two lines of shared memory, as a pad tears them.
     """
-    plan = simt_plan(pack="a")
-    assert plan.packs[0].run(515) == 17 * 32
+    plan = simt_plan(repack="a")
+    assert plan.repacks[0].run(515) == 17 * 32
     found = {s.name: s for s in check(plan, Problem(515, 512, 512)).global_}
     assert (found["load A"].ideal, found["load A"].sectors) == (16 * 16, 16 * 16)
     ops = Operands.of("f32", layout="tn")
@@ -631,9 +623,7 @@ def test_roofline_by_hand():
     """1024 x 1024 x 1024 by 64 CTAs of 128 x 128 on 132 multiprocessors at 1.98 GHz."""
     plan, problem, device = simt_plan(), Problem(1024, 1024, 1024), DEVICES["h200"]
     moved = traffic(plan, problem, ctas_per_wave=132, l2_bytes=0)
-    found = roofline(
-        plan, problem, device, wavefronts=1e6, instructions=3e6, traffic=moved, sm_share=64 / 132
-    )
+    found = roofline(plan, problem, device, wavefronts=1e6, instructions=3e6, traffic=moved, sm_share=64 / 132)
     flops = 2 * 1024**3
     assert found.flops == flops
     assert found.level("compute").seconds == pytest.approx(flops / 66.9e12 / (64 / 132))
@@ -669,9 +659,7 @@ def test_the_peak_of_wgmma_goes_with_the_elements_in_32_bytes(device):
     """An instruction takes 32 bytes along K in the same time, whatever their type."""
     for kind in (tf32, f16, bf16, e4m3, e5m2, s8):
         atom = wgmma(kind, 64)
-        assert device.peak_tflops(atom) / atom.shape_mnk[2] == pytest.approx(
-            device.tflops["wgmma.bf16"] / 16, rel=2e-3
-        )
+        assert device.peak_tflops(atom) / atom.shape_mnk[2] == pytest.approx(device.tflops["wgmma.bf16"] / 16, rel=2e-3)
 
 
 @pytest.mark.parametrize(("pad", "sectors", "again"), [(0, 0, 0), (8, 1 / 8, 1 / 2), (16, 0, 0), (32, 0, 0)])

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from cutegemm.analysis import check, traffic
-from cutegemm.analysis.parts import Ends, Pass, ends_of, passes_of
+from cutegemm.analysis.split_k import Ends, Pass, ends_of, passes_of
 from cutegemm.build import simt_plan, sm90_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.parse.plan import described
 from cutegemm.plan import Operands, Problem
 
@@ -17,7 +17,7 @@ from cutegemm.plan import Operands, Problem
 def counted(plan, problem) -> tuple[int, int, int]:
     """(tiles of one unit, tiles of several, units of these), unit by unit; tiles counted in clusters."""
     work = plan.scheduler.of(problem)
-    units = Counter(w.tile for w in map(work.work_tile, range(work.count)) if w.parts)
+    units = Counter(w.tile for w in map(work.work_tile, range(work.count)) if w.splits)
     several = [n for n in units.values() if n > 1]
     return len(units) - len(several), len(several), sum(several)
 
@@ -29,8 +29,8 @@ def test_ends_of_a_stream_are_those_of_its_units(mnk):
     _, several, units = counted(hopper, problem)
     m_tiles, n_tiles, _ = hopper.grid(problem)
     ctas = hopper.cluster_mn[0] * hopper.cluster_mn[1]
-    handed, tickets = (units - several) * ctas, 2 * units * ctas  # of two consumers, of four warps each
-    assert ends_of(hopper, problem) == Ends(m_tiles * n_tiles, handed, handed, tickets, 4 * tickets)
+    handed, semaphores = (units - several) * ctas, 2 * units * ctas  # of two consumers, of four warps each
+    assert ends_of(hopper, problem) == Ends(m_tiles * n_tiles, handed, handed, semaphores, 4 * semaphores)
 
     simt = plan_named("sgemm_15_stream", Operands.of("f32"))
     problem = Problem(*mnk, operands=Operands.of("f32"))
@@ -70,34 +70,34 @@ def test_the_parts_of_a_tile_are_resident_together():
 
 def test_passes_by_hand():
     """A of 130 x 64 is packed into runs of 160 rows; 2 x 1 tiles in 2 parts of 64 KiB of sums each."""
-    plan = simt_plan(Operands.of("f32", layout="nn"), pack="a", split_k=2)
+    plan = simt_plan(Operands.of("f32", layout="nn"), repack="a", split_k=2)
     assert passes_of(plan, Problem(130, 128, 64)) == [
-        Pass("pack A", 160 * 64 * 4, 130 * 64 * 4, True), Pass("sums", 4 * 65536, 4 * 65536, False),
+        Pass("pack A", 160 * 64 * 4, 130 * 64 * 4, True), Pass("accumulators", 4 * 65536, 4 * 65536, False),
     ]  # fmt: skip
     assert passes_of(simt_plan(), Problem(130, 128, 64)) == []
 
 
 def test_the_roofline_counts_what_goes_through_the_workspace():
     problem = Problem(2048, 2048, 2048)
-    plain, packed = (check(simt_plan(Operands.of("f32"), pack=p), problem).roofline for p in ("", "a"))
+    plain, packed = (check(simt_plan(Operands.of("f32"), repack=p), problem).roofline for p in ("", "a"))
     moved = 2 * 2048 * 2048 * 4
     assert packed.level("DRAM").amount - plain.level("DRAM").amount == moved
     assert packed.level("L2").amount - plain.level("L2").amount == moved
-    report = str(check(simt_plan(Operands.of("f32"), pack="a"), problem))
+    report = str(check(simt_plan(Operands.of("f32"), repack="a"), problem))
     assert "pack A: 0.017 GB read, 0.017 GB written, before the GEMM begins" in report
 
 
 def test_sums_that_l2_does_not_hold_are_written_to_dram_and_read_as_far_as_they_are_played():
     """2,048 squared in 4 parts: 67 MB. A kernel behind the GEMM reads all of them."""
-    problem, sums = Problem(2048, 2048, 1024), 4 * 2048 * 2048 * 4
+    problem, accumulators = Problem(2048, 2048, 1024), 4 * 2048 * 2048 * 4
     for reduction in ("last", "kernel"):
         plan = simt_plan(split_k=4, reduction=reduction)
         found = check(plan, problem, device="h200", search=False)
-        assert sums > found.device.l2_bytes
+        assert accumulators > found.device.l2_bytes
         moved = found.traffic
-        again = moved.sums_read_bytes
-        assert (0 < again < sums) == (reduction == "last")
-        want = moved.dram_read_bytes + moved.dram_write_bytes + sums + (again or sums)
+        again = moved.partials_read_bytes
+        assert (0 < again < accumulators) == (reduction == "last")
+        want = moved.dram_read_bytes + moved.dram_write_bytes + accumulators + (again or accumulators)
         assert found.roofline.level("DRAM").amount == pytest.approx(want)
         assert (f"{again / 1e9:.3f} GB back from DRAM" in str(found)) == (reduction == "last")
 
@@ -107,9 +107,7 @@ def test_sums_on_two_levels_are_added_by_threads():
     once, twice = (
         check(plan, Problem(1024, 1024, 4096, operands=plan.operands)).roofline.level("issue").amount
         for plan in (
-            sm90_plan(
-                Operands.of("e4m3", layout="nt"), tile=(128, 128, 128), schedule="cooperative", two_level=two
-            )
+            sm90_plan(Operands.of("e4m3", layout="nt"), tile=(128, 128, 128), schedule="cooperative", promoted=two)
             for two in (False, True)
         )
     )
@@ -140,7 +138,7 @@ def test_without_k_tiles_no_tile_is_missed_in_shared_memory():
 
 
 def test_a_plan_for_the_transposed_problem_is_held_against_it():
-    plan, problem = described("check", "transposed:sm90_64x32", None, "nn", "32x4096x2048")
+    plan, problem = described("check", "swap_ab:sm90_64x32", None, "nn", "32x4096x2048")
     assert (problem.m, problem.n, problem.k) == (4096, 32, 2048)
     assert plan.violations(problem=problem) == []
 
@@ -148,13 +146,11 @@ def test_a_plan_for_the_transposed_problem_is_held_against_it():
 def test_idle_multiprocessors_are_said_to_be_filled():
     """16 x 32 tiles of 128 x 256 are 3.88 turns of 132; of a shared one nothing is left empty. Where owners would
     keep all, as of 16 k-tiles, it is."""
-    whole, filled = (plan_named(name, Operands.of("bf16")) for name in ("sm90_deferred_2x1", "sm90_fill"))
+    whole, filled = (plan_named(name, Operands.of("bf16")) for name in ("sm90_overlapped_2x1", "sm90_fixup"))
     long, short = (Problem(2048, 8192, k, operands=whole.operands) for k in (8192, 512))
     advice = [c.advice for c in check(whole, long).changes]
-    assert "another tile size, or /fill behind the plan's name" in advice
-    assert not any("/fill" in c.advice for c in check(filled, long).changes)
-    once = plan_named(
-        "sm90_multistage", whole.operands
-    )  # a CTA for each tile, and no producer: it shares none
-    assert not any("/fill" in c.advice for plan in (filled, once) for c in check(plan, short).changes)
+    assert "another tile size, or /fixup behind the plan's name" in advice
+    assert not any("/fixup" in c.advice for c in check(filled, long).changes)
+    once = plan_named("sm90_multistage", whole.operands)  # a CTA for each tile, and no producer: it shares none
+    assert not any("/fixup" in c.advice for plan in (filled, once) for c in check(plan, short).changes)
     assert [check(filled, problem).waves.is_even for problem in (long, short)] == [True, False]

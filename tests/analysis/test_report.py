@@ -13,7 +13,7 @@ from cutegemm.analysis.changes import _conflict_advice
 from cutegemm.analysis.render import render
 from cutegemm.build import Shared, simt_plan
 from cutegemm.build.sm90 import sm90_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.dtypes import bf16, f32
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, tile_to_shape
@@ -201,8 +201,7 @@ def test_the_pair_is_named():
     found = search_swizzle([matrices("wgmma"), first, second], tile, bf16, "k")
     assert found.best is None
     assert found.reason == (
-        "store rows and read rows are each free of conflicts in some layout, "
-        "but together in none of the 4 tried."
+        "store rows and read rows are each free of conflicts in some layout, but together in none of the 4 tried."
     )
     assert found.least is not None
 
@@ -279,9 +278,7 @@ def test_what_the_arithmetic_binds_has_no_bound_to_change():
 def test_the_report_is_whole_at_80_columns():
     """No cell is cut short, and no table is wider than the terminal."""
     operands = Operands.of("bf16")
-    found = check(
-        plan_named("sm90_pingpong", operands), Problem(4096, 4096, 4096, operands=operands), device="h200"
-    )
+    found = check(plan_named("sm90_pingpong", operands), Problem(4096, 4096, 4096, operands=operands), device="h200")
     said = render(found, width=80)
     assert "…" not in said
     assert max(len(line) for line in said.splitlines() if "│" in line or "─" in line) <= 80

@@ -245,13 +245,13 @@ def test_lockstep_with_sets(data, bits, op):
         bits = 128
     lanes = data.draw(st.sampled_from([8, 16, 32])) if op.endswith("matrix") else 32
     reach = data.draw(st.sampled_from([1, 4, 64, 1000]))
-    slots = data.draw(
+    epi_stages = data.draw(
         st.lists(st.lists(st.integers(0, reach), min_size=lanes, max_size=lanes), min_size=1, max_size=4)
     )
     if data.draw(st.booleans()):
         mask = data.draw(st.sampled_from([1, 2, 4]))
-        slots = [[row[min(i, i ^ mask)] for i in range(lanes)] for row in slots]
-    table = np.array(slots) * (bits // 8)
+        epi_stages = [[row[min(i, i ^ mask)] for i in range(lanes)] for row in epi_stages]
+    table = np.array(epi_stages) * (bits // 8)
     total, ideal = wavefronts(table, bits, op=op, rules=UNIFORM_PAIRS)
     want = [naive.wavefronts(row, bits, op) for row in table.tolist()]
     assert list(zip(total.tolist(), ideal.tolist(), strict=True)) == want
@@ -260,12 +260,12 @@ def test_lockstep_with_sets(data, bits, op):
 @settings(max_examples=100, deadline=None)
 @given(
     shift=st.integers(0, 50),
-    slots=st.lists(st.integers(0, 300), min_size=32, max_size=32),
+    epi_stages=st.lists(st.integers(0, 300), min_size=32, max_size=32),
     bits=st.sampled_from([32, 64, 128]),
     op=st.sampled_from(["load", "store", "cp.async"]),
 )
-def test_moving_all_lanes_by_whole_rounds_of_the_banks_changes_nothing(shift, slots, bits, op):
-    table = np.array([slots]) * (bits // 8)
+def test_moving_all_lanes_by_whole_rounds_of_the_banks_changes_nothing(shift, epi_stages, bits, op):
+    table = np.array([epi_stages]) * (bits // 8)
     sources = table if op == "cp.async" else None
     here = wavefronts(table, bits, op=op, sources=sources)[0]
     there = wavefronts(table + 128 * shift, bits, op=op, sources=sources)[0]
@@ -273,9 +273,9 @@ def test_moving_all_lanes_by_whole_rounds_of_the_banks_changes_nothing(shift, sl
 
 
 @settings(max_examples=100, deadline=None)
-@given(slots=st.lists(st.integers(0, 300), min_size=32, max_size=32), bits=st.sampled_from([32, 64]))
-def test_cp_async_lies_between_its_busier_side_and_both_sides_after_each_other(slots, bits):
-    write = np.array([slots]) * (bits // 8)
+@given(epi_stages=st.lists(st.integers(0, 300), min_size=32, max_size=32), bits=st.sampled_from([32, 64]))
+def test_cp_async_lies_between_its_busier_side_and_both_sides_after_each_other(epi_stages, bits):
+    write = np.array([epi_stages]) * (bits // 8)
     read = np.arange(32)[None] * (bits // 8)
     both = int(wavefronts(write, bits, op="cp.async", sources=write)[0][0])
     alone = int(wavefronts(write, bits, op="cp.async", sources=read)[0][0])
@@ -284,8 +284,8 @@ def test_cp_async_lies_between_its_busier_side_and_both_sides_after_each_other(s
 
 
 @settings(max_examples=100, deadline=None)
-@given(slots=st.lists(st.integers(0, 300), min_size=32, max_size=32))
-def test_cp_async_of_16_bytes_costs_what_its_write_costs_or_more(slots):
-    write = np.array([slots]) * 16
+@given(epi_stages=st.lists(st.integers(0, 300), min_size=32, max_size=32))
+def test_cp_async_of_16_bytes_costs_what_its_write_costs_or_more(epi_stages):
+    write = np.array([epi_stages]) * 16
     total = int(wavefronts(write, 128, op="cp.async", sources=np.arange(32)[None] * 16)[0][0])
     assert int(wavefronts(write, 128, op="store")[0][0]) <= total <= 32

@@ -13,8 +13,8 @@ from cutegemm.analysis.advice import stored_together, with_tile
 from cutegemm.analysis.globalmem import global_accesses
 from cutegemm.analysis.pace import demand
 from cutegemm.analysis.traffic import work_of
-from cutegemm.build import skinny_plan, sm90_plan
-from cutegemm.choose.names import recipe_named
+from cutegemm.build import gemv_plan, sm90_plan
+from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.inputs import Extents
 from cutegemm.machine.device import device_named
@@ -25,11 +25,11 @@ H100 = device_named("h100")
 BF16 = Operands.of("bf16", layout="nt")
 COOPERATIVE = {"schedule": "cooperative", "consumers": 1}
 PLANS = {
-    "4": sm90_plan(BF16, tile=(64, 64, 64), k_ctas=4, **COOPERATIVE),
-    "2 in 2x1": sm90_plan(BF16, tile=(64, 64, 64), k_ctas=2, cluster=(2, 1), **COOPERATIVE),
-    "2 of two consumers": sm90_plan(BF16, tile=(128, 64, 64), k_ctas=2, schedule="cooperative"),
-    "3 in turn": sm90_plan(BF16, tile=(64, 96, 64), k_ctas=3, raster="along_n"),
-    "3 in 2x1": sm90_plan(BF16, tile=(64, 96, 64), k_ctas=3, cluster=(2, 1), **COOPERATIVE),
+    "4": sm90_plan(BF16, tile=(64, 64, 64), cluster_k=4, **COOPERATIVE),
+    "2 in 2x1": sm90_plan(BF16, tile=(64, 64, 64), cluster_k=2, cluster=(2, 1), **COOPERATIVE),
+    "2 of two consumers": sm90_plan(BF16, tile=(128, 64, 64), cluster_k=2, schedule="cooperative"),
+    "3 in turn": sm90_plan(BF16, tile=(64, 96, 64), cluster_k=3, raster="along_n"),
+    "3 in 2x1": sm90_plan(BF16, tile=(64, 96, 64), cluster_k=3, cluster=(2, 1), **COOPERATIVE),
 }
 # The last clusters reach past D along M and along N, and the last k-tile past K; and one of fewer k-tiles than CTAs.
 RAGGED = [(100, 200, 1000), (330, 40, 136), (64, 64, 64)]
@@ -37,16 +37,14 @@ RAGGED = [(100, 200, 1000), (330, 40, 136), (64, 64, 64)]
 
 def loads(plan: GemmPlan, problem: Problem):
     """(operand, first row or column, first k, CTAs that it comes to) of each k-tile's load, CTA by CTA."""
-    m_tiles, n_tiles = [
-        -(-extent // tile) for extent, tile in zip((problem.m, problem.n), plan.product_tile, strict=False)
-    ]
+    m_tiles, n_tiles = [-(-extent // tile) for extent, tile in zip((problem.m, problem.n), plan.mma_tile, strict=False)]
     work = plan.scheduler.of(problem)
     shares = plan.load_a.multicast, plan.load_b.multicast
-    rows, columns, bk = plan.product_tile
+    rows, columns, bk = plan.mma_tile
     for cluster in work.tiles.order().tolist():
         for rank, tile in enumerate(cluster):
             m, n, _ = work.tiles.loaded_mnl(tuple(tile), m_tiles, n_tiles)
-            first, count = plan.scheduler.part_of_k(rank, work.k_tiles)
+            first, count = plan.scheduler.cluster_k_range(rank, work.k_tiles)
             for k in range(first, first + count):
                 yield "a", m * rows, k * bk, shares[0]
                 yield "b", n * columns, k * bk, shares[1]
@@ -59,7 +57,7 @@ def test_bytes_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
     asked = arrived = 0.0
     for operand, first, k, ctas in loads(plan, problem):
         extent = problem.m if operand == "a" else problem.n
-        rows = min(plan.product_tile[operand == "b"], extent - first)
+        rows = min(plan.mma_tile[operand == "b"], extent - first)
         size = rows * min(64, problem.k - k) * 2
         arrived += size
         asked += size / ctas
@@ -77,13 +75,11 @@ def test_sectors_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
     sectors = {"a": 0, "b": 0}
     for operand, first, k, ctas in loads(plan, problem):
         extent = problem.m if operand == "a" else problem.n
-        boxes[operand] += 1 / ctas * (plan.product_tile[operand == "b"] // box_rows(plan, operand))
-        for row in range(first, first + plan.product_tile[operand == "b"]):
+        boxes[operand] += 1 / ctas * (plan.mma_tile[operand == "b"] // box_rows(plan, operand))
+        for row in range(first, first + plan.mma_tile[operand == "b"]):
             inside = 2 * min(64, problem.k - k) if row < extent else 0
             at = 2 * (row * problem.k + k)
-            sectors[operand] += len({byte // 32 for byte in range(at, at + inside)}) + -(
-                -(128 - inside) // 32
-            )
+            sectors[operand] += len({byte // 32 for byte in range(at, at + inside)}) + -(-(128 - inside) // 32)
     for part in global_accesses(plan, problem):
         operand = part.name.split()[-1].lower()
         if part.op == "tma":
@@ -103,8 +99,8 @@ def box_rows(plan: GemmPlan, operand: str) -> int:
 @pytest.mark.parametrize("cluster", [1, 2, 4])
 def test_skinny_plans_load_what_they_multiply(cluster: int) -> None:
     """Their CTAs share K along M: each loads the rows of all of them and the columns, of its part of the k-tiles."""
-    plan, (m, n, k) = skinny_plan(tile=(32, 8), cluster=cluster, vectors=2), (100, 20, 5000)
-    rows, columns, bk = plan.product_tile
+    plan, (m, n, k) = gemv_plan(tile=(32, 8), cluster=cluster, vectors=2), (100, 20, 5000)
+    rows, columns, bk = plan.mma_tile
     k_tiles, size = -(-k // bk), 0
     for first_m in range(0, m, rows):
         for first_n in range(0, n, columns):
@@ -139,9 +135,7 @@ def test_counted_by_hand() -> None:
 def test_k_tiles_of_a_cta(name: str) -> None:
     plan = PLANS[name]
     for k_tiles in (0, 1, 2, 7, 16):
-        parts = [
-            plan.scheduler.part_of_k(rank, k_tiles)[1] for rank in range(np.prod(plan.cluster_mn).item())
-        ]
+        parts = [plan.scheduler.cluster_k_range(rank, k_tiles)[1] for rank in range(np.prod(plan.cluster_mn).item())]
         for access in shared_accesses(plan):
             mean = 1.0 if access.per == "tile" else sum(parts) / len(parts)
             assert executions(plan, access, k_tiles) == pytest.approx(mean)
@@ -152,13 +146,13 @@ def test_sums_are_sent_and_read_without_conflicts(name: str) -> None:
     """Each place of a tile's sums once by a consumer's threads; each instruction as lanes are served one by one."""
     plan = PLANS[name]
     assert plan.pipeline is not None
-    layout = buffer_layout(plan, "sums")
-    of_sums = {access.op: access for access in shared_accesses(plan) if access.buffer == "sums"}
+    layout = buffer_layout(plan, "accumulators")
+    of_sums = {access.op: access for access in shared_accesses(plan) if access.buffer == "accumulators"}
     assert set(of_sums) == {"st.async", "load"}
     for op, access in of_sums.items():
         addresses, bits = access.addresses(layout)
         places = np.sort((addresses[..., None] + 4 * np.arange(4)).ravel())
-        own = np.prod(plan.pipeline.consumer_tile) * plan.pipeline.readers * plan.k_ctas
+        own = np.prod(plan.pipeline.consumer_tile) * plan.pipeline.readers * plan.cluster_k
         assert places.tolist() == (4 * np.arange(own)).tolist()
         lanes = addresses.reshape(-1, 32)
         counted = [naive.wavefronts(of.tolist(), bits, "load" if op == "load" else "store") for of in lanes]
@@ -170,7 +164,7 @@ def test_sums_are_sent_and_read_without_conflicts(name: str) -> None:
 def test_occupancy_counts_the_place_of_sums() -> None:
     plan = PLANS["2 of two consumers"]
     of_sums = 2 * 128 * 32 * 4  # from each of two CTAs, of the own columns
-    assert plan.smem_bytes()["sums"] == of_sums
+    assert plan.smem_bytes()["accumulators"] == of_sums
     assert plan_occupancy(plan).smem_bytes == sum(plan.smem_bytes().values())
 
 
@@ -186,7 +180,7 @@ def test_what_a_cluster_touches(name: str) -> None:
     """One panel of B, and one of A for each CTA along M; whole panels, though each CTA takes a part of K."""
     plan, problem = PLANS[name], Problem(300, 500, 1000, operands=BF16)
     work = work_of(plan, problem, plan.raster)
-    rows, columns, _ = plan.product_tile
+    rows, columns, _ = plan.mma_tile
     order = plan.scheduler.of(problem).tiles.order()
     assert work.panels_a.shape == (len(order), plan.cluster_mn[0])
     assert work.panels_b.shape == (len(order), 1)
@@ -203,7 +197,7 @@ def test_what_a_cluster_touches(name: str) -> None:
 @pytest.mark.parametrize("mnk", [(2048, 2048, 512), (1216, 2064, 100), (300, 4000, 1000)])
 def test_reads_of_a_gpc(raster: str, mnk: tuple[int, int, int]) -> None:
     """Of two CTAs that share K: each asks for its own k-tiles of the same tiles of A and of B."""
-    plan = sm90_plan(BF16, tile=(64, 64, 64), k_ctas=2, raster=raster, **COOPERATIVE)
+    plan = sm90_plan(BF16, tile=(64, 64, 64), cluster_k=2, raster=raster, **COOPERATIVE)
     problem = Problem(*mnk, operands=BF16)
     work = plan.scheduler.of(problem)
     gpc_of = {work.place(launched): H100.gpc_of_tpc[launched] for launched in range(work.clusters)}
@@ -213,7 +207,7 @@ def test_reads_of_a_gpc(raster: str, mnk: tuple[int, int, int]) -> None:
         one, turn = number % work.clusters, number // work.clusters
         for rank in range(2):
             m, n, _ = work.tile_mnl(work.work_tile(number), rank)
-            first, count = plan.scheduler.part_of_k(rank, work.k_tiles)
+            first, count = plan.scheduler.cluster_k_range(rank, work.k_tiles)
             for operand, place in enumerate((m, n // 2)):
                 for k_tile in range(first, first + count):
                     key = operand, gpc_of[one], turn, place, k_tile
@@ -232,7 +226,7 @@ def test_advice_keeps_the_ctas_that_share_k() -> None:
     text = with_tile(plan, problem, (64, 128))
     assert text is not None
     made = recipe_named(text).build(BF16)
-    assert (made.k_ctas, made.product_tile, made.cta_tile) == (2, (64, 128, 64), (64, 64, 64))
+    assert (made.cluster_k, made.mma_tile, made.cta_tile) == (2, (64, 128, 64), (64, 64, 64))
     assert (made.cluster_mn, made.multicast_mn) == ((2, 2), (2, 1))
 
 
@@ -245,12 +239,8 @@ def test_advice_of_tiles_compares_what_clusters_cover() -> None:
 
 
 def test_description_says_who_multiplies_and_who_stores() -> None:
-    lines = [
-        line.split() for line in PLANS["4"].describe(Problem(100, 200, 1000, operands=BF16)).splitlines()
-    ]
-    said = {
-        " ".join(line[:2]) if line[0] in ("shared", "load") else line[0]: " ".join(line) for line in lines
-    }
+    lines = [line.split() for line in PLANS["4"].describe(Problem(100, 200, 1000, operands=BF16)).splitlines()]
+    said = {" ".join(line[:2]) if line[0] in ("shared", "load") else line[0]: " ".join(line) for line in lines}
     assert said["k-tiles"].endswith("each multiplies 64 x 64 by its part of the k-tiles, and stores 64 x 16")
     assert said["consumer"].startswith("consumer 1 64 x 64 128 threads")
     assert said["shared sums"].startswith("shared sums 4 16384 bytes")
@@ -263,11 +253,11 @@ def test_plans_of_one_cta_for_a_tile_are_as_they_were() -> None:
     """The same figures where nobody shares K, whatever the cluster."""
     for cluster in ((1, 1), (2, 1), (1, 2)):
         plan = sm90_plan(BF16, cluster=cluster)
-        assert plan.product_tile == plan.cta_tile
+        assert plan.mma_tile == plan.cta_tile
         assert stored_together(plan) == plan.d_tile
         one = waves(plan, Problem(1000, 1000, 64, operands=BF16), 132, 1)
         assert one == replace(one, ctas=64)
-        assert not [access for access in shared_accesses(plan) if access.buffer == "sums"]
+        assert not [access for access in shared_accesses(plan) if access.buffer == "accumulators"]
 
 
 def test_the_corner_refills_the_stages_of_each_cta() -> None:
@@ -276,6 +266,6 @@ def test_the_corner_refills_the_stages_of_each_cta() -> None:
     found = corner_of(plan, problem, Extents(4096, 4096, 65536, None), 1 << 30)
     assert found is not None
     k_tiles = -(-found.extents.k // 64)
-    each = plan.scheduler.part_of_k(0, k_tiles)[1]
+    each = plan.scheduler.cluster_k_range(0, k_tiles)[1]
     assert each > 2 * plan.stages
     assert found.exercised[0] == f"{each} k-tiles through {plan.stages} stages"

@@ -6,7 +6,7 @@ from cutegemm.build import Shared, simt_plan
 from cutegemm.dtypes import bf16
 from cutegemm.layout import Layout, Swizzle, tile_to_shape
 from cutegemm.plan import GemmPlan, Operands, Role
-from cutegemm.plan.program.schedule import multistage
+from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster

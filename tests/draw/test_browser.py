@@ -95,9 +95,7 @@ class Page:
 
 
 @pytest.fixture(scope="module", params=["simt", "tensor_cores"])
-def page(
-    chrome: driver.Browser, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Page:
+def page(chrome: driver.Browser, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Page:
     plan = getattr(plans, request.param)()
     return Page(chrome, plan, tmp_path_factory.mktemp("page") / "plan.html")
 
@@ -231,7 +229,7 @@ def test_the_colour_of_a_cell_is_its_bank(page: Page) -> None:
 @pytest.mark.slow  # a time, which a machine with other work does not keep
 def test_hovering_does_not_stutter(page: Page) -> None:
     """All that is looked up and drawn for an element fits a 60 Hz frame, on average of a thousand."""
-    spent = page.chrome.run(
+    consumed = page.chrome.run(
         """
         const canvas = document.getElementById('d-over'), box = canvas.getBoundingClientRect();
         const cell = box.width / 128, frame = window.requestAnimationFrame;
@@ -246,7 +244,7 @@ def test_hovering_does_not_stutter(page: Page) -> None:
         return (performance.now() - begin) / 1000;
         """
     )
-    assert spent < 16.7
+    assert consumed < 16.7
 
 
 def test_nothing_is_loaded_and_nothing_fails(page: Page) -> None:

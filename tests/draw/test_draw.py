@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import Shared, simt_plan, skinny_plan, sm90_plan
+from cutegemm.build import Shared, gemv_plan, simt_plan, sm90_plan
 from cutegemm.draw import (
     Timeline,
     draw,
@@ -48,7 +48,7 @@ from cutegemm.layout import (
 from cutegemm.plan import Problem
 from cutegemm.plan.epilogue import Row, Scalar, parse_epilogue
 from cutegemm.plan.program.operations import Arrive
-from cutegemm.simulate import protocol_of, simulate
+from cutegemm.simulator import protocol_of, simulate
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
@@ -134,7 +134,7 @@ def test_notebooks_show_a_drawing(thing: Any) -> None:
             ["<b>gelu(acc * s + bias), aux = acc</b>", "bias: row of N", "s: scalar", "instructions"],
         ),
         (Row("bias"), ["<b>bias</b>", "bias: row of N"]),
-        (sm90_plan().program("producer"), ["    <b>wait</b>     empty[k]", "A[k], B[k] -&gt; full[k]"]),
+        (sm90_plan().program("producer"), ["    <b>acquire</b>  empty[k]", "A[k], B[k] -&gt; full[k]"]),
         (simt_plan().schedule, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
         (simulate(simt_plan(), np.ones((128, 16)), np.ones((16, 128))), ["<b>D</b> 128 x 128", "no fault"]),
         (check(simt_plan()), ["Shared memory, of a CTA", "Occupancy", "<span"]),
@@ -174,9 +174,7 @@ def test_styles_of_drawings_on_one_page_do_not_disagree() -> None:
     meaning: dict[str, list[str]] = {}
     for thing in (Layout((8, 8)), mma_sync(f16, 16), simt_plan(), Layout(70)):
         style = re.findall(r"<style>(.*?)</style>", draw(thing))[0]
-        for theme, rules in zip(
-            ("light", "dark"), style.split("@media(prefers-color-scheme:dark)"), strict=True
-        ):
+        for theme, rules in zip(("light", "dark"), style.split("@media(prefers-color-scheme:dark)"), strict=True):
             here: dict[str, list[str]] = {}
             for name, body in re.findall(r"(svg\.cutegemm[^{}]*)\{([^{}]*)\}", rules):
                 here.setdefault(theme + name, []).append(body)
@@ -304,9 +302,7 @@ def embedded(page: str) -> dict[str, Any]:
 
 PLANS = {
     "simt": simt_plan(),
-    "swizzled": simt_plan(
-        shared_a=Shared(swizzle=Swizzle(2, 2, 5)), shared_b=Shared(major="k", pad=1), stages=3
-    ),
+    "swizzled": simt_plan(shared_a=Shared(swizzle=Swizzle(2, 2, 5)), shared_b=Shared(major="k", pad=1), stages=3),
     "mma_sync": plans.tensor_cores(),
     "narrow": simt_plan(block=(64, 64, 16), warp=(32, 16), thread=(4, 4), raster="along_n"),
 }
@@ -339,9 +335,7 @@ def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
         assert all(at in copied[copier[at]] for at in range(0, extent * bk, 7))
         held = unpacked(data[operand]["held"]).reshape(plan.threads, -1)
         part = plan.tiled_mma.get_slice(77 % plan.threads)
-        view = (part.partition_A if operand == "a" else part.partition_B)(
-            Layout((extent, plan.tiled_mma.tile_mnk[2]))
-        )
+        view = (part.partition_A if operand == "a" else part.partition_B)(Layout((extent, plan.tiled_mma.tile_mnk[2])))
         assert held[77 % plan.threads].tolist() == [view[i] for i in range(view.size())]
     grid = plan.grid(problem)
     position = unpacked(data["grid"]["position"])
@@ -360,7 +354,7 @@ def test_the_page_counts_the_ctas_of_a_cluster_together() -> None:
 def test_the_page_shows_what_ctas_that_share_k_multiply() -> None:
     """All four have the tile of 64 x 64, and the thread of an element is the same in each; 2 x 4 of them, the last one
     along N with columns of a single CTA."""
-    plan = sm90_plan(tile=(64, 64, 64), k_ctas=4, schedule="cooperative", consumers=1, raster="along_n")
+    plan = sm90_plan(tile=(64, 64, 64), cluster_k=4, schedule="cooperative", consumers=1, raster="along_n")
     problem = Problem(100, 200, 640, operands=plan.operands)
     data = embedded(draw(plan, kind="html", problem=problem))
     assert (data["tile"], data["own"], data["cluster"]) == ([64, 64, 64], [64, 16], [1, 4])
@@ -380,21 +374,21 @@ def test_the_page_shows_what_ctas_that_share_k_multiply() -> None:
 
 def test_the_page_of_ctas_that_share_k_in_larger_clusters() -> None:
     """3 x 2 products of 64 x 64 in clusters of two along M, along N first: 0 1 | 2 3, then the last row, 4 | 5."""
-    plan = sm90_plan(tile=(64, 64, 64), k_ctas=2, cluster=(2, 1), raster="along_n")
+    plan = sm90_plan(tile=(64, 64, 64), cluster_k=2, cluster=(2, 1), raster="along_n")
     data = page_data(plan, Problem(192, 128, 640, operands=plan.operands), None)
     assert unpacked(data["grid"]["position"]).reshape(2, 3).T.tolist() == [[0, 2], [1, 3], [4, 5]]
 
 
 def test_a_plan_without_tiles_in_shared_memory_has_no_page() -> None:
     with pytest.raises(UnsupportedError, match="do not pass through shared memory"):
-        draw(skinny_plan(), kind="html")
+        draw(gemv_plan(), kind="html")
 
 
 def test_a_plan_whose_ctas_share_k_is_drawn() -> None:
-    plan = sm90_plan(tile=(64, 64, 64), k_ctas=4, schedule="cooperative", consumers=1)
-    a, b, sums = plan_picture(plan).grids
-    assert (a.labels.shape, b.labels.shape, sums.labels.shape) == ((64, 64), (64, 64), (64, 64))
-    assert sums.title == "sums in registers"
+    plan = sm90_plan(tile=(64, 64, 64), cluster_k=4, schedule="cooperative", consumers=1)
+    a, b, accumulators = plan_picture(plan).grids
+    assert (a.labels.shape, b.labels.shape, accumulators.labels.shape) == ((64, 64), (64, 64), (64, 64))
+    assert accumulators.title == "sums in registers"
     assert "4 CTAs share K, and each stores 64 x 16" in plan_picture(plan).subtitle
 
 
@@ -402,21 +396,21 @@ def test_a_plan_whose_ctas_share_k_is_drawn() -> None:
 def test_sums_of_ctas_that_share_k_are_on_the_timeline(schedule: str) -> None:
     """Of each tile once: sent behind its products, added when all have come, 6 later, and stored then."""
     plan = sm90_plan(
-        tile=(64, 64, 64), k_ctas=2, stages=3, schedule=schedule, consumers=1 + (schedule != "cooperative")
+        tile=(64, 64, 64), cluster_k=2, stages=3, schedule=schedule, consumers=1 + (schedule != "cooperative")
     )
     timeline = plan_timeline(plan)
     assert timeline.title == "sm90: 4 tiles of 8 k-tiles shared by 2 CTAs, 3 stages"
     done = [e for e in timeline.events if e.role.startswith("consumer") and not e.is_wait]
     assert sum(e.event == "multiply" for e in done) == 4 * 4
-    assert {e.stage for e in done if "sums" in e.event} == {None}
+    assert {e.stage for e in done if "accumulators" in e.event} == {None}
     for role in dict.fromkeys(e.role for e in done):
         mine = sorted((e for e in done if e.role == role), key=lambda e: e.start)
         steps = [event for event, _ in itertools.groupby(e.event for e in mine)]
         tiles = 4 // len({e.role for e in done})
-        assert steps == ["multiply", "send sums", "add sums", "store"] * tiles
+        assert steps == ["multiply", "send accumulators", "add accumulators", "store"] * tiles
         for sent, added in zip(
-            [e for e in mine if e.event == "send sums"],
-            [e for e in mine if e.event == "add sums"],
+            [e for e in mine if e.event == "send accumulators"],
+            [e for e in mine if e.event == "add accumulators"],
             strict=True,
         ):
             assert added.start >= sent.start + 6

@@ -153,11 +153,7 @@ def test_the_ramp_follows_the_offsets() -> None:
 @pytest.mark.parametrize("atom", [mma_sync(f16, 8), mma_sync(f16, 16), mma_sync(bf16, 16)])
 def test_an_atom_names_thread_and_value_of_each_element(atom: Any) -> None:
     _root, grids = parsed(draw(atom))
-    a, b, c = (
-        grids
-        if grids[0].rows == 16 and grids[0].cols == atom.shape_mnk[2]
-        else (grids[1], grids[0], grids[2])
-    )
+    a, b, c = grids if grids[0].rows == 16 and grids[0].cols == atom.shape_mnk[2] else (grids[1], grids[0], grids[2])
     m, n, _k = atom.shape_mnk
     for grid, layout, extent, turned in (
         (a, atom.layout_a_tv, m, False),
@@ -316,9 +312,7 @@ LARGE: dict[str, Any] = {
     "columns": lambda: layout_picture(Layout((128, 128))),
     "hierarchy": lambda: layout_picture(Layout(((8, 4, 4), (16, 8)))),
     "worst": lambda: layout_picture(make_composed_layout(Swizzle(5, 0, 7), 0, Layout((128, 128), (128, 1)))),
-    "swizzle": lambda: swizzle_picture(
-        make_composed_layout(Swizzle(5, 0, 7), 0, Layout((128, 128), (128, 1)))
-    ),
+    "swizzle": lambda: swizzle_picture(make_composed_layout(Swizzle(5, 0, 7), 0, Layout((128, 128), (128, 1)))),
     "tiled mma": lambda: tiled_mma_picture(simt_plan().tiled_mma),
     "plan": lambda: plan_picture(simt_plan()),
     "raster": lambda: raster_picture("grouped_m:8", (128, 128), ctas_per_wave=132),

@@ -12,7 +12,7 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.build import simt_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.errors import CutegemmError, UnsupportedError
 from cutegemm.plan import Operands, Problem
@@ -102,9 +102,7 @@ def test_a_right_prediction_holds_and_a_wrong_one_is_seen():
     assert all(row.error == pytest.approx(0) for row in found.rows)
     wavefronts = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
     for factor, misses in ((1.01, 0), (0.99, 0), (1.05, 1), (0.5, 1)):
-        assert (
-            len(compare(case, analysis, {**right, wavefronts: right[wavefronts] * factor}).misses) == misses
-        )
+        assert len(compare(case, analysis, {**right, wavefronts: right[wavefronts] * factor}).misses) == misses
     registers = {**right, "launch__registers_per_thread": right["launch__registers_per_thread"] + 1}
     assert [row.name for row in compare(case, analysis, registers).misses] == ["registers of a thread"]
     none = compare(case, analysis, {})
@@ -265,9 +263,7 @@ def runs():
 
 def test_a_run_is_written_and_read_back(tmp_path):
     launches = ({"a.sum": 1.0, "b.pct": 12.5}, {"a.sum": 3.0}, {"a.sum": 10.0})
-    evidence = Evidence(
-        {"gpu": "one"}, "sm_90a", "h200", {"x": Recorded("what", 168, launches)}, {"y": "why"}
-    )
+    evidence = Evidence({"gpu": "one"}, "sm_90a", "h200", {"x": Recorded("what", 168, launches)}, {"y": "why"})
     evidence.save(tmp_path / "e.json")
     assert Evidence.load(tmp_path / "e.json") == evidence
     assert evidence.cases["x"].counters() == {"a.sum": 3.0, "b.pct": 12.5}

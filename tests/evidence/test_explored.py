@@ -39,9 +39,7 @@ def test_the_names_are_those_of_the_plans_that_were_counted() -> None:
 def test_a_page_has_the_predictions_of_a_replay(name: str) -> None:
     (entry,) = [entry for entry in recorded()["counted"] if entry["case"] == name]
     group = next(group for group in GROUPS if name in {case.name for case in GROUPS[group]()})
-    compared, _ = replay(
-        Evidence.load(DATA / f"analysis_{group}.json"), [c for c in GROUPS[group]() if c.name == name]
-    )
+    compared, _ = replay(Evidence.load(DATA / f"analysis_{group}.json"), [c for c in GROUPS[group]() if c.name == name])
     named = {field: entry[field] for field in ("plan", "dtype", "layout", "problem")}
     html = answer(query(view="report", **named)).html
     for row in compared[0].rows:

@@ -41,9 +41,7 @@ def contests(cases, seconds, *, say):
 def counted(cases, *, device, limit_seconds):
     assert (device, 0 < limit_seconds < 600) == ("h200", True)
     return [
-        Comparison(
-            case.name, "", (Row("shared load wavefronts", 7.0, 8e6, None), Row("other", 1.0, 2.0, None))
-        )
+        Comparison(case.name, "", (Row("shared load wavefronts", 7.0, 8e6, None), Row("other", 1.0, 2.0, None)))
         for case in cases
     ], None
 
@@ -55,9 +53,7 @@ def measured(monkeypatch):
     few = replace(simt, steps=tuple([step for step in simt.steps if step.name in NAMES]))
     monkeypatch.setitem(ladder.LADDERS, "simt", few)
     monkeypatch.setattr(ladder, "SIZES", (512,))  # of what is predicted
-    monkeypatch.setattr(
-        "cutegemm.compile.plans.compile_plans", lambda plans: [None] * len(plans)
-    )  # one by one
+    monkeypatch.setattr("cutegemm.compile.plans.compile_plans", lambda plans: [None] * len(plans))  # one by one
     monkeypatch.setattr(ladder, "_has_gpu", lambda: True)
     monkeypatch.setattr(ladder, "machine", lambda: MACHINE)
     monkeypatch.setattr(ladder, "contests", contests)

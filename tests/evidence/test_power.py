@@ -96,15 +96,15 @@ def test_the_share_at_a_clock_is_free_of_the_clock():
 @pytest.mark.parametrize(("out", "known"), [("int32", True), ("float32", False)])
 def test_a_plan_is_timed_alone_where_torch_multiplies_no_such_types(monkeypatch, out, known):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from cutegemm.choose.catalog import plan_named
+    from cutegemm.choice.catalog import plan_named
     from cutegemm.run import on_gpu
 
     monkeypatch.setattr(on_gpu, "need_gpu", lambda: None)
-    monkeypatch.setattr(on_gpu, "in_turns", lambda calls, seconds: [1e-3, 2e-3][: len(calls)])
+    monkeypatch.setattr(on_gpu, "alternating", lambda calls, seconds: [1e-3, 2e-3][: len(calls)])
     of = Operands.of("s8", layout="nt", out={"int32": "s32", "float32": "f32"}[out])
     a, b = torch.zeros((64, 32), dtype=torch.int8), torch.zeros((64, 32), dtype=torch.int8).t()
     tensors = {"a": a, "b": b, "out": torch.zeros((64, 64), dtype=getattr(torch, out))}
-    found = on_gpu.time_plan(plan_named("sm90_slots", of), tensors, Problem(64, 64, 32, operands=of))
+    found = on_gpu.time_plan(plan_named("sm90_epi_stages", of), tensors, Problem(64, 64, 32, operands=of))
     assert found.pop("us") == 1000.0
     assert found.pop("tflops") == pytest.approx(2 * 64 * 64 * 32 * 1e3 * 1e-12)
     theirs = {"cublas_tflops": pytest.approx(64 * 64 * 32 * 1e3 * 1e-12), "ratio": 2.0}

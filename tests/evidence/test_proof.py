@@ -10,8 +10,8 @@ import pytest
 from cutegemm.analysis import check, global_accesses
 from cutegemm.errors import CutegemmError
 from cutegemm.profile import compare
-from docs.evidence.counters.drawn import DEVICES, FAMILIES, Drawn, draw
 from docs.evidence.counters.proof import Counted, Proof, digest, load, save, summary, worst
+from docs.evidence.counters.random_plans import DEVICES, FAMILIES, Drawn, draw
 from docs.evidence.pages.proof import losers, page
 
 DATA = Path(__file__).parents[2] / "docs" / "evidence" / "data"
@@ -91,9 +91,7 @@ def test_there_are_sixty_of_each_family():
     for file in FILES:
         rows = json.loads(file.read_text())["cases"]
         assert len(rows) == len({row["name"] for row in rows}) == 60
-        errors = [
-            max([abs(row["promised"][name][2] or 1) for name in row["missed"]], default=0) for row in rows
-        ]
+        errors = [max([abs(row["promised"][name][2] or 1) for name in row["missed"]], default=0) for row in rows]
         assert errors == sorted(errors, reverse=True)
         dram = [("DRAM bytes read" in row["missed"]) for row in rows if "DRAM bytes read" in row["promised"]]
         assert sum(dram) <= len(dram) / 10  # nine in ten lie in their range

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cutegemm.choose.ladders.simt import SIMT_LADDER
+from cutegemm.choice.ladders.simt import SIMT_LADDER
 from docs.evidence.commands import app
 from docs.evidence.pages import charts, ladder, report, speed
 from docs.evidence.pages.markdown import table
@@ -66,18 +66,18 @@ def test_a_ladder_by_hand(tmp_path: Path) -> None:
     shapes = [{"m": 8448, "n": 9216, "k": k} for k in (64, 128, 256, 512, 1024, 2048)]
     written(
         tmp_path, "hopper_ladder",
-        [row("sm90_slots", 2.0 if at else 0.5, **shape) for at, shape in enumerate(shapes)]
-        + [row("sm90_pingpong", 0.25, **shapes[0]), chosen("sm90_slots", 0.5, **shapes[0])]
+        [row("sm90_epi_stages", 2.0 if at else 0.5, **shape) for at, shape in enumerate(shapes)]
+        + [row("sm90_pingpong", 0.25, **shapes[0]), chosen("sm90_epi_stages", 0.5, **shapes[0])]
         + [chosen("sm90_wide_1x2", 2.0, **shape) for shape in shapes[1:]],
     )  # fmt: skip
     made = ladder.pages(tmp_path)
     page = made["ladder_hopper.md"].splitlines()
     means = [line.split(" | ")[0::2] for line in page if " | " in line and "change" not in line][1:4]
     assert [(cells[0].strip("| "), cells[-1].strip("| ")) for cells in means] == [
-        ("`sm90_pingpong`", ""), ("`sm90_slots`", "1.587"), ("chosen by `gemm`", "1.587"),
+        ("`sm90_pingpong`", ""), ("`sm90_epi_stages`", "1.587"), ("chosen by `gemm`", "1.587"),
     ]  # fmt: skip
     assert "| cuBLAS | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 |" in page
-    assert "| `sm90_slots` | 1.0 (0.500) | 4.0 (2.000) | 4.0 (2.000) |" in made["ladder_hopper.md"]
+    assert "| `sm90_epi_stages` | 1.0 (0.500) | 4.0 (2.000) | 4.0 (2.000) |" in made["ladder_hopper.md"]
     assert "| `sm90_pingpong` | 0.5 (0.250) |  |  |  |  |  |" in page
     assert list(made) == ["ladder_hopper.md", "plots/ladder_hopper.svg"]
 
@@ -193,12 +193,8 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 def test_bars_are_as_long_as_their_values() -> None:
     """560 units are the longest value, 2; the mark at 1 stands at half of that."""
-    root = drawn(
-        charts.bars("T", ["a", "b"], {"s": [2.0, 0.5], "t": [1.0, None]}, {"here": 1.0}, ["2.00", "0.50"])
-    )
-    boxes = [
-        box for box in root.iter(f"{SVG}rect") if "fill" in box.get("class", "") and box.get("y") != "46"
-    ]
+    root = drawn(charts.bars("T", ["a", "b"], {"s": [2.0, 0.5], "t": [1.0, None]}, {"here": 1.0}, ["2.00", "0.50"]))
+    boxes = [box for box in root.iter(f"{SVG}rect") if "fill" in box.get("class", "") and box.get("y") != "46"]
     widths = [float(box.get("width", 0)) for box in boxes if box.get("rx") is None]
     assert widths == [560, 280, 140]
     left = float(next(box for box in boxes if box.get("rx") is None).get("x", 0))

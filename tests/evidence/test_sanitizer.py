@@ -93,8 +93,7 @@ def test_what_differs_from_block_to_block_is_left_out():
     found = parse(SYNCCHECK)
     assert (len(found.messages), found.messages[0].count, found.errors) == (1, 2, 2)
     hazards = "".join(
-        f"========= Potential RAW hazard detected at __shared__ 0x{at:x} in block ({at}, 0, 0) :\n"
-        for at in (16, 32)
+        f"========= Potential RAW hazard detected at __shared__ 0x{at:x} in block ({at}, 0, 0) :\n" for at in (16, 32)
     )
     assert parse(hazards + NO_HAZARD).messages[0].count == 2
 
@@ -132,9 +131,7 @@ def test_the_table_says_each_message_once():
         ["two", "did", "not", "run", "2", "errors"],
         ["three", "-", "clean"],
     ]
-    at = lines.index(
-        "synccheck: 2 times: Barrier error detected. Divergent thread(s) in block at kernel_b+0x90"
-    )
+    at = lines.index("synccheck: 2 times: Barrier error detected. Divergent thread(s) in block at kernel_b+0x90")
     assert lines[at + 1] == "    one, two"
     assert sum("Barrier error" in line for line in lines) == 1
 

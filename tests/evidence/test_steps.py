@@ -104,14 +104,10 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     assert "it left no one.json" in found[0].said
 
 
-def test_a_step_that_hangs_is_stopped_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Step, "limit_seconds", 2.0)
     child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); "
-    found = outcomes(
-        [step("one", child + "print(p.pid, flush=True); time.sleep(60)"), writes("two")], tmp_path
-    )
+    found = outcomes([step("one", child + "print(p.pid, flush=True); time.sleep(60)"), writes("two")], tmp_path)
     assert [o.state for o in found] == [FAILED, DONE]
     assert found[0].said.startswith("stopped after 2 s")
     assert found[0].seconds < 20
@@ -152,9 +148,7 @@ def test_the_budget_also_stops_what_takes_longer_than_expected(tmp_path: Path) -
 
 def test_what_the_machine_lacks_is_said(tmp_path: Path) -> None:
     steps = [Step("one", "", ("-c", "raise SystemExit(9)"), 1, needs=(HOPPER, NCU))]
-    assert [(o.state, o.said) for o in outcomes(steps, tmp_path, GPU, NCU)] == [
-        (SKIPPED, "it needs an sm_90a GPU")
-    ]
+    assert [(o.state, o.said) for o in outcomes(steps, tmp_path, GPU, NCU)] == [(SKIPPED, "it needs an sm_90a GPU")]
 
 
 def test_rows_without_a_time_are_told(tmp_path: Path) -> None:
@@ -178,20 +172,18 @@ def test_what_the_page_of_speeds_shows_takes_ten_minutes() -> None:
 
 
 def test_a_pattern_that_nothing_fits() -> None:
-    with pytest.raises(
-        CutegemmError, match=r"'hoper\*' fits no step; there are choice_h200, choice_classes_h200"
-    ):
+    with pytest.raises(CutegemmError, match=r"'hoper\*' fits no step; there are choice_h200, choice_classes_h200"):
         named(["hoper*", "simt"])
 
 
-class Taken(Exception):
+class Assignment(Exception):
     """Raised in place of a measurement, once a command has read its arguments."""
 
 
 @pytest.mark.parametrize("made", STEPS, ids=lambda s: s.name)
 def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(*_: object, **__: object) -> None:
-        raise Taken
+        raise Assignment
 
     assert made.argv[:2] == ("-m", "docs.evidence")
     name, *arguments = made.argv[2:]
@@ -219,7 +211,7 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
         monkeypatch.setattr(counted.proofs, "measure", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
-    assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Taken)
+    assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Assignment)
 
 
 # --- the command --------------------------------------------------------------------------------------------
@@ -234,9 +226,7 @@ def test_the_list_needs_no_gpu() -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (writes("good"), writes("bad", more="print('[red]why[/red]'); sys.exit(1)"))
-    monkeypatch.setattr(
-        "docs.evidence.commands.remade.named", lambda only: [s for s in steps if s.name in only]
-    )
+    monkeypatch.setattr("docs.evidence.commands.remade.named", lambda only: [s for s in steps if s.name in only])
     monkeypatch.setattr("docs.evidence.commands.remade.machine_has", frozenset)
     arguments = ["run", "--out", str(tmp_path), "--only", "good"]
     done = CliRunner().invoke(app, arguments)

@@ -29,7 +29,7 @@ VIEWS = {
     "swizzle": "view=layouts&expr=S<3,3,3> o 0 o (8,64):(64,1)",
     "refused": "view=layouts&expr=composition((6,2):(1,7), (3,2):(2,3))",
     "rules": "view=rules",
-    "broken": "view=rules&plan=sm90:tile=100x100x64,cluster=3x1",
+    "violations": "view=rules&plan=sm90:tile=100x100x64,cluster=3x1",
     "tile": "view=tile",
     "banks": f"view=banks&{CONFLICT}",
     "pipeline": "view=pipeline&t=60",
@@ -112,9 +112,7 @@ class Explored:
         self.browser.call("POST", f"{self.browser.session}/actions", {"actions": keys})
 
     def click(self, text: str) -> None:
-        self.run(
-            "[...document.querySelectorAll('a')].find((a) => a.textContent === arguments[0]).click()", text
-        )
+        self.run("[...document.querySelectorAll('a')].find((a) => a.textContent === arguments[0]).click()", text)
 
     def failures(self) -> list[str]:
         return [entry["message"] for entry in self.browser.log() if entry["level"] == "SEVERE"]
@@ -153,9 +151,7 @@ def test_typing_is_seen_at_once_and_stays_where_it_is(explored: Explored) -> Non
     assert explored.until("return document.querySelector('.result')?.textContent") == f"= {result}"
     assert explored.run("return document.activeElement.id") == "f-expr"
     assert explored.run("return document.activeElement.value") == "composition((6,2):(8,2), (4,3):(3,1))"
-    assert explored.until("return location.search.endsWith(':(3,1))') && location.search").startswith(
-        "?view=layouts"
-    )
+    assert explored.until("return location.search.endsWith(':(3,1))') && location.search").startswith("?view=layouts")
     explored.type("#f-expr", " ")
     explored.type("#f-expr", "x")
     explored.until("return document.querySelector('.error')")

@@ -66,9 +66,7 @@ def served() -> Iterator[Explorer]:
 
 def got(served: Explorer, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
     connection = HTTPConnection("127.0.0.1", served.server_address[1], timeout=30)
-    connection.request(
-        "GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()}
-    )
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     reply = connection.getresponse()
     return reply.status, dict(reply.getheaders()), reply.read().decode()
 
@@ -106,9 +104,7 @@ def test_nothing_else_is_served(served: Explorer) -> None:
         "/index.html",
     ):
         assert got(served, path)[0] == 404
-    assert (
-        got(served, "/", Host="elsewhere.example")[0] == 403
-    )  # a page of somebody else's, under a name of theirs
+    assert got(served, "/", Host="elsewhere.example")[0] == 403  # a page of somebody else's, under a name of theirs
 
 
 def test_htmx_is_as_published() -> None:
@@ -159,7 +155,7 @@ def test_the_package_of_the_static_page_is_enough(tmp_path: Path) -> None:
     assert all(int(length) > 4000 for length in done.stdout.split())
     assert len(done.stdout.split()) == len(queries)
     names = ZipFile(BytesIO(package())).namelist()
-    assert not [name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulate")]
+    assert not [name for name in names if name.split("/")[1] in ("cli", "kernels", "torch", "emulator")]
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cutegemm import layout as algebra
 from cutegemm.analysis import check, shared_accesses, wavefronts
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.shared import served
-from cutegemm.choose.names import plans, recipe_named
+from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
 from cutegemm.explore.chosen import spelled
@@ -29,10 +29,10 @@ from cutegemm.tile.tv import make_layout_tv
 from tests.explore.pages import Page, page, query
 
 CONFLICT = "simt:block=128x128x8,warp=64x32,thread=8x8,shared_a=k"
-SHARED_K = "sm90:tile=64x64x64,schedule=cooperative,consumers=1,k_ctas=4,stages=6"
+SHARED_K = "sm90:tile=64x64x64,schedule=cooperative,consumers=1,cluster_k=4,stages=6"
 PLANS = {
     "sm90_pingpong": "nt",
-    "sm90_deferred_2x1": "nt",
+    "sm90_overlapped_2x1": "nt",
     "sm90_wide_2x1/stream": "nt",
     "mma_256x128": "tn",
     "mma_tma_256x128": "nt",
@@ -146,12 +146,8 @@ def test_no_text_breaks_the_page(text: str) -> None:
     assert len(shown.all("textarea", id="f-expr")) == 1
 
 
-@pytest.mark.parametrize(
-    "value", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea><b>"]
-)
-@pytest.mark.parametrize(
-    "name", ["expr", "plan", "problem", "epilogue", "operands", "dtype", "view", "t", "find"]
-)
+@pytest.mark.parametrize("value", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea><b>"])
+@pytest.mark.parametrize("name", ["expr", "plan", "problem", "epilogue", "operands", "dtype", "view", "t", "find"])
 def test_what_a_link_brings_is_text(name: str, value: str) -> None:
     for view in ("layouts", "rules", "pipeline"):
         found = answer(query(**{"view": view, name: value})).html
@@ -218,9 +214,7 @@ def test_every_broken_rule_is_shown() -> None:
 
 
 def test_what_is_typed_wrong_is_said_at_once() -> None:
-    said = " ".join(
-        page(view="rules", plan="simt_64x6", dtype="f7", problem="12").texts("div", class_="error")
-    )
+    said = " ".join(page(view="rules", plan="simt_64x6", dtype="f7", problem="12").texts("div", class_="error"))
     assert "f7" in said
     assert "'12' is not MxNxK" in said
     assert "simt_64x64" in said  # what was meant
@@ -239,7 +233,7 @@ def test_a_spelled_out_plan_is_the_named_one() -> None:
         assert recipe_named(f"{recipe.family}:{told}").build(operands).key() == plan.key(), name
 
 
-@pytest.mark.parametrize("name", ["sm90_wide_2x1/stream", "simt_64x64/k4", "transposed:sm90_wide_2x1"])
+@pytest.mark.parametrize("name", ["sm90_wide_2x1/stream", "simt_64x64/k4", "swap_ab:sm90_wide_2x1"])
 def test_the_editor_makes_the_plan_anew(name: str) -> None:
     layout = "nn" if "simt" in name else "nt"
     before = page(view="rules", plan=name, layout=layout)
@@ -267,9 +261,7 @@ def test_phases_are_the_wavefronts(name: str) -> None:
         for lanes, counted in zip(requests, wavefronts(requests, bits, op=access.op)[0], strict=True):
             phases = served(lanes, bits, op=access.op)
             assert sum(max(map(len, phase.values())) for phase in phases) == counted
-            asked = {
-                lane for phase in phases for words in phase.values() for who in words.values() for lane in who
-            }
+            asked = {lane for phase in phases for words in phase.values() for who in words.values() for lane in who}
             assert asked == set(range(len(lanes)))
 
 
@@ -277,8 +269,7 @@ def test_banks_that_lanes_meet_in_are_marked() -> None:
     shown = page(view="banks", plan=CONFLICT, layout="nn")
     red = shown.all("li", class_="meets")
     assert [attributes["aria-label"] for attributes, _ in red] == [
-        "bank 0: "
-        + "; ".join(f"lanes {i}, {i + 8}, {i + 16}, {i + 24} at byte {128 * i:#06x}" for i in range(8))
+        "bank 0: " + "; ".join(f"lanes {i}, {i + 8}, {i + 16}, {i + 24} at byte {128 * i:#06x}" for i in range(8))
     ]
     assert len(shown.all("li", class_="bank")) == 32
     assert "8-way: lanes 0, 1, 2, 3, 4, 5, 6, 7 of warp 0 in bank 0" in shown.texts("td")
@@ -291,8 +282,8 @@ WORDS = {
     op.Load: "load",
     op.Expect: "load",
     op.BeginRead: "mma",
-    op.WriteSlot: "write",
-    op.StoreSlot: "store",
+    op.WriteEpiStage: "write",
+    op.StoreEpiStage: "store",
 }
 
 
@@ -313,12 +304,12 @@ def test_moments_follow_the_programs(name: str) -> None:
             said[" ".join(now.text.split()[:2]), texts[now.role][now.at[now.role]].split()[0]] += 1
     for does, words in (
         ("asks for", {"load"}),
-        ("expects", {"load", "wait", "send"}),  # the wait for C, where it comes to a slot
+        ("expects", {"load", "wait", "send"}),  # the wait for C, where it comes to an epilogue stage
         ("begins", {"mma", "read", "add"}),
         ("sends", {"send"}),
         ("asks whether", {"if", "for"}),
-        ("write slot", {"write"}),
-        ("store slot", {"store"}),
+        ("write epilogue stage", {"write"}),
+        ("store epilogue stage", {"store"}),
     ):
         assert {line for did, line in said if did.startswith(does)} <= words
     assert said["asks for", "load"] > 20
@@ -340,11 +331,11 @@ def test_sums_come_from_all_ctas_before_they_are_added() -> None:
     assert sum(now.text == "sums have come" for now in every) == 4 * 4
     read = [now for now in every if now.text == "begins to read the sums that have come"]
     for tile, now in enumerate(read):
-        ((held, readers),) = now.sums
+        ((held, readers),) = now.accumulators
         assert readers == 1
         assert held == {f"sums {cta}.0": f"of tile {tile}" for cta in range(4)}
     assert len(read) == 4
-    assert all(not now.sums for now in moments(plan_of("sm90_pingpong")))
+    assert all(not now.accumulators for now in moments(plan_of("sm90_pingpong")))
 
 
 def test_the_state_of_the_sums_is_shown() -> None:
@@ -352,9 +343,7 @@ def test_the_state_of_the_sums_is_shown() -> None:
     number = next(i for i, now in enumerate(every) if now.text.startswith("begins to read the sums"))
     shown = page(plan=SHARED_K, view="pipeline", t=number)
     heads = shown.texts("th")
-    assert [head for head in heads if head.startswith("sums of")] == [
-        f"sums of CTA {cta}" for cta in range(4)
-    ]
+    assert [head for head in heads if head.startswith("sums of")] == [f"sums of CTA {cta}" for cta in range(4)]
 
 
 def test_the_stepper_goes_through_the_moments() -> None:
@@ -363,9 +352,7 @@ def test_the_stepper_goes_through_the_moments() -> None:
         shown = page(view="pipeline", t=number)
         now = every[number]
         who = f"{now.role} " if now.role else ""
-        assert shown.texts("p", class_="result") == [
-            f"{number + 1} of {len(every)}, at {now.time:g}: {who}{now.text}"
-        ]
+        assert shown.texts("p", class_="result") == [f"{number + 1} of {len(every)}, at {now.time:g}: {who}{now.text}"]
         links = {text: State.of(a["href"])["t"] for a, text in shown.all("a", class_="button")}
         assert links == {
             "first": "0", "back": str(max(0, number - 1)), "next": str(min(len(every) - 1, number + 1)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutegemm.build import Shared, simt_plan
-from cutegemm.choose.catalog import plan_named, plans
+from cutegemm.choice.catalog import plan_named, plans
 from cutegemm.layout import Swizzle
 from cutegemm.plan import GemmPlan, Operands
 
@@ -69,20 +69,12 @@ def forms() -> dict[str, GemmPlan]:
 def all_plans() -> list[GemmPlan]:
     """Those of tests/gpu/test_simt.py."""
     found = [
-        *(
-            named("simt_64x64", layout, align, major)
-            for layout in LAYOUTS
-            for align in (16, 4)
-            for major in "nm"
-        ),
+        *(named("simt_64x64", layout, align, major) for layout in LAYOUTS for align in (16, 4) for major in "nm"),
         *(named(name, layout, 16) for name in SIMT for layout in LAYOUTS),
         *(named(name, layout, 4) for name in SIMT for layout in ("nn", "tt")),
         *(named("simt_64x64", layout, 16, batched=True) for layout in LAYOUTS),
         *(named("simt_64x64", "nt", 4, batched=True) for _ in range(1)),
-        *(
-            named("simt_64x64", "nn", bits // 8, dtype=t)
-            for t, bits in (("f64", 64), ("f16", 16), ("bf16", 16))
-        ),
+        *(named("simt_64x64", "nn", bits // 8, dtype=t) for t, bits in (("f64", 64), ("f16", 16), ("bf16", 16))),
         *(named("simt_64x64", "nn", 16, dtype=t) for t in ("f64", "f16", "bf16")),
         *(named("simt_64x64", "nn", 16, dtype=t, out="f32") for t in ("f16", "bf16")),
         *forms().values(),

@@ -17,9 +17,7 @@ _SHAPES = (
     (4096, 8, 640),
     (300, 500, 0),
 )
-_FULL_SUMS = (
-    2.0**-12
-)  # the error of products of bytes, to the sum of their magnitudes, where sums are added in f32
+_FULL_SUMS = 2.0**-12  # the error of products of bytes, to the sum of their magnitudes, where sums are added in f32
 
 
 @dataclass
@@ -96,7 +94,7 @@ def of_bytes(held: Held) -> None:
         a, b = ((torch.randn(512, 768, device="cuda") * 3).to(kind) for _ in range(2))
         exact = a.double() @ b.double().t()
         held.against(exact, f"{kind}", a, b.t(), gemm(a, b.t()))
-        full = gemm(a, b.t(), accumulate="two_level")
+        full = gemm(a, b.t(), accumulate="promoted")
         held.against(exact, f"{kind}, in full", a, b.t(), full, _FULL_SUMS)
     mixed = torch.float8_e4m3fn, torch.float8_e5m2
     for of_a, of_b in (mixed, mixed[::-1]):
@@ -105,7 +103,7 @@ def of_bytes(held: Held) -> None:
             exact, what = a.double() @ b.double().t(), f"{of_a} by {of_b}, {m}x{n}x{k}"
             held.against(exact, what, a, b.t(), gemm(a, b.t()))
             held.against(exact, f"{what}, packed", a, b.t(), gemm(a, b.t().contiguous()))
-            full = gemm(a, b.t(), accumulate="two_level")
+            full = gemm(a, b.t(), accumulate="promoted")
             held.against(exact, f"{what}, in full", a, b.t(), full, _FULL_SUMS)
     for kind in mixed:
         a, b, c = (torch.randn(512, 768, device="cuda").to(kind) for _ in range(3))
@@ -126,7 +124,7 @@ def of_long_sums(held: Held) -> None:
     for m, n, k, named in (
         (64, 128, 16384, "sm90_64x32_deep/k8"),
         (200, 256, 20000, "sm90_64x64/k4"),
-        (1, 512, 65536, "transposed:sm90_64x16_deep/k6"),
+        (1, 512, 65536, "swap_ab:sm90_64x16_deep/k6"),
     ):
         a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
         for plan in (named, None):
@@ -149,12 +147,12 @@ def of_few_rows(held: Held) -> None:
     from cutegemm import gemm
 
     torch = held.torch
-    for plan in ("sm90_64x16", "sm90_64x32", "sm90_slots"):
+    for plan in ("sm90_64x16", "sm90_64x32", "sm90_epi_stages"):
         for m in (1, 16, 40):
             a = torch.randn(m, 1000, device="cuda").bfloat16()
             b = torch.randn(1000, 1048, device="cuda").bfloat16()
-            what = f"{m} rows by transposed:{plan}"
-            held.against(a.double() @ b.double(), what, a, b, gemm(a, b, plan=f"transposed:{plan}"))
+            what = f"{m} rows by swap_ab:{plan}"
+            held.against(a.double() @ b.double(), what, a, b, gemm(a, b, plan=f"swap_ab:{plan}"))
 
 
 def again_and_again(held: Held) -> None:
@@ -196,9 +194,9 @@ def int8_sums(held: Held) -> None:
     b = b.t().contiguous().t()
     want = torch.from_numpy(EXACT.astype("int32")).cuda()
     operands = Operands.of("s8", layout="nt", out="s32")
-    split = {"split_k": 3}, {"stream": 1}, {"k_ctas": 2, "schedule": "cooperative", "consumers": 1}
+    split = {"split_k": 3}, {"stream": 1}, {"cluster_k": 2, "schedule": "cooperative", "consumers": 1}
     plans = [
-        sm90_plan(operands, name=f"sm90 {options}", tile=(64, 32, 128), subtile_n=16, **options)
+        sm90_plan(operands, name=f"sm90 {options}", tile=(64, 32, 128), epi_tile_n=16, **options)
         for options in ({}, *split)
     ]
     for plan in (*plans, None):
@@ -216,9 +214,7 @@ _OTHERS = {
     "again": again_and_again,
 }
 _HALVES = {
-    f"{dtype} {layout}": (dtype, layout)
-    for dtype in ("bfloat16", "float16")
-    for layout in ("nn", "nt", "tn", "tt")
+    f"{dtype} {layout}": (dtype, layout) for dtype in ("bfloat16", "float16") for layout in ("nn", "nt", "tn", "tt")
 }
 PARTS = (*_HALVES, *_OTHERS)
 

@@ -1,6 +1,6 @@
 """Runs Hopper forms on the GPU, in a process that may hang without anyone else: a line of JSON for each.
 
-    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:bytes repeat:sm90_slots
+    python -m tests.gpu.sm90_worker pingpong cooperative ... gemm:bytes repeat:sm90_epi_stages
 
 Each form is held against float64 on ragged shapes, with D poisoned inside of a guard band, for a persistent
 grid of 4 CTAs, which take many tiles each, and of one a multiprocessor. When a kernel has not come back for
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from tests.gpu import sm90_gemm, sm90_packed
+from tests.gpu import sm90_gemm, sm90_repacked
 from tests.gpu.sm90_gemm import same_bits, saturated
 
 PATIENCE_SECONDS = 40  # more than a slow host takes to compile a kernel
@@ -39,9 +39,7 @@ class Pulse:
         def look() -> None:
             while time.time() - self.at < PATIENCE_SECONDS:
                 time.sleep(0.5)
-            print(
-                json.dumps({"name": self.what.split(": ")[0], "bad": [f"deadlock: {self.what}"]}), flush=True
-            )
+            print(json.dumps({"name": self.what.split(": ")[0], "bad": [f"deadlock: {self.what}"]}), flush=True)
             os._exit(_BARE_EXIT)
 
         threading.Thread(target=look, daemon=True).start()
@@ -89,9 +87,7 @@ def matrix(
     leading = max(unit, -(-c // unit) * unit + guard * unit)
     shape = (*([batch] if batch else []), r + guard, leading)
     if guard:
-        whole = torch.full(
-            shape, poison(kind), device="cuda", dtype=torch.float32 if kind.is_floating_point else kind
-        )
+        whole = torch.full(shape, poison(kind), device="cuda", dtype=torch.float32 if kind.is_floating_point else kind)
     elif kind.is_floating_point:
         whole = torch.randn(shape, device="cuda")
     else:
@@ -124,9 +120,7 @@ def launch(torch: Any, kernel: Any, tensors: tuple[Any, ...], scalars: tuple[flo
     batch = a.shape[0] if a.ndim == 3 else 1
     found = regions(kernel.plan, a.shape[-2], b.shape[-1], a.shape[-1], batch)
     counters = [
-        torch.zeros(region.size // 4, dtype=torch.int32, device="cuda")
-        for region in found
-        if region.name == "arrivals"
+        torch.zeros(region.size // 4, dtype=torch.int32, device="cuda") for region in found if region.name == "arrivals"
     ]
     others = sum(region.size for region in found if region.name != "arrivals")
     space = torch.full((max(1, others),), 0xFF, dtype=torch.uint8, device="cuda")
@@ -189,9 +183,7 @@ def check(name: str, pulse: Pulse) -> dict[str, Any]:
                 outside = whole.numel() - untouched(torch, whole) - d.numel()
                 worst = max(worst, error / max(allowed, 0.5) if math.isfinite(error) else 1e9)
                 if not error <= allowed or outside:
-                    bad.append(
-                        f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D"
-                    )
+                    bad.append(f"{at}: error {error:.3g} of {allowed:.3g} allowed, {outside} written outside of D")
                 if shape == (1024, 1536, 640):
                     first = d.clone()
                     for _ in range(REPEATS):
@@ -215,7 +207,7 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     """One input, a thousand runs: each into a D that was poisoned, each the same bit by bit as the first."""
     import torch
 
-    from cutegemm.choose.catalog import plan_named
+    from cutegemm.choice.catalog import plan_named
     from cutegemm.compile.plans import compile_plan
     from cutegemm.plan import Operands
 
@@ -250,11 +242,9 @@ def check_repeats(name: str, pulse: Pulse) -> dict[str, Any]:
     return {"name": name, "bad": bad, "worst": 0.0}
 
 
-GEMM = (
-    "gemm:"  # the public function, instead of a form: by operands that it packs, or another part of its tests
-)
+GEMM = "gemm:"  # the public function, instead of a form: by operands that it packs, or another part of its tests
 PACKED = "packed"
-_PACKED = tuple([f"{PACKED}{part}" for part in range(sm90_packed.PARTS)])
+_PACKED = tuple([f"{PACKED}{part}" for part in range(sm90_repacked.PARTS)])
 GEMMS = tuple([f"{GEMM}{part}" for part in (*_PACKED, *sm90_gemm.PARTS)])
 
 
@@ -266,7 +256,7 @@ def check_gemm(name: str, pulse: Pulse) -> dict[str, Any]:
         pulse.beat(f"{name}: {what}")
 
     if part.startswith(PACKED):
-        bad = sm90_packed.check(int(part.removeprefix(PACKED)), beat)
+        bad = sm90_repacked.check(int(part.removeprefix(PACKED)), beat)
     else:
         bad = sm90_gemm.check(part, beat)
     return {"name": name, "bad": bad[:8], "worst": 0.0}
@@ -289,9 +279,7 @@ def main(names: list[str]) -> None:
                 found = check_gemm(name, pulse) if name.startswith(GEMM) else check(name, pulse)
             print(json.dumps(found), flush=True)
         except Exception as error:
-            print(
-                json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True
-            )
+            print(json.dumps({"name": name, "bad": [f"{type(error).__name__}: {str(error)[:500]}"]}), flush=True)
 
 
 if __name__ == "__main__":

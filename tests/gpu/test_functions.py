@@ -51,9 +51,7 @@ def test_errors(arch, kind, allowed):
         if errors.wrong
         or any(
             got > most
-            for got, most in zip(
-                (errors.units, errors.absolute, errors.everywhere), allowed[name], strict=True
-            )
+            for got, most in zip((errors.units, errors.absolute, errors.everywhere), allowed[name], strict=True)
         )
     }
     assert off == {}

@@ -19,19 +19,19 @@ pytestmark = pytest.mark.usefixtures("arch")
 # Plan, types and layout; None: what is chosen.
 PLANS = {
     "bf16, chosen": (None, "bfloat16", "nt"),
-    "bf16, pingpong": ("sm90_slots", "bfloat16", "nt"),
-    "bf16, deferred": ("sm90_deferred_2x1", "bfloat16", "nt"),
+    "bf16, pingpong": ("sm90_epi_stages", "bfloat16", "nt"),
+    "bf16, deferred": ("sm90_overlapped_2x1", "bfloat16", "nt"),
     "bf16, direct": ("sm90_pingpong", "bfloat16", "tn"),
-    "bf16, split": ("sm90_slots/k3", "bfloat16", "nt"),
-    "bf16, fill": ("sm90_wide_2x1/fill", "bfloat16", "nt"),
-    "bf16, stream": ("sm90_slots/stream", "bfloat16", "nn"),
+    "bf16, split": ("sm90_epi_stages/k3", "bfloat16", "nt"),
+    "bf16, fill": ("sm90_wide_2x1/fixup", "bfloat16", "nt"),
+    "bf16, stream": ("sm90_epi_stages/stream", "bfloat16", "nn"),
     "bf16, mma.sync": ("mma_128x128", "bfloat16", "nn"),
     "bf16, mma.sync by TMA": ("mma_tma_256x128", "bfloat16", "nt"),
-    "bf16, transposed": ("transposed:sm90_slots", "bfloat16", "nt"),
+    "bf16, transposed": ("swap_ab:sm90_epi_stages", "bfloat16", "nt"),
     "f16, chosen": (None, "float16", "tt"),
     "f32, chosen": (None, "float32", "nn"),
     "f32, split": ("simt_64x64/k2", "float32", "nt"),
-    "f32, by tensor cores": ("sm90_slots", "float32", "nt"),
+    "f32, by tensor cores": ("sm90_epi_stages", "float32", "nt"),
     "f64, chosen": (None, "float64", "nn"),
     "e4m3, chosen": (None, "float8_e4m3fn", "nt"),
     "e4m3, packed": (None, "float8_e4m3fn", "nn"),
@@ -117,9 +117,7 @@ def hold(kind, case, problems):
         # As far as the sums may be off, the values may be, by what the functions make of it
         of_sums = (a.double().abs() @ b.double().abs()).cpu().numpy() * ERRORS.get(kind, ERRORS[name])
         elements = unreduced(each.epilogue)
-        exact, *around = [
-            reference(elements, acc + s * of_sums, values) for s in (0.0, *signs(each.epilogue.gated, n))
-        ]
+        exact, *around = [reference(elements, acc + s * of_sums, values) for s in (0.0, *signs(each.epilogue.gated, n))]
         reductions = dict(each.epilogue.reductions)
         for found, of in zip(got, returned(each.epilogue), strict=True):
             want = expected[of]
@@ -149,7 +147,7 @@ def test_a_result_of_one_byte_and_its_absolute_maximum(mnk, kind):
     b = torch.randn(n, k, device="cuda", generator=generator).to(getattr(torch, kind)).t()
     exact = a.double() @ b.double()
     scale = (600 / exact.abs().max()).float()
-    how = {"out_dtype": torch.float8_e4m3fn, "accumulate": "two_level"}
+    how = {"out_dtype": torch.float8_e4m3fn, "accumulate": "promoted"}
     d, amax = gemm(a, b, epilogue=lambda acc, s: (acc * s, total_max(abs(acc))), s=scale, **how)
     wanted = (exact * scale.double()).clamp(-448, 448)
     assert torch.isclose(amax.double().reshape(()), exact.abs().max(), rtol=1e-3)

@@ -108,9 +108,7 @@ def test_graphs_of_a_kernel_with_a_workspace(dtype, plan, skipped, arch):
             a = on_gpu(M, K, seed=2 + step, dtype=dtype)
             exact = a.double() @ b.double()
             torch.compiler.cudagraph_mark_step_begin()
-            alike(
-                [compiled(a, b).clone(), call(a, b), other(a, b).clone()], [2.0 * exact, exact, -2.0 * exact]
-            )
+            alike([compiled(a, b).clone(), call(a, b), other(a, b).clone()], [2.0 * exact, exact, -2.0 * exact])
     assert skipped() == 0
 
 
@@ -118,9 +116,7 @@ def live(pool):
     """Blocks of a pool that are in use."""
     gc.collect()
     torch.cuda.synchronize()
-    segments = [
-        each for each in torch.cuda.memory_snapshot() if tuple(each["segment_pool_id"]) == tuple(pool.id)
-    ]
+    segments = [each for each in torch.cuda.memory_snapshot() if tuple(each["segment_pool_id"]) == tuple(pool.id)]
     return [block for each in segments for block in each["blocks"] if block["state"] == "active_allocated"]
 
 

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cutegemm.build import simt_plan  # noqa: E402
-from cutegemm.choose.ladders.simt import SIMT_LADDER  # noqa: E402
+from cutegemm.choice.ladders.simt import SIMT_LADDER  # noqa: E402
 from cutegemm.plan import Operands  # noqa: E402
 from cutegemm.run.gemm import gemm  # noqa: E402
 from tests.gpu.cases import LAYOUTS, named, operands  # noqa: E402
@@ -16,21 +16,12 @@ from tests.gpu.test_simt import check  # noqa: E402
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("compiled")]
 
 SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
-SPLITS = [
-    (parts, order, how)
-    for parts in (2, 3, 7)
-    for order in ("strided", "blocked")
-    for how in ("kernel", "last")
-]
+SPLITS = [(parts, order, how) for parts in (2, 3, 7) for order in ("strided", "blocked") for how in ("kernel", "last")]
 STREAMS = [(1, 5, "nn", 4), (1, 132, "nt", 4), (2, 3, "tt", 4), (1, 264, "tn", 16), (3, 7, "nt", 16)]
-NARROW = [
-    (dtype, align, major)
-    for dtype, align in (("f32", 4), ("f32", 8), ("f16", 4), ("f64", 8))
-    for major in "nm"
-]
+NARROW = [(dtype, align, major) for dtype, align in (("f32", 4), ("f32", 8), ("f16", 4), ("f64", 8)) for major in "nm"]
 SUFFIXES = (
-    "simt_128x128/k4", "simt_256x128+pack", "simt_16x256/k8last", "simt_64x64+pack/k2", "simt_128x256/s132",
-    "simt_128x256x16+pack/s132", "simt_64x256/s264", "simt_256x64+pack",
+    "simt_128x128/k4", "simt_256x128+repack", "simt_16x256/k8last", "simt_64x64+repack/k2", "simt_128x256/s132",
+    "simt_128x256x16+repack/s132", "simt_64x256/s264", "simt_256x64+repack",
 )  # fmt: skip
 DTYPES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 
@@ -53,14 +44,12 @@ def narrow_plan(dtype, align, out_major):
     return simt_plan(given, name=f"narrow {dtype} {align} {out_major}", quad=quad, **SMALL)
 
 
-def packed_plan(pack, layout, align=16, dtype="f32", **more):
-    given = operands(
-        layout, align, dtype=dtype, **{k: v for k, v in more.items() if k in ("batched", "out_major")}
-    )
+def packed_plan(repack, layout, align=16, dtype="f32", **more):
+    given = operands(layout, align, dtype=dtype, **{k: v for k, v in more.items() if k in ("batched", "out_major")})
     options = {k: v for k, v in more.items() if k not in ("batched", "out_major")}
     quad = (2, 2) if dtype == "f64" else (4, 4)
-    name = f"pack {pack} {layout} {align} {dtype}"
-    return simt_plan(given, name=name, stages=3, pack=pack, quad=quad, **SMALL, **options)
+    name = f"pack {repack} {layout} {align} {dtype}"
+    return simt_plan(given, name=name, stages=3, repack=repack, quad=quad, **SMALL, **options)
 
 
 def of_other_types(dtype):
@@ -73,9 +62,7 @@ def of_other_types(dtype):
 
 def all_plans():
     """Those of this file."""
-    found = [
-        step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)
-    ]
+    found = [step.build(Operands.of("f32", align_bytes=align)) for step in SIMT_LADDER.steps for align in (16, 4)]
     found += [step.build(Operands.of("f32", layout="nt")) for step in SIMT_LADDER.steps]
     found += [split_plan(*split) for split in SPLITS]
     found += [stream_plan(*stream) for stream in STREAMS] + [narrow_plan(*narrow) for narrow in NARROW]
@@ -146,9 +133,7 @@ def test_split_is_deterministic(how):
 @pytest.mark.parametrize("align", [16, 4])
 def test_packed(layout, align):
     plan = packed_plan("ab", layout, align)
-    shapes = (
-        [(260, 132, 68), (4, 4, 4)] if align == 16 else [(131, 257, 67), (1, 1, 1), (65, 130, 129), (3, 5, 0)]
-    )
+    shapes = [(260, 132, 68), (4, 4, 4)] if align == 16 else [(131, 257, 67), (1, 1, 1), (65, 130, 129), (3, 5, 0)]
     for i, (m, n, k) in enumerate(shapes):
         check(plan, m, n, k, layout, alpha=1.5, beta=0.5, align=align, gap=4 * i if align == 16 else i)
         check(plan, m, n, k, layout, align=align, fill="integer")

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cutegemm.choose.catalog import plan_named  # noqa: E402
-from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER  # noqa: E402
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS  # noqa: E402
+from cutegemm.choice.catalog import plan_named  # noqa: E402
+from cutegemm.choice.ladders.mma_sync import MMA_SYNC_LADDER  # noqa: E402
+from cutegemm.choice.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS  # noqa: E402
 from cutegemm.errors import PlanError  # noqa: E402
 from cutegemm.plan import GemmPlan, Operands  # noqa: E402
 from cutegemm.run.gemm import gemm, plan_of  # noqa: E402
@@ -72,17 +72,13 @@ def check(plan: GemmPlan, m, n, k, *, alpha=1.0, beta=0.0, fill="normal", batch=
     if fill == "integer":
         assert torch.equal(d.view.double(), exact.to(d.view.dtype).double()), f"{said}: not exact"
         return
-    magnitude = abs(alpha) * (wide_a.abs() @ wide_b.abs()) + (
-        abs(beta) * c.view.double().abs() if beta else 0
-    )
+    magnitude = abs(alpha) * (wide_a.abs() @ wide_b.abs()) + (abs(beta) * c.view.double().abs() if beta else 0)
     of_inputs = 1.01 * _TF32_ERROR[plan.rounding] if ops.a.dtype.name == "tf32" else 0.0
     of_sums = 2.0**-7 if ops.acc.name == "f16" else 2.0**-19
     bound = magnitude * (of_inputs + of_sums) + exact.abs() * torch.finfo(d.view.dtype).eps + 1e-30
     off = (d.view.double() - exact).abs() / bound
     worst = off.max().item() if off.numel() else 0.0
-    assert worst <= 1, (
-        f"{said}: {worst:.3g} of what rounding explains, at {(~(off <= 1)).nonzero()[:1].tolist()}"
-    )
+    assert worst <= 1, f"{said}: {worst:.3g} of what rounding explains, at {(~(off <= 1)).nonzero()[:1].tolist()}"
 
 
 def shapes_of(plan: GemmPlan) -> list[tuple[int, int, int]]:
@@ -156,7 +152,7 @@ def test_tf32_is_taken_bit_by_bit(arch):
         ties = 0x3F800000 + (torch.arange(256 * 32, device="cuda", dtype=torch.int32) << 12)
         a[:, 32:] = ties.view(torch.float32).view(256, 32)
         wanted = torch.from_numpy(round_to(tf32, a.cpu().numpy(), "rne")).cuda()
-        for plan, right in (("mma_tma_256x128", eye), ("sm90_slots", eye.t()), ("mma_tma_128x256", eye.t())):
+        for plan, right in (("mma_tma_256x128", eye), ("sm90_epi_stages", eye.t()), ("mma_tma_128x256", eye.t())):
             assert torch.equal(gemm(a, right, plan=plan), wanted)
 
 
@@ -166,7 +162,7 @@ def test_the_plan_that_is_chosen():
         base = torch.randn(700, 701, device="cuda").to(dtype)
         for a, b in ((base[:600, :500], base[:500, :333]), (base[:333, :64], base[:96, :64].t())):
             wanted, found, plan = a.double() @ b.double(), gemm(a, b), plan_of(a, b)
-            assert plan.family == "mma_sync" or plan.packs
+            assert plan.family == "mma_sync" or plan.repacks
             assert (found.double() - wanted).abs().max() <= wanted.abs().max() * torch.finfo(dtype).eps
 
 

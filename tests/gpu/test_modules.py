@@ -142,9 +142,7 @@ def test_gemm_is_traced_by_jit():
         near([traced(b, a, c)], [call(b, a, c)])
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: LlamaMLP(64, 128), lambda: GatedMLP(64, 128), lambda: nn.Linear(64, 64)]
-)
+@pytest.mark.parametrize("make", [lambda: LlamaMLP(64, 128), lambda: GatedMLP(64, 128), lambda: nn.Linear(64, 64)])
 def test_models_are_traced(make):
     model = nn.Sequential(make(), nn.Linear(64, 64)).cuda().bfloat16()
     use(model)

@@ -50,12 +50,8 @@ def check(
     out_elems = max(1, align // kind.itemsize)
     shift = 0 if align == 16 else elems  # so that nothing is aligned to more than was asked for
     common = {"batch": batch, "shift": shift}
-    a = matrix(
-        m, k, transposed=layout[0] == "t", gap=gap, dtype=dtype, fill=fill, align_elems=elems, **common
-    )
-    b = matrix(
-        k, n, transposed=layout[1] == "t", gap=gap, dtype=dtype, fill=fill, align_elems=elems, **common
-    )
+    a = matrix(m, k, transposed=layout[0] == "t", gap=gap, dtype=dtype, fill=fill, align_elems=elems, **common)
+    b = matrix(k, n, transposed=layout[1] == "t", gap=gap, dtype=dtype, fill=fill, align_elems=elems, **common)
     c_fill = "nan" if beta == 0 else fill
     c = matrix(m, n, transposed=(c_major or out_major) == "m", dtype=out_dtype or dtype, fill=c_fill,
                align_elems=out_elems, gap=gap, **common)  # fmt: skip
@@ -103,9 +99,7 @@ def test_ragged_shapes(align, layout, out_major):
     for i, (m, n, k) in enumerate(WIDE if align == 16 else ODD):
         alpha, beta = SCALES[i % 4]
         gap = [0, 4, 8][i % 3] if align == 16 else [0, 1, 3][i % 3]
-        check(
-            "simt_64x64", m, n, k, layout, alpha=alpha, beta=beta, align=align, out_major=out_major, gap=gap
-        )
+        check("simt_64x64", m, n, k, layout, alpha=alpha, beta=beta, align=align, out_major=out_major, gap=gap)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.compile.workers import processors
 from cutegemm.plan import GemmPlan, Operands
 from tests.gpu.sm90_worker import GEMM, GEMMS, REPEAT, grids
 from tests.kernels.sm90_forms import FORMS, form
 
 ROOT = Path(__file__).parents[2]
-_SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1", "sm90_fill")
+_SPLIT = ("sm90_split", "sm90_stream", "sm90_64x64/k8", "sm90_wide_1x2/stream1", "sm90_fixup")
 REPEATED = tuple(
     [
         f"{REPEAT}{name}"
-        for name in ("sm90_slots", "sm90_cooperative_2x1", "sm90_deferred_2x1", "sm90_padded", *_SPLIT)
+        for name in ("sm90_epi_stages", "sm90_cooperative_2x1", "sm90_overlapped_2x1", "sm90_padded", *_SPLIT)
     ]
 )
 ALL = (*GEMMS, *FORMS, *REPEATED)

@@ -69,9 +69,7 @@ def compared(ours, theirs, given, said=""):
     for call, dtype in ((ours, None), (theirs, None), (theirs, torch.float64)):
         inputs = [t.detach().to(dtype or t.dtype).requires_grad_(t.requires_grad) for t in given]
         results = call(*inputs)
-        results = [
-            each for each in (results if isinstance(results, tuple) else (results,)) if each is not None
-        ]
+        results = [each for each in (results if isinstance(results, tuple) else (results,)) if each is not None]
         upstream = [on_gpu(*each.shape, seed=9 + i).to(each.dtype) for i, each in enumerate(results)]
         wanted = [t for t in inputs if t.requires_grad]
         found = torch.autograd.grad(results, wanted, upstream) if wanted else ()
@@ -113,9 +111,7 @@ def test_the_direct_way_gives_what_the_recorded_one_does():
 
 def test_errors_are_of_the_function_that_was_called():
     x, w = on_gpu(8, 16), on_gpu(32, 24)
-    with pytest.raises(
-        UnsupportedError, match=r"linear of x \(8, 16\), w \(32, 24\): x has rows of 16, w of 24"
-    ):
+    with pytest.raises(UnsupportedError, match=r"linear of x \(8, 16\), w \(32, 24\): x has rows of 16, w of 24"):
         linear(x, w)
     with pytest.raises(UnsupportedError, match="activation = 'mish'"):
         linear(x, on_gpu(32, 16), None, "mish")
@@ -206,9 +202,7 @@ def test_operands_of_a_type_that_is_not_floating(kind):
         lambda: gemm_gated(x, w.t(), row),
         lambda: gemm_dact(x, w.t(), tile),
     ):
-        with pytest.raises(
-            UnsupportedError, match=r"float16, bfloat16 or float8 is expected\. Pass .*bfloat16"
-        ):
+        with pytest.raises(UnsupportedError, match=r"float16, bfloat16 or float8 is expected\. Pass .*bfloat16"):
             call()
 
 
@@ -503,9 +497,7 @@ def test_an_epilogue_follows_what_it_reads(monkeypatch):
 
     of_object, closed = Scaled(), 2.0
     functions = (lambda acc: acc * _factor, of_object, lambda acc: acc * closed)
-    compiled = [
-        torch.compile(lambda a, f=f: cutegemm.gemm(a, b, epilogue=f), fullgraph=True) for f in functions
-    ]
+    compiled = [torch.compile(lambda a, f=f: cutegemm.gemm(a, b, epilogue=f), fullgraph=True) for f in functions]
     for factor in (2.0, 3.0, 2.0):
         monkeypatch.setitem(globals(), "_factor", factor)
         of_object.scale = closed = factor
@@ -597,9 +589,7 @@ def test_gemm_records_gradients():
         (a, b, c),
     )
     compared(
-        lambda a, b, bias, c: cutegemm.gemm(
-            a, b, epilogue=lambda acc, bias, e: gelu(acc + bias) + e, bias=bias, e=c
-        ),
+        lambda a, b, bias, c: cutegemm.gemm(a, b, epilogue=lambda acc, bias, e: gelu(acc + bias) + e, bias=bias, e=c),
         lambda a, b, bias, c: F.gelu(a @ b + bias) + c,
         (a, b, bias, c),
     )

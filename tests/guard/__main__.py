@@ -20,9 +20,7 @@ SECTIONS = ("machine_code", "programs", "interleavings", "choices")
 _PROBLEMS, _SEED = 1000, 4800
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-Only = Annotated[
-    list[str] | None, typer.Option(help=f"Sections, of: {', '.join(SECTIONS)}. All if left out.")
-]
+Only = Annotated[list[str] | None, typer.Option(help=f"Sections, of: {', '.join(SECTIONS)}. All if left out.")]
 
 
 @app.command()
@@ -50,7 +48,7 @@ def check(only: Only = None) -> None:
 def measured(sections: Any) -> dict[str, Any]:
     """Return what the record holds of some sections, of the plans as they are now."""
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")  # read by the DSL when it is imported
-    from docs.evidence.drawn import drawn
+    from docs.evidence.random_problems import drawn
     from tests.guard.plans import guarded_plans
 
     plans, found = guarded_plans(), {}
@@ -62,9 +60,7 @@ def measured(sections: Any) -> dict[str, Any]:
                 found[section] = dict(zip(named, choices(problems), strict=True))
                 continue
             task = progress.add_task(section, total=len(plans))
-            of_plan = {"machine_code": machine_code, "programs": programs, "interleavings": interleavings}[
-                section
-            ]
+            of_plan = {"machine_code": machine_code, "programs": programs, "interleavings": interleavings}[section]
             each = [(plan, arch) if section == "machine_code" else (plan,) for plan, arch in plans.values()]
             values = spread(of_plan, each, processors(), lambda task=task: progress.advance(task))
             found[section] = dict(zip(plans, values, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import cycle
 
-from cutegemm.choose.catalog import plan_named, plans
+from cutegemm.choice.catalog import plan_named, plans
 from cutegemm.errors import CutegemmError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.plan import GemmPlan, Operands
@@ -31,9 +31,7 @@ def guarded_plans() -> dict[str, tuple[GemmPlan, str]]:
 
     raises  ValueError if a named plan takes none of the operands that are tried
     """
-    mma_sync = {
-        name: DEFAULT_ARCH if name in mma_sync_forms.FED else "sm_80" for name in mma_sync_forms.FORMS
-    }
+    mma_sync = {name: DEFAULT_ARCH if name in mma_sync_forms.FED else "sm_80" for name in mma_sync_forms.FORMS}
     mma_sync |= dict.fromkeys(mma_sync_forms.FLOAT8, "sm_89")
     return {
         **{f"named {name}": (_named(name), DEFAULT_ARCH) for name, _ in plans()},
@@ -49,9 +47,7 @@ def _named(name: str) -> GemmPlan:
     for operands in _OPERANDS:
         with suppress(CutegemmError):
             return plan_named(name, operands)
-    raise ValueError(
-        f"the plan {name!r} takes none of the operands of the guard. Add operands that it takes."
-    )
+    raise ValueError(f"the plan {name!r} takes none of the operands of the guard. Add operands that it takes.")
 
 
 def _with_epilogues() -> dict[str, GemmPlan]:
@@ -68,6 +64,6 @@ def _with_epilogues() -> dict[str, GemmPlan]:
 
 
 def _skinny() -> dict[str, GemmPlan]:
-    from tests.emulate import test_skinny  # skipped by pytest if the DSL is missing
+    from tests.emulator import test_gemv  # skipped by pytest if the DSL is missing
 
-    return {name: test_skinny.form(name) for name in test_skinny.FORMS}
+    return {name: test_gemv.form(name) for name in test_gemv.FORMS}

@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.catalog import chosen
+from cutegemm.choice.catalog import chosen
 from cutegemm.compile.cubin import code_of
 from cutegemm.compile.plans import compiled_into
 from cutegemm.errors import CutegemmError
 from cutegemm.plan import GemmPlan, Problem
-from cutegemm.simulate import play_interleavings, protocol_of, search_interleavings
-from cutegemm.simulate.protocol.protocol import Protocol
+from cutegemm.simulator import play_interleavings, protocol_of, search_interleavings
+from cutegemm.simulator.protocol.protocol import Protocol
 
 _DIGITS = 16  # kept in the record
 _STATES = 100  # the search of a protocol ends after these
@@ -87,7 +87,7 @@ def _choice(problem: Problem) -> list[Any]:
     except CutegemmError as error:
         return [f"error: {error}", ""]
     tile = "x".join(map(str, plan.cta_tile))
-    cluster = "x".join(map(str, (*plan.cluster_mn, plan.k_ctas)))
+    cluster = "x".join(map(str, (*plan.cluster_mn, plan.cluster_k)))
     shared = sum(plan.smem_bytes().values())
     form = f"{tile} cluster {cluster} K/{plan.split_k} {plan.threads} threads {shared} B {plan.stages} stages"
-    return [str(recipe), f"D^T {form}" if recipe.transposed else form]
+    return [str(recipe), f"D^T {form}" if recipe.swap_ab else form]

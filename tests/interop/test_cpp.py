@@ -134,9 +134,7 @@ def written(shape: object) -> str:
     return f"Shape<{','.join(map(written, shape))}>" if isinstance(shape, tuple) else f"_{shape}"
 
 
-SHAPES = st.recursive(
-    st.integers(1, 4), lambda each: st.lists(each, min_size=1, max_size=3).map(tuple), max_leaves=5
-)
+SHAPES = st.recursive(st.integers(1, 4), lambda each: st.lists(each, min_size=1, max_size=3).map(tuple), max_leaves=5)
 
 
 @given(SHAPES, st.sampled_from(["LayoutRight", "GenRowMajor"]))
@@ -201,9 +199,7 @@ def test_the_compiler_takes_what_is_written(tmp_path: Path) -> None:
     command = ["g++", "-std=c++17", *folders, str(source), "-o", str(tmp_path / "layouts")]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[-2000:]
-    said = subprocess.run(
-        [tmp_path / "layouts"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    said = subprocess.run([tmp_path / "layouts"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert [from_cpp(line) for line in said[: len(OWN)]] == OWN
     offsets = [[int(number) for number in line.split()] for line in said[len(OWN) :]]
     assert offsets == [layout.offsets().tolist() for layout in of_offsets]

@@ -165,9 +165,7 @@ def test_a_distributed_layout_of_gluon() -> None:
 )
 def test_against_triton(layout: Layout, ins: tuple, outs: tuple) -> None:
     """Their object has the same bases, maps every input as ours does, and comes back; so do products of theirs."""
-    pytest.importorskip(
-        "triton._C.libtriton.linear_layout", reason="Triton is not installed", exc_type=ImportError
-    )
+    pytest.importorskip("triton._C.libtriton.linear_layout", reason="Triton is not installed", exc_type=ImportError)
     ours = to_linear(layout, ins, outs)
     theirs = ours.to_triton()
     assert [(name, tuple(map(tuple, images))) for name, images in theirs.bases] == [*ours.bases]
@@ -185,9 +183,7 @@ def test_against_triton(layout: Layout, ins: tuple, outs: tuple) -> None:
 
 def test_products_are_tritons() -> None:
     """Composition: first a thread-value layout, then where a tile's places lie in swizzled shared memory."""
-    pytest.importorskip(
-        "triton._C.libtriton.linear_layout", reason="Triton is not installed", exc_type=ImportError
-    )
+    pytest.importorskip("triton._C.libtriton.linear_layout", reason="Triton is not installed", exc_type=ImportError)
     held = Layout(((4, 8), (2, 8)), ((2, 64), (1, 8)))  # (lane, register) -> place in 64 columns of 8 rows
     shared = make_composed_layout(Swizzle(3, 3, 3), 0, Layout(512))
     lanes = to_linear(held, {"lane": 32, "register": 16}, {"place": 512}).to_triton()

@@ -16,11 +16,7 @@ from cutegemm.layout import Layout, Swizzle, flatten, make_composed_layout, make
 def views(draw: st.DrawFn) -> np.ndarray:
     """Views of numbers 0, 1, 2, ...: of any axes in any order, backwards, with steps, of no elements."""
     extents = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
-    array = (
-        np.arange(int(np.prod(extents)))
-        .reshape(extents)
-        .transpose(draw(st.permutations(range(len(extents)))))
-    )
+    array = np.arange(int(np.prod(extents))).reshape(extents).transpose(draw(st.permutations(range(len(extents)))))
     steps = st.sampled_from([None, -1, 2, -2, 3])
     return array[tuple(slice(None, None, draw(steps)) for _ in extents)]
 
@@ -37,9 +33,7 @@ def test_a_layout_of_an_array_gives_its_elements(view: np.ndarray) -> None:
         base = base.base
     start = (view.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // view.itemsize
     flat = base.reshape(-1)
-    assert [flat[start + layout(c)] for c in np.ndindex(view.shape)] == [
-        view[c] for c in np.ndindex(view.shape)
-    ]
+    assert [flat[start + layout(c)] for c in np.ndindex(view.shape)] == [view[c] for c in np.ndindex(view.shape)]
     again = to_numpy(layout, flat, start)
     assert np.array_equal(again, view)
     assert np.shares_memory(again, flat)
@@ -54,9 +48,7 @@ def test_modes_of_several_strides() -> None:
     assert to_strides(flatten(two)) == ((4, 2, 4), (2, 1, 16))
 
 
-@pytest.mark.parametrize(
-    "thing", [make_identity_layout((2, 2)), make_composed_layout(Swizzle(1, 0, 1), 0, Layout(4))]
-)
+@pytest.mark.parametrize("thing", [make_identity_layout((2, 2)), make_composed_layout(Swizzle(1, 0, 1), 0, Layout(4))])
 def test_what_has_no_strides(thing: object) -> None:
     with pytest.raises(LayoutError, match="has no strides of an array"):
         to_strides(thing)
@@ -83,9 +75,7 @@ def test_torch() -> None:
     for tensor in (flat.view(5, 6, 7), flat.view(5, 6, 7).permute(2, 0, 1), flat.view(30, 7)[::3, 2:5]):
         layout = from_torch(tensor)
         start = tensor.storage_offset()
-        assert [int(flat[start + layout(c)]) for c in np.ndindex(*tensor.shape)] == tensor.reshape(
-            -1
-        ).tolist()
+        assert [int(flat[start + layout(c)]) for c in np.ndindex(*tensor.shape)] == tensor.reshape(-1).tolist()
         again = to_torch(layout, flat, start)
         assert torch.equal(again, tensor)
         assert (again.stride(), again.data_ptr()) == (tensor.stride(), tensor.data_ptr())

@@ -24,7 +24,7 @@ _MEETING = {
     "consumers": "mainloop",
     # Products of a k-tile: their accumulators, their operands, and when their stage is released
     "mainloop": "accumulator k pack columns multicast_a multicast_b",
-    "kind": "pack",
+    "kind": "repack",
     "accumulator": "d k",
     # The boxes of A and B: how they lie, and how CTAs share them
     "a": "b multicast_a",
@@ -35,10 +35,10 @@ _MEETING = {
     # The tiles and k-tiles that a CTA takes
     "k": "store c batch grid pack deferred",
     # The way of the accumulators to D, and of C to them
-    "d": "store c subtile",
-    "store": "c batch subtile slots deferred",
-    "c": "subtile",
-    "deferred": "stagger",
+    "d": "store c epilogue tile",
+    "store": "c batch epilogue tile epilogue stages deferred",
+    "c": "epi_tile",
+    "overlapped": "stagger",
     # By mma.sync: how threads bring an operand to shared memory, how it lies there, and how they read it
     "load": "a b kind stages",
     "read": "a b kind lies",
@@ -51,9 +51,9 @@ _MEETING = {
 
 def hopper_components(plan: GemmPlan) -> Components:
     """Return the components of a plan by wgmma, by what they decide."""
-    pipeline, slots, operands = plan.pipeline, plan.slots, plan.operands
+    pipeline, epi_stages, operands = plan.pipeline, plan.epi_stages, plan.operands
     assert pipeline is not None
-    in_halves = plan.consumer_product_tile[1] != plan.tiled_mma.atom.shape_mnk[1]
+    in_halves = plan.consumer_mma_tile[1] != plan.tiled_mma.atom.shape_mnk[1]
     found = {
         "roles": pipeline.kind,
         "kind": "/".join(dict.fromkeys((operands.a.dtype.name, operands.b.dtype.name))),
@@ -66,27 +66,27 @@ def hopper_components(plan: GemmPlan) -> Components:
     present = {
         "consumers": (pipeline.consumers != 2, str(pipeline.consumers)),
         "mainloop": (
-            plan.tiled_mma.atom.a_source == "register" or pipeline.two_level or in_halves,
-            ("two levels" if pipeline.two_level else plan.tiled_mma.atom.a_source) + ", halves" * in_halves,
+            plan.tiled_mma.atom.a_source == "register" or pipeline.promoted or in_halves,
+            ("two levels" if pipeline.promoted else plan.tiled_mma.atom.a_source) + ", halves" * in_halves,
         ),
-        "c": (plan.has_c, "by TMA" if slots is not None and slots.load_c is not None else "by threads"),
+        "c": (plan.has_c, "by TMA" if epi_stages is not None and epi_stages.load_c is not None else "by threads"),
         "multicast_b": (plan.cluster_mn[0] > 1, "by two" if plan.cluster_mn[0] == 2 else "by more"),
-        "multicast_a": (plan.cluster_mn[1] > plan.k_ctas, "by two"),
-        "k": (plan.split.is_split or plan.k_ctas > 1, _division(plan)),
-        "pack": (bool(plan.packs), "".join(packing.name for packing in plan.packs)),
-        "columns": (plan.loaded_tile[1] != plan.product_tile[1], "of the next tile"),
+        "multicast_a": (plan.cluster_mn[1] > plan.cluster_k, "by two"),
+        "k": (plan.split.is_split or plan.cluster_k > 1, _division(plan)),
+        "repack": (bool(plan.repacks), "".join(repack.name for repack in plan.repacks)),
+        "columns": (plan.loaded_tile[1] != plan.mma_tile[1], "of the next tile"),
         "batch": (operands.batched, "batched"),
         "grid": (pipeline.ctas is None, "a tile a CTA"),
-        "order": (pipeline.gpcs is not None and len(set(pipeline.gpcs.rounds)) > 1, "of the GPCs"),
-        "deferred": (pipeline.deferred, "deferred"),
+        "order": (pipeline.gpc_raster is not None and len(set(pipeline.gpc_raster.rounds)) > 1, "of the GPCs"),
+        "overlapped": (pipeline.overlapped, "overlapped"),
         "stagger": (pipeline.stagger_cycles > 0, "staggered"),
         "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
         "policy": (
             isinstance(plan.load_a, TmaBox) and plan.load_a.l2_policy != "evict_normal",
             "of L2",
         ),
-        "subtile": (slots is not None and slots.subtile[1] % 16 > 0, "of eights of columns"),
-        "slots": (slots is not None and slots.leave_over(pipeline.consumer_tile), "left over"),
+        "epi_tile": (epi_stages is not None and epi_stages.epi_tile[1] % 16 > 0, "of eights of columns"),
+        "epi_stages": (epi_stages is not None and epi_stages.has_remainder(pipeline.consumer_tile), "left over"),
     }
     return {**found, **{name: value for name, (is_there, value) in present.items() if is_there}}
 
@@ -112,8 +112,8 @@ def mma_sync_components(plan: GemmPlan) -> Components:
         "register": (isinstance(plan.load_a, TiledCopy) and not plan.load_a.atom.is_async, "by registers"),
         "stages": (schedule is not None and schedule.stages != 3, str(plan.stages)),
         "fragments": (schedule is not None and schedule.fragments == 1, "1"),
-        "shares": (
-            schedule is not None and any(getattr(step, "parts", 1) > 1 for step in schedule.body),
+        "load_chunks": (
+            schedule is not None and any(getattr(step, "chunks", 1) > 1 for step in schedule.body),
             "several",
         ),
         "split": (plan.split.is_split, f"{_division(plan)}, {plan.split.order}, {plan.split.reduction}"),
@@ -135,19 +135,19 @@ def _copies_of_d(plan: GemmPlan) -> str:
 
 
 def _store(plan: GemmPlan) -> str:
-    slots = plan.slots
-    if slots is None:
+    epi_stages = plan.epi_stages
+    if epi_stages is None:
         return "elements from registers" if plan.store_d.values == 1 else "vectors from registers"
-    if isinstance(slots.store, TmaBox):
-        by_warp = slots.store.box[1] < slots.subtile[0] and plan.operands.d.major == "n"
+    if isinstance(epi_stages.store, TmaBox):
+        by_warp = epi_stages.store.box[1] < epi_stages.epi_tile[0] and plan.operands.d.major == "n"
         return "by TMA, a warp's rows" if by_warp else "by TMA"
-    return "lines by threads" if slots.turned else "vectors by threads"
+    return "lines by threads" if epi_stages.rotates_lines else "vectors by threads"
 
 
 def _division(plan: GemmPlan) -> str:
-    if plan.k_ctas > 1:
+    if plan.cluster_k > 1:
         return "by the cluster"
-    return "filled" if plan.split.owned else "evenly" if plan.split.waves else "in parts"
+    return "filled" if plan.split.fixup else "evenly" if plan.split.waves else "in parts"
 
 
 def items(components: Mapping[str, str]) -> set[Item]:

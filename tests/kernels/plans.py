@@ -46,9 +46,7 @@ def check_each(
     are_kept   in the cache, for other tests that take some of them
     """
     with tempfile.TemporaryDirectory() as folder:
-        kernels = [
-            compile_plan(plan, arch) if are_kept else machine_code(plan, arch, Path(folder)) for plan in plans
-        ]
+        kernels = [compile_plan(plan, arch) if are_kept else machine_code(plan, arch, Path(folder)) for plan in plans]
         codes = [(kernel.folder / "kernel.cubin").read_bytes() for kernel in kernels]
         for kernel, report in zip(kernels, resources_of_many(codes, arch), strict=True):
             kernel.resources = report

@@ -18,14 +18,14 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import simt_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.compile import cache, cubin
 from cutegemm.compile import plans as compiler
 from cutegemm.compile.plans import compile_plan, compile_plans
 from cutegemm.errors import CompileError, PlanError, UnsupportedError
 from cutegemm.layout import product
 from cutegemm.plan import Operands
-from cutegemm.plan.program.schedule import Multiply, Read, Repeat
+from cutegemm.plan.program.thread_schedule import Multiply, Read, Repeat
 from tests.kernels.plans import check_each, in_groups, random_plans
 from tests.kernels.sm90_forms import on_few_ctas
 
@@ -216,9 +216,7 @@ import pickle, sys
 from cutegemm.compile.plans import compile_plan
 print(compile_plan(pickle.load(sys.stdin.buffer)).folder.name, "cutlass" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(small()), capture_output=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(small()), capture_output=True, check=True)
     assert done.stdout.decode().split()[:2] == [name, "False"]
 
 
@@ -267,10 +265,8 @@ def test_threads_at_once(fresh, rebuilt, monkeypatch):
 @pytest.mark.thorough
 def test_processes_at_once(seeded):
     """Of two with one plan either may win; what is there stays; an error comes back from where it was raised."""
-    broken = simt_plan(
-        Operands.of("f32", layout="tn"), block=(128, 128, 32), warp=(64, 32), stages=4, unroll=4
-    )
-    found = compile_plans([small(stages=3), small(stages=3), broken], "sm_89", processes=2)
+    violations = simt_plan(Operands.of("f32", layout="tn"), block=(128, 128, 32), warp=(64, 32), stages=4, unroll=4)
+    found = compile_plans([small(stages=3), small(stages=3), violations], "sm_89", processes=2)
     assert found[:2] == [None, None]
     assert isinstance(found[2], PlanError)
     assert "shared memory" in str(found[2])
@@ -321,7 +317,7 @@ def test_a_transposed_plan_is_the_same_kernel_launched_otherwise(name, operands)
     from cutegemm.kernels.arguments import fake_arguments
 
     plan = plan_named(name, operands, with_c=True)
-    turned = plan.with_(transposed=True)
+    turned = plan.with_(swap_ab=True)
 
     def strides(of, batch):
         """Which modes have a stride of 1, behind that of a batch."""

@@ -9,7 +9,7 @@ from cutegemm.compile.plans import compile_plan, first_words
 from cutegemm.errors import CompileError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan
-from tests.simulate.plans import broken
+from tests.simulator.plans import violations
 
 
 def test_the_first_words_are_short_and_plain():
@@ -29,7 +29,7 @@ def test_the_compiler_refuses_what_the_rules_refuse(part, monkeypatch, tmp_path)
         "smem_a": ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer),
         "smem_d": Layout((64, 64, 2, 2), (1, 64, 4096, 8192)),
     }[part]
-    odd = broken(plan, **{part: given})
+    odd = violations(plan, **{part: given})
     assert odd.violations() != []
     monkeypatch.setattr(GemmPlan, "violations", lambda *_: [])
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))

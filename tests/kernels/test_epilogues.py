@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
-from cutegemm.build import ending_in
-from cutegemm.choose import catalog
+from cutegemm.build import with_epilogue
+from cutegemm.choice import catalog
 from cutegemm.compile.plans import compile_plan
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
@@ -33,13 +33,13 @@ def _marks(name: str, mnk: tuple[int, int, int]) -> list[pytest.MarkDecorator]:
 def chosen(name: str, mnk: tuple[int, int, int], bias: str) -> GemmPlan:
     """The Hopper plan for bf16 of a size, which ends with an activation of the sums and a bias of its own type."""
     operands = Operands.of("bf16", layout="nt")
-    further = {"bias": Operand.of_kind(Row, DType.parse(bias), align_bytes=16)}
+    aux = {"bias": Operand.of_kind(Row, DType.parse(bias), align_bytes=16)}
     epilogue = parse_epilogue(f"{name}(acc + bias)", {"bias": Row})
-    suits = partial(EpilogueSpec(epilogue, further).suits, rows=mnk[0])
+    can_implement = partial(EpilogueSpec(epilogue, aux).can_implement, rows=mnk[0])
     problem = Problem(*mnk, operands=operands)
-    _, plan = catalog.chosen(operands, problem, transposed=False, suits=suits)
+    _, plan = catalog.chosen(operands, problem, swap_ab=False, can_implement=can_implement)
     assert plan.family == "sm90"
-    return ending_in(epilogue, plan, further)
+    return with_epilogue(epilogue, plan, aux)
 
 
 @pytest.mark.parametrize(
@@ -61,22 +61,22 @@ def test_no_spills_with_a_bias_of_f32(mnk):
 def test_the_way_back_through_an_activation_takes_no_plan_for_the_transposed_problem():
     """Two results beside a tile that is read: by the columns of D, registers do not hold what threads address."""
     operands = Operands.of("bf16", layout="nn")
-    tile, further = operands.d, {"y": operands.d}
+    tile, aux = operands.d, {"y": operands.d}
     epilogue = parse_epilogue("acc * (1 - tanh(x) * tanh(x)), y = tanh(x)", {"x": Tile})
-    ending = EpilogueSpec(epilogue, further)
+    ending = EpilogueSpec(epilogue, aux)
     problem = Problem(16384, 3072, 768, operands=replace(operands, c=tile))
     recipe, plan = catalog.chosen(
-        problem.operands, problem, with_c=True, suits=partial(ending.suits, rows=16384)
+        problem.operands, problem, with_c=True, can_implement=partial(ending.can_implement, rows=16384)
     )
-    assert not recipe.transposed
+    assert not recipe.swap_ab
     assert plan.operands.d.major == "n"
     first, _ = catalog.chosen(
-        problem.operands, problem, with_c=True, suits=lambda plan: plan.operands.d.major == "m"
+        problem.operands, problem, with_c=True, can_implement=lambda plan: plan.operands.d.major == "m"
     )
     turned = first.build(problem.operands, True)
-    assert first.transposed
-    assert not ending.suits(turned, 16384)
-    assert EpilogueSpec(parse_epilogue("acc + x", {"x": Tile}), {}).suits(turned, 16384)
+    assert first.swap_ab
+    assert not ending.can_implement(turned, 16384)
+    assert EpilogueSpec(parse_epilogue("acc + x", {"x": Tile}), {}).can_implement(turned, 16384)
 
 
 def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
@@ -88,8 +88,8 @@ def test_sums_of_rows_take_no_plan_for_the_transposed_problem():
     ):
         ending = EpilogueSpec(parse_epilogue(text), {})
         turned = catalog.plan_named("sm90_cluster_2x1", replace(operands, d=replace(operands.d, major="m")))
-        assert ending.suits(turned, 16384) == may_turn
-        assert ending.suits(catalog.plan_named("sm90_cluster_2x1", operands), 16384)
+        assert ending.can_implement(turned, 16384) == may_turn
+        assert ending.can_implement(catalog.plan_named("sm90_cluster_2x1", operands), 16384)
 
 
 def test_where_the_fastest_plan_cannot_end_so_the_next_one_that_can_is_taken(monkeypatch):
@@ -98,16 +98,16 @@ def test_where_the_fastest_plan_cannot_end_so_the_next_one_that_can_is_taken(mon
     extents, device = (128, 80, 6160, 1), device_named("h200")
     question = Question(lambda _: operands, extents, False, ending, "fast", "sm_90a", device)
     first = decide(question).plan
-    assert first.k_ctas > 1
+    assert first.cluster_k > 1
     on = EpilogueSpec.on
 
     def refused(self, plan, turned):
-        if plan.k_ctas > 1:
+        if plan.cluster_k > 1:
             raise PlanError("an ending", ["CTAs share K."])
         return on(self, plan, turned)
 
     monkeypatch.setattr(EpilogueSpec, "on", refused)
     found = decide(question).plan
-    assert (found.k_ctas, found.epilogue) == (1, first.epilogue)
+    assert (found.cluster_k, found.epilogue) == (1, first.epilogue)
     with pytest.raises(PlanError, match="CTAs share K"):
         decide(question, catalog.plan_named("sm90_64x64_1x1x4", operands))

@@ -13,7 +13,7 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 
 from cutegemm.kernels.functions import BINARY, FUNCTIONS, NARROW, function
 from cutegemm.machine.functions import COSTS
-from cutegemm.simulate import functions as by_numpy
+from cutegemm.simulator import functions as by_numpy
 from docs.evidence import functions as evidence
 
 INF, NAN = math.inf, math.nan

@@ -74,9 +74,7 @@ def test_layouts_and_their_values():
         assert [int(v) for v in offsets] == LAYOUTS[i].offsets().tolist(), str(LAYOUTS[i])
 
 
-SWIZZLED = [
-    (k, smem_atom(k, "k", kind)) for k in (f16, bf16, e4m3, f32) for kind in KINDS if kind != "interleave"
-]
+SWIZZLED = [(k, smem_atom(k, "k", kind)) for k in (f16, bf16, e4m3, f32) for kind in KINDS if kind != "interleave"]
 SWIZZLED += [(f32, ComposedLayout(Swizzle(3, 2, 5), 0, Layout((128, 8, 2), (1, 128, 1024))))]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 cute = pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 
-from cutegemm.build.slots import swizzled  # noqa: E402
+from cutegemm.build.epi_stages import swizzled  # noqa: E402
 from cutegemm.dtypes import bf16  # noqa: E402
 from cutegemm.kernels import lower  # noqa: E402
 from cutegemm.kernels.sm90 import kernel as sm90  # noqa: E402
@@ -24,11 +24,11 @@ from tests.kernels.sm90_forms import ALONE, PAIRS, form  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
 COVERING = (*ALONE, *PAIRS)
-THROUGH_SLOTS = [name for name in COVERING if form(name).slots is not None]
+THROUGH_SLOTS = [name for name in COVERING if form(name).epi_stages is not None]
 BY_TMA = [
     name
     for name in THROUGH_SLOTS
-    if isinstance(form(name).slots.store, TmaBox) and not form(name).packs  # whose boxes are of other memory
+    if isinstance(form(name).epi_stages.store, TmaBox) and not form(name).repacks  # whose boxes are of other memory
 ]
 
 
@@ -60,16 +60,16 @@ def test_boxes(name):
     """A box's extents, its contiguous mode first, those of all CTAs of a multicast together."""
     plan = form(name)
     bm, bn, bk = plan.loaded_tile
-    slots = plan.slots
+    epi_stages = plan.epi_stages
 
     def ask(made, mA, mB, mD):
         parts = [
             (plan.load_a, mA, plan.smem_a, (bm, bk)),
             (plan.load_b, mB, plan.smem_b, (bn, bk)),
-            (slots.store, mD, plan.smem_d, made.storage.box_tile),
+            (epi_stages.store, mD, plan.smem_d, made.storage.box_tile),
         ]
-        if slots.load_c is not None:
-            parts.append((slots.load_c, mD, plan.smem_d, slots.subtile))
+        if epi_stages.load_c is not None:
+            parts.append((epi_stages.load_c, mD, plan.smem_d, epi_stages.epi_tile))
         return [(box, str(lower.tma_atom(box, *rest)[0].type)) for box, *rest in parts]
 
     majors = [plan.operands.a.major, plan.operands.b.major, plan.operands.d.major, plan.operands.c.major]
@@ -77,9 +77,7 @@ def test_boxes(name):
         extents, first, second = re.search(r'tma_gbasis = <"\(([0-9,]+)\):\((1@\d),(1@\d)', text).groups()
         rows = box.box[1] * box.multicast  # the DSL speaks of all, where a box may have so many
         assert tuple(map(int, extents.split(",")))[:2] == (box.box[0], rows if rows <= 256 else box.box[1])
-        in_order = (
-            ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.load_b) else ("1@0", "1@1")
-        )
+        in_order = ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.load_b) else ("1@0", "1@1")
         assert (first, second) == in_order
         assert ("tma_store" in text) == (box.direction == "store")
         assert ("multicast" in text) == (box.multicast > 1)
@@ -106,8 +104,8 @@ def test_who_multiplies_what(name):
 
 @pytest.mark.parametrize("name", THROUGH_SLOTS)
 def test_who_stores_what(name):
-    slots = form(name).slots
-    parts = (slots.to_shared, slots.from_shared, slots.store)
+    epi_stages = form(name).epi_stages
+    parts = (epi_stages.to_shared, epi_stages.from_shared, epi_stages.store)
     copies = [copy for copy in parts if isinstance(copy, TiledCopy)]
 
     def ask():
@@ -120,9 +118,7 @@ def test_who_stores_what(name):
 
 
 @pytest.mark.parametrize("second_major", [True, False])
-@pytest.mark.parametrize(
-    "extents", [(64, 64), (128, 64), (64, 128), (96, 64), (160, 64), (192, 32), (256, 128)]
-)
+@pytest.mark.parametrize("extents", [(64, 64), (128, 64), (64, 128), (96, 64), (160, 64), (192, 32), (256, 128)])
 def test_shared_memory_is_the_dsls_canonical_layout(extents, second_major):
     """The DSL's atom swizzles bytes and ours elements; tiled, their plain layouts are the same."""
     from cutlass.cute.nvgpu import warpgroup
@@ -133,8 +129,6 @@ def test_shared_memory_is_the_dsls_canonical_layout(extents, second_major):
 
     def ask():
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind[name], lower.dtype(bf16))
-        return from_dsl(
-            cute.tile_to_shape(atom, (*extents, 3), (0, 1, 2) if second_major else (1, 0, 2)).outer
-        )
+        return from_dsl(cute.tile_to_shape(atom, (*extents, 3), (0, 1, 2) if second_major else (1, 0, 2)).outer)
 
     assert traced(ask).offsets().tolist() == ours.outer.offsets().tolist()

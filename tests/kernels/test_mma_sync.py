@@ -10,12 +10,12 @@ pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
 pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.build import mma_sync_plan
-from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.ladders.mma_sync import STEPS
+from cutegemm.choice.catalog import plan_named
+from cutegemm.choice.ladders.mma_sync import STEPS
 from cutegemm.compile.plans import compile_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
 from cutegemm.plan import Operands
-from cutegemm.plan.program.schedule import Fetch, Multiply, Read
+from cutegemm.plan.program.thread_schedule import Fetch, Multiply, Read
 from tests.kernels.mma_sync_forms import FLOAT8, form
 from tests.kernels.plans import check_each, in_groups
 
@@ -42,7 +42,7 @@ def check(kernel):
     found = {op: n for op, n in report.instructions.items() if op.startswith("LDSM")}
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == counts[Read] * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == counts[Read] * transposed, found
-    tiles = len([step for step in steps if isinstance(step, Fetch) and step.part == 0])
+    tiles = len([step for step in steps if isinstance(step, Fetch) and step.chunk == 0])
     by_cp_async = [load for load in (plan.load_a, plan.load_b) if load.atom.is_async]
     assert report.count("LDGSTS") == sum(accesses(plan, load) for load in by_cp_async) * tiles
     return report
@@ -124,9 +124,7 @@ _CHECKED = {
 }
 
 
-_STEPS = [
-    (kind, name, way) for kind, steps in _CHECKED.items() for name, ways in steps.items() for way in ways
-]
+_STEPS = [(kind, name, way) for kind, steps in _CHECKED.items() for name, ways in steps.items() for way in ways]
 
 
 @pytest.mark.slow
@@ -140,9 +138,7 @@ def test_steps_of_the_ladder(steps):
 def test_a_swizzle_costs_tf32_hardly_an_address():
     """Along M and N nothing but plain loads reads tf32: 128 LDS a k-tile and thread, of 4 addresses an operand."""
     swizzled, padded = (
-        compile_plan(
-            mma_sync_plan(Operands.of("tf32", layout="tn"), block=(128, 128, 32), warp=(64, 32), shared=how)
-        )
+        compile_plan(mma_sync_plan(Operands.of("tf32", layout="tn"), block=(128, 128, 32), warp=(64, 32), shared=how))
         for how in ("swizzled", "padded")
     )
     extra = sum(swizzled.resources.instructions.values()) - sum(padded.resources.instructions.values())

@@ -11,7 +11,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import cutlass
 
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.compile.plans import compile_plan
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.layout import ComposedLayout, product
@@ -41,9 +41,9 @@ def check(kernel):
     assert report.count("UTMALDG") == sum(
         extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
     )
-    by_tma = plan.slots is not None and not plan.slots.turned
-    subtiles = product(plan.slots.subtiles(plan.pipeline.consumer_tile)) if by_tma else 0
-    assert report.count("UTMASTG") == subtiles
+    by_tma = plan.epi_stages is not None and not plan.epi_stages.rotates_lines
+    epi_tiles = product(plan.epi_stages.epi_tiles(plan.pipeline.consumer_tile)) if by_tma else 0
+    assert report.count("UTMASTG") == epi_tiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together
     assert report.count("USETMAXREG") == (2 if plan.roles[0].registers else 0)

@@ -45,12 +45,12 @@ def first_difference(got: list[int], want: list[int], what: str = "the result") 
     return None if wrong is None else f"{what} is {got[wrong]} instead of {want[wrong]} at {wrong}"
 
 
-def first_of(*broken: str | None) -> str | None:
-    return next((b for b in broken if b), None)
+def first_of(*violations: str | None) -> str | None:
+    return next((b for b in violations if b), None)
 
 
-def unless(condition: bool, broken: str) -> str | None:
-    return None if condition else broken
+def unless(condition: bool, violations: str) -> str | None:
+    return None if condition else violations
 
 
 def keeps_swizzle(law):
@@ -101,9 +101,7 @@ def filter_zeros(result: Layout, layout: Layout, target_profile: Any = None) -> 
     profile = layout.stride if target_profile is None else target_profile
     want = [1 if number(p) == 0 else s for (s, _), p in zip(modes(layout), leaves(profile), strict=True)]
     same_strides = result.stride == layout.stride
-    return unless(
-        same_strides and leaves(result.shape) == want and rank(result) == rank(layout), f"not {want}"
-    )
+    return unless(same_strides and leaves(result.shape) == want and rank(result) == rank(layout), f"not {want}")
 
 
 @keeps_swizzle
@@ -282,13 +280,9 @@ def no_left_inverse(layout: Layout) -> str | None:
         parts = [no_left_inverse(_without_zeros(along(layout, path))) for path in paths(layout)]
         return "; ".join(parts) if all(parts) else None
     flat = sorted(
-        (d, s, start)
-        for (s, d), start in zip(modes(layout), _starts(layout), strict=True)
-        if s > 1 and d != 0
+        (d, s, start) for (s, d), start in zip(modes(layout), _starts(layout), strict=True) if s > 1 and d != 0
     )
-    if any(d <= 0 for d, _, _ in flat) or any(
-        d1 % d0 or d1 < d0 * s0 for (d0, s0, _), (d1, _, _) in pairwise(flat)
-    ):
+    if any(d <= 0 for d, _, _ in flat) or any(d1 % d0 or d1 < d0 * s0 for (d0, s0, _), (d1, _, _) in pairwise(flat)):
         return None
     return f"strides {flat} nest"
 
@@ -369,11 +363,7 @@ def divide(form: str):
         pairs = _divided(layout, tiler)
         if pairs is None:
             return "the tile has no complement"
-        beyond = (
-            [table(mode(layout, m)) for m in range(len(pairs), rank(layout))]
-            if isinstance(tiler, tuple)
-            else []
-        )
+        beyond = [table(mode(layout, m)) for m in range(len(pairs), rank(layout))] if isinstance(tiler, tuple) else []
         tiles, rests = [p[0] for p in pairs], [p[1] for p in pairs] + beyond
         if form == "logical" and isinstance(tiler, tuple):
             return _has_form(result, [*[list(p) for p in pairs], *[[t] for t in beyond]])
@@ -399,11 +389,7 @@ def divide(form: str):
 def no_divide(layout: Any, tiler: Any) -> str | None:
     layout = layout.outer if isinstance(layout, ComposedLayout) else layout
     if isinstance(tiler, tuple):
-        parts = (
-            [no_divide(mode(layout, m), t) for m, t in enumerate(tiler)]
-            if len(tiler) <= rank(layout)
-            else [None]
-        )
+        parts = [no_divide(mode(layout, m), t) for m, t in enumerate(tiler)] if len(tiler) <= rank(layout) else [None]
         return "; ".join(parts) if all(parts) else None
     if tiler is None:
         return "the mode itself"
@@ -544,12 +530,12 @@ def recast_layout(result: Layout, new_bits: int, old_bits: int, layout: Any) -> 
             recast_layout(result.outer, new_bits, old_bits, layout.outer),
             unless(set(table(result)) == want, "other memory"),
         )
-    broken: list[str | None] = ["no mode takes up the parts of an element"]
+    violations: list[str | None] = ["no mode takes up the parts of an element"]
     for split in _splits(layout, parts):
-        broken.append(_recast_by(split, result, layout, parts, wide))
-        if broken[-1] is None:
+        violations.append(_recast_by(split, result, layout, parts, wide))
+        if violations[-1] is None:
             return None
-    return broken[-1]
+    return violations[-1]
 
 
 def _splits(layout: Layout, parts: int) -> list[int | None]:
@@ -640,9 +626,7 @@ def make_identity_layout(result: Layout, shape: Any) -> str | None:
         return [p for m, x in enumerate(s) for p in paths(x, (*path, m))] if isinstance(s, tuple) else [path]
 
     want = [ScaledBasis(1, p) if p else 1 for p in paths(shape, ())]
-    return unless(
-        result.shape == shape and leaves(result.stride) == want, "a coordinate does not give itself"
-    )
+    return unless(result.shape == shape and leaves(result.stride) == want, "a coordinate does not give itself")
 
 
 def make_layout_tv(result: tuple[Any, Layout], thr: Layout, val: Layout) -> str | None:
@@ -746,9 +730,7 @@ def slice_(result: Any, layout: Any, coord: Any) -> str | None:
         want = [at(layout.inner, fixed + i) for i in outer_sum(*map(table, kept))]
         return first_difference(table(result), want)
     kept, _ = _parts(layout, coord)
-    return unless(
-        result == (Layout(tuple(k.shape for k in kept), tuple(k.stride for k in kept))), f"not {kept}"
-    )
+    return unless(result == (Layout(tuple(k.shape for k in kept), tuple(k.stride for k in kept))), f"not {kept}")
 
 
 def dice(result: Any, layout: Layout, dicer: Any) -> str | None:
@@ -773,9 +755,7 @@ def _index(coord: Any, shape: Any) -> int:
 
 
 def idx2crd(result: Any, index: int, shape: Any) -> str | None:
-    return unless(
-        _index(result, shape) == index and refines(shape, shape) and _congruent(result, shape), f"{result}"
-    )
+    return unless(_index(result, shape) == index and refines(shape, shape) and _congruent(result, shape), f"{result}")
 
 
 def _congruent(a: Any, b: Any) -> bool:

@@ -262,9 +262,7 @@ def test_the_order_of_the_arguments_is_in_the_message():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_calls_in_messages_are_signatures(name):
     """`crd2idx(coord, layout)` in a message has the parameters of the function, in their order."""
-    names = [
-        str(p).split("=")[0].split(":")[0] for p in inspect.signature(getattr(cg, name)).parameters.values()
-    ]
+    names = [str(p).split("=")[0].split(":")[0] for p in inspect.signature(getattr(cg, name)).parameters.values()]
     for text in re.findall(rf"\"{name}\(([a-z_, *]+)\)", SOURCE):
         assert text.split(", ") == names
 

@@ -61,11 +61,7 @@ def test_modes_of_extent_1_keep_their_place():
     assert through(4) == 1
     assert cg.coalesce(through)(4) == 1
     assert cg.zipped_divide(through, (4, 1))(4) == 1
-    assert (
-        through.offsets().tolist()
-        == cg.coalesce(through).offsets().tolist()
-        == [through(i) for i in range(16)]
-    )
+    assert through.offsets().tolist() == cg.coalesce(through).offsets().tolist() == [through(i) for i in range(16)]
     with pytest.raises(LayoutError, match="more modes than the inner shape"):
         ComposedLayout(Layout(8), 0, make_identity_layout((2, 4)))(1, 1)
 
@@ -108,9 +104,7 @@ big = st.integers(-(2**70), 2**70)
     st.integers(0, 4), st.integers(0, 70), st.integers(0, 66)))  # fmt: skip
 def test_offsets_beyond_64_bits_are_exact(offset, strides, swizzle):
     bits, base, more = swizzle
-    layout = ComposedLayout(
-        Swizzle(bits, base, bits + more), offset, Layout((2,) * len(strides), tuple(strides))
-    )
+    layout = ComposedLayout(Swizzle(bits, base, bits + more), offset, Layout((2,) * len(strides), tuple(strides)))
     want = [layout(i) for i in range(layout.size())]
     table = layout.offsets()
     assert table.tolist() == want

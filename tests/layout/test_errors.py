@@ -123,17 +123,11 @@ recast_layout: each element of 4:2 becomes 2 neighbours, but no mode has stride 
     ),
     (
         lambda: cg.coalesce(Layout(8), (1, 1)),
-        (
-            "coalesce: target_profile (1,1) has 2 entries, 8:1 has 1 mode. Give one entry for each "
-            "mode, or fewer."
-        ),
+        ("coalesce: target_profile (1,1) has 2 entries, 8:1 has 1 mode. Give one entry for each mode, or fewer."),
     ),
     (
         lambda: cg.make_ordered_layout((4, 8), (0, 1, 2)),
-        (
-            "make_ordered_layout(shape, order): order (0,1,2) does not fit shape (4,8). Give one entry "
-            "for each mode."
-        ),
+        ("make_ordered_layout(shape, order): order (0,1,2) does not fit shape (4,8). Give one entry for each mode."),
     ),
     (
         lambda: Layout((4, 8), (1,)),
@@ -160,10 +154,7 @@ Swizzle(3, -1, 2): base = -1 is negative; |shift| = 2 is below bits = 3, so the 
     ),
     (
         lambda: ScaledBasis(1, -1),
-        (
-            "ScaledBasis(value, mode): mode -1 is out of bounds. Use indices from 0 to 999, and at most "
-            "100 of them."
-        ),
+        ("ScaledBasis(value, mode): mode -1 is out of bounds. Use indices from 0 to 999, and at most 100 of them."),
     ),
     (
         lambda: ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4, E(0))),
@@ -221,10 +212,7 @@ composition: no layout is A o B for A = (4,8):(1,4) and B = 2:1@2, along 1@2:
     ),
     (
         lambda: cg.domain_offset((1, 0), Tensor(None, Layout((4, 8), (F2(1), F2(4))))),
-        (
-            "domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; the contribution of (1, 0) is "
-            "XORed, not added."
-        ),
+        ("domain_offset: (4,8):(F2(1),F2(4)) has strides over F2; the contribution of (1, 0) is XORed, not added."),
     ),
     (
         lambda: cg.composition(Layout((2, 8), (2, 1)), Layout((2, 2**40), (F2(5), F2(16)))),
@@ -285,38 +273,23 @@ def nested(depth):
         ),
         (
             lambda: cg.make_layout(Layout(4), stride=1),
-            (
-                "make_layout(shape, stride): stride 1 is given together with layouts, which have their own "
-                "strides."
-            ),
+            ("make_layout(shape, stride): stride 1 is given together with layouts, which have their own strides."),
         ),
         (
             lambda: cg.idx2crd(5, Layout((2, 3))),
-            (
-                "idx2crd(index, shape, stride): shape is Layout((2, 3), (1, 2)), a Layout; an integer or a "
-                "tuple of"
-            ),
+            ("idx2crd(index, shape, stride): shape is Layout((2, 3), (1, 2)), a Layout; an integer or a tuple of"),
         ),
         (
             lambda: cg.ceil_div((3, 8), Layout(2)),
-            (
-                "ceil_div(a, tiler): tiler is Layout(2, 1), a Layout; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("ceil_div(a, tiler): tiler is Layout(2, 1), a Layout; an integer or a tuple of integers is expected."),
         ),
         (
             lambda: cg.inner_product(Layout(2), 2),
-            (
-                "inner_product(a, b): a is Layout(2, 1), a Layout; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("inner_product(a, b): a is Layout(2, 1), a Layout; an integer or a tuple of integers is expected."),
         ),
         (
             lambda: cg.prefix_product(Layout(2)),
-            (
-                "prefix_product(shape, start): shape is Layout(2, 1), a Layout; an integer or a tuple of "
-                "integers is"
-            ),
+            ("prefix_product(shape, start): shape is Layout(2, 1), a Layout; an integer or a tuple of integers is"),
         ),
         (lambda: Layout(nested(200)), "nested more than 100 deep"),
         (lambda: cg.flatten(nested(200)), "nested more than 100 deep"),
@@ -332,17 +305,11 @@ def nested(depth):
         ),
         (
             lambda: cg.idx2crd("a", (4, 8)),
-            (
-                "idx2crd(index, shape, stride): index is 'a', a str; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("idx2crd(index, shape, stride): index is 'a', a str; an integer or a tuple of integers is expected."),
         ),
         (
             lambda: cg.idx2crd(1.5, 8),
-            (
-                "idx2crd(index, shape, stride): index is 1.5, a float; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("idx2crd(index, shape, stride): index is 1.5, a float; an integer or a tuple of integers is expected."),
         ),
         (
             lambda: cg.size(A_LAYOUT, None),
@@ -350,17 +317,11 @@ def nested(depth):
         ),
         (
             lambda: cg.to_swizzle(A_LAYOUT),
-            (
-                "to_swizzle(matrix): matrix is Layout((4, 2), (1, 4)), a Layout; an F2Matrix is expected. "
-                "Make one"
-            ),
+            ("to_swizzle(matrix): matrix is Layout((4, 2), (1, 4)), a Layout; an F2Matrix is expected. Make one"),
         ),
         (
             lambda: cg.synthesize(Layout((8, 8), (F2(9), F2(1)))),
-            (
-                "synthesize(offsets, shape): offsets is Layout((8, 8), (F2(9), F2(1))); integers are "
-                "expected, in a"
-            ),
+            ("synthesize(offsets, shape): offsets is Layout((8, 8), (F2(9), F2(1))); integers are expected, in a"),
         ),
         (
             lambda: cg.local_tile(A_LAYOUT, (2, 2), (0, 0)),
@@ -368,24 +329,15 @@ def nested(depth):
         ),
         (
             lambda: cg.local_tile(Tensor(None, A_LAYOUT), None, 0),
-            (
-                "local_tile(target, tiler, coord, proj): tiler is None; an extent or a tuple with one for "
-                "each mode"
-            ),
+            ("local_tile(target, tiler, coord, proj): tiler is None; an extent or a tuple with one for each mode"),
         ),
         (
             lambda: cg.local_partition(A_LAYOUT, (2, 2), 0),
-            (
-                "local_partition(target, tiler, index, proj): target is Layout((4, 2), (1, 4)), a Layout; a "
-                "Tensor"
-            ),
+            ("local_partition(target, tiler, index, proj): target is Layout((4, 2), (1, 4)), a Layout; a Tensor"),
         ),
         (
             lambda: cg.local_partition(Tensor(None, A_LAYOUT), (0, 2), 0),
-            (
-                "local_partition(target, tiler, index, proj): tiler (0,2):(1,0) is empty. Give extents of 1 "
-                "or more."
-            ),
+            ("local_partition(target, tiler, index, proj): tiler (0,2):(1,0) is empty. Give extents of 1 or more."),
         ),
         (
             lambda: cg.unflatten(5, (1,)),
@@ -407,10 +359,7 @@ def nested(depth):
         ),
         (
             lambda: cg.crd2idx((1, 1), "(4,2)"),
-            (
-                "crd2idx(coord, layout): layout is '(4,2)', a str; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("crd2idx(coord, layout): layout is '(4,2)', a str; an integer or a tuple of integers is expected."),
         ),
         (lambda: A_LAYOUT["a"], "has no mode 'a'"),
         (lambda: A_LAYOUT[0:1], "has no mode slice(0, 1, None)"),
@@ -428,10 +377,7 @@ def nested(depth):
         ),
         (
             lambda: cg.make_composed_layout(Swizzle(1, 0, 1), 1.5, A_LAYOUT),
-            (
-                "make_composed_layout: ComposedLayout(inner, offset, outer): offset is 1.5, a float; an "
-                "integer is"
-            ),
+            ("make_composed_layout: ComposedLayout(inner, offset, outer): offset is 1.5, a float; an integer is"),
         ),
         (
             lambda: Swizzle(3, 3, 3)(1.5),
@@ -448,10 +394,7 @@ def nested(depth):
         ),
         (
             lambda: cg.recast_layout(0, 8, Layout(8)),
-            (
-                "recast_layout(new_bits, old_bits, layout): new_bits = 0 is not positive. Give a width of 1 "
-                "bit or"
-            ),
+            ("recast_layout(new_bits, old_bits, layout): new_bits = 0 is not positive. Give a width of 1 bit or"),
         ),
         (
             lambda: cg.recast_layout(8, "16", Layout(8)),
@@ -459,10 +402,7 @@ def nested(depth):
         ),
         (
             lambda: cg.recast_layout(-8, 8, Layout(8)),
-            (
-                "recast_layout(new_bits, old_bits, layout): new_bits = -8 is not positive. Give a width of "
-                "1 bit or"
-            ),
+            ("recast_layout(new_bits, old_bits, layout): new_bits = -8 is not positive. Give a width of 1 bit or"),
         ),
         (
             lambda: cg.synthesize([]),
@@ -470,31 +410,19 @@ def nested(depth):
         ),
         (
             lambda: cg.synthesize([0, 2**70]),
-            (
-                "synthesize(offsets, shape): offsets is [0, 1180591620717411303424], of type object; "
-                "integers of at"
-            ),
+            ("synthesize(offsets, shape): offsets is [0, 1180591620717411303424], of type object; integers of at"),
         ),
         (
             lambda: cg.synthesize([[0, 1], [2]]),
-            (
-                "synthesize(offsets, shape): offsets is [[0, 1], [2]]; integers are expected, in a list or "
-                "an array"
-            ),
+            ("synthesize(offsets, shape): offsets is [[0, 1], [2]]; integers are expected, in a list or an array"),
         ),
         (
             lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, 99),
-            (
-                "local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index "
-                "99. Give"
-            ),
+            ("local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index 99. Give"),
         ),
         (
             lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), A_LAYOUT, -1),
-            (
-                "local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index "
-                "-1. Give"
-            ),
+            ("local_partition(target, tiler, index, proj): tiler (4,2):(1,4) has no coordinate for index -1. Give"),
         ),
         (lambda: cg.local_partition(cg.make_identity_tensor((8, 8)), Layout((2, 4), (1, 1)), 3), "index 3"),
         (

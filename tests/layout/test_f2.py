@@ -175,17 +175,11 @@ def test_text_and_repr():
         ),
         (
             lambda: from_f2(3),
-            (
-                "from_f2(matrix, shape, plain): matrix is 3, an int; an F2Matrix is expected. Make one by "
-                "`to_f2`."
-            ),
+            ("from_f2(matrix, shape, plain): matrix is 3, an int; an F2Matrix is expected. Make one by `to_f2`."),
         ),
         (
             lambda: from_f2(F2Matrix((1,)), "a"),
-            (
-                "from_f2(matrix, shape, plain): shape is 'a', a str; an integer or a tuple of integers is "
-                "expected."
-            ),
+            ("from_f2(matrix, shape, plain): shape is 'a', a str; an integer or a tuple of integers is expected."),
         ),
         (lambda: F2(1.5), "F2(value): value is 1.5, a float; an integer is expected."),
     ],
@@ -401,9 +395,7 @@ def test_inverses(layout):
     assert right.size() not in reached or right.size() & (right.size() - 1)
 
 
-@pytest.mark.parametrize(
-    "tiler", [(2, 4), (Layout(2, 2), Layout(4, 1)), (Layout(4), 8), Layout((4, 4), (1, 8)), 16]
-)
+@pytest.mark.parametrize("tiler", [(2, 4), (Layout(2, 2), Layout(4, 1)), (Layout(4), 8), Layout((4, 4), (1, 8)), 16])
 @pytest.mark.parametrize("divide", [logical_divide, zipped_divide])
 def test_dividing_a_swizzled_layout(tiler, divide):
     """As the composed form divides: its outer layout, the swizzle kept."""
@@ -447,13 +439,13 @@ def test_a_stub_breaks_a_law(name, stub, monkeypatch):
         "right_inverse": [test_inverses],
         "coalesce": [test_coalesce],
     }[name]
-    broken = 0
+    violations = 0
     for law in laws:
         try:
             law()
         except Exception:
-            broken += 1
-    assert broken, f"{name} replaced by a stub, and no law notices"
+            violations += 1
+    assert violations, f"{name} replaced by a stub, and no law notices"
 
 
 # --- synthesis ----------------------------------------------------------------------------------------------
@@ -581,9 +573,7 @@ def layout_of(modes):
     return Layout(tuple([s for s, _ in modes]) or 1, tuple([d for _, d in modes]) or 0)
 
 
-small_modes = st.lists(
-    st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 24)), min_size=1, max_size=3
-)
+small_modes = st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 24)), min_size=1, max_size=3)
 
 
 @settings(max_examples=300, deadline=None)

@@ -90,10 +90,7 @@ def stride(rng: Random, extents, kind: str) -> str:
     value = str(rng.choice((1, -1)) * rng.choice(NUMBERS))
     if kind == "offset":
         return value
-    modes = [
-        str(rng.choice(NUMBERS) if rng.random() < 0.2 else rng.randint(0, 3))
-        for _ in range(rng.randint(1, 3))
-    ]
+    modes = [str(rng.choice(NUMBERS) if rng.random() < 0.2 else rng.randint(0, 3)) for _ in range(rng.randint(1, 3))]
     return "@".join([value, *modes])
 
 
@@ -150,19 +147,13 @@ def test_every_operation_answers_or_refuses(seed):
                 except CutegemmError:
                     pass
                 except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
-                    raise AssertionError(
-                        f"{name} of {written[:300]}: {type(error).__name__}: {error}"
-                    ) from error
+                    raise AssertionError(f"{name} of {written[:300]}: {type(error).__name__}: {error}") from error
     assert accepted >= 5
 
 
-@pytest.mark.parametrize(
-    "mode", [MAX_RANK, 9999999999999999999999999999991, (0,) * (MAX_DEPTH + 1), (1, MAX_RANK), -1]
-)
+@pytest.mark.parametrize("mode", [MAX_RANK, 9999999999999999999999999999991, (0,) * (MAX_DEPTH + 1), (1, MAX_RANK), -1])
 def test_modes_of_basis_vectors_have_bounds(mode):
-    with pytest.raises(
-        LayoutError, match=r"out of bounds\. Use indices from 0 to 999, and at most 100 of them"
-    ):
+    with pytest.raises(LayoutError, match=r"out of bounds\. Use indices from 0 to 999, and at most 100 of them"):
         E(mode)
 
 

@@ -12,9 +12,7 @@ from cutegemm.layout import inttuple as it
 from cutegemm.layout import make_ordered_layout
 from tests.layout import cases, naive
 
-shapes = st.recursive(
-    st.integers(1, 5), lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple), max_leaves=4
-)
+shapes = st.recursive(st.integers(1, 5), lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple), max_leaves=4)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +89,7 @@ def test_value(got, want):
         ),
         (
             lambda: it.crd2crd(0, 4, 5),
-            (
-                "crd2crd(coord, shape, target): shape 4 has 4 elements, target 5 has 5. Give two shapes of "
-                "one size."
-            ),
+            ("crd2crd(coord, shape, target): shape 4 has 4 elements, target 5 has 5. Give two shapes of one size."),
         ),
         (
             lambda: it.as_int_tuple(True, "extent"),

@@ -69,11 +69,7 @@ def test_the_value_at_any_depth_of_coordinate_is_the_same(rng):
     layout = cases.layout(rng, "pgr")
     index = rng.randrange(layout.size())
     deep = cg.idx2crd(index, layout.shape)
-    by_mode = (
-        layout.size()
-        if isinstance(layout.shape, int)
-        else tuple(layout[m].size() for m in range(len(layout)))
-    )
+    by_mode = layout.size() if isinstance(layout.shape, int) else tuple(layout[m].size() for m in range(len(layout)))
     assert layout(index) == layout(deep) == layout(cg.idx2crd(index, by_mode)) == table(layout)[index]
 
 
@@ -110,9 +106,7 @@ def test_integers_do_not_overflow(extent, stride, more):
     assert layout((extent - 1, more - 1)) == (extent * more - 1) * stride
     assert cg.coalesce(layout).size() == extent * more
     assert [int(i) for i in layout.offsets()] == [i * stride for i in range(extent * more)]
-    assert cg.composition(layout, Layout(more, extent)).offsets().tolist() == [
-        i * extent * stride for i in range(more)
-    ]
+    assert cg.composition(layout, Layout(more, extent)).offsets().tolist() == [i * extent * stride for i in range(more)]
     assert all(s != 1 for s, _ in modes(cg.coalesce(layout))) or extent * more == 1
 
 

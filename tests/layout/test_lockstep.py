@@ -103,9 +103,7 @@ class CheckedLayout:
         reach = max(self.offsets) + 1
         if isinstance(self.layout, ComposedLayout) or len(self.offsets) * copies > 400:
             return None
-        repeated = (
-            cg.append(self.layout, Layout(copies, reach)) if isinstance(self.layout.shape, tuple) else None
-        )
+        repeated = cg.append(self.layout, Layout(copies, reach)) if isinstance(self.layout.shape, tuple) else None
         offsets = naive.outer_sum(self.offsets, [reach * c for c in range(copies)])
         return repeated and CheckedLayout(repeated, offsets, [*self.extents, copies])
 

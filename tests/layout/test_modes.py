@@ -82,10 +82,7 @@ def test_value(got, want):
         ),
         (
             lambda: cg.group_modes(L, 2, 2),
-            (
-                "group_modes(value, begin, end): the range [2, 2) is empty or not within the 3 modes of "
-                "(4,(2,3),5)."
-            ),
+            ("group_modes(value, begin, end): the range [2, 2) is empty or not within the 3 modes of (4,(2,3),5)."),
         ),
         (
             lambda: cg.append(L, 4),
@@ -93,10 +90,7 @@ def test_value(got, want):
         ),
         (
             lambda: cg.slice_(L, (None, 1)),
-            (
-                "slice: coordinate (_,1) does not fit (4,(2,3),5) in (4,(2,3),5):(1,(4,8),24). Give one "
-                "entry for"
-            ),
+            ("slice: coordinate (_,1) does not fit (4,(2,3),5) in (4,(2,3),5):(1,(4,8),24). Give one entry for"),
         ),
         (
             lambda: cg.dice(L, (None, 1)),
@@ -119,14 +113,8 @@ def test_with_shape_is_the_same_function_of_the_index():
     ):
         reshaped = whole.with_shape(*extents)
         assert reshaped.shape == extents
-        assert (
-            reshaped.offsets().tolist()
-            == whole.offsets().tolist()
-            == whole.with_shape(extents).offsets().tolist()
-        )
-    with pytest.raises(
-        LayoutError, match=r"no layout is A o B for A = \(6,2\):\(1,7\) and B = \(4,3\):\(1,4\)"
-    ):
+        assert reshaped.offsets().tolist() == whole.offsets().tolist() == whole.with_shape(extents).offsets().tolist()
+    with pytest.raises(LayoutError, match=r"no layout is A o B for A = \(6,2\):\(1,7\) and B = \(4,3\):\(1,4\)"):
         Layout((6, 2), (1, 7)).with_shape(4, 3)
     with pytest.raises(LayoutError, match=r"with_shape\(\*shape\): shape is 'a', a str"):
         Layout(8).with_shape("a")

@@ -22,9 +22,7 @@ def identity(operation, result, args):
 def constant(operation, result, args):
     if isinstance(result, int):
         return 1
-    return (
-        (Layout(1, 0), 0) if isinstance(result, tuple) and operation == "slice_and_offset" else Layout(1, 0)
-    )
+    return (Layout(1, 0), 0) if isinstance(result, tuple) and operation == "slice_and_offset" else Layout(1, 0)
 
 
 def one_stride_more(operation, result, args):

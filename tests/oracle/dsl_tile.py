@@ -51,9 +51,7 @@ class CopyCase:
 
     def __str__(self) -> str:
         given = ", ".join(str(a) for a in self.args)
-        return (
-            f"{self.atom} {self.maker}({given}) on {self.extents} by {self.threads}, retile {self.fragment}"
-        )
+        return f"{self.atom} {self.maker}({given}) on {self.extents} by {self.threads}, retile {self.fragment}"
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,7 @@ def mma_op(atom: MmaAtom) -> Any:
             return warp.MmaTF32Op(atom.shape_mnk)
         make = warp.MmaFP8Op if atom.a_dtype.bits == 8 else warp.MmaF16BF16Op
         return make(a, c, atom.shape_mnk)
-    majors = [
-        {"k": nvgpu.OperandMajorMode.K, "mn": nvgpu.OperandMajorMode.MN}[m]
-        for m in (atom.a_major, atom.b_major)
-    ]
+    majors = [{"k": nvgpu.OperandMajorMode.K, "mn": nvgpu.OperandMajorMode.MN}[m] for m in (atom.a_major, atom.b_major)]
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
     if atom.a_dtype.name == "tf32":  # the DSL's compiler has it, its Python has no operation for it
         from cutegemm.kernels.lower import WgmmaTf32
@@ -144,9 +139,7 @@ def _mma(case: MmaCase) -> dict[str, Any]:
             continue
         whole = (*shape, *case.batch)
         out[f"thrfrg_{low}"] = from_dsl(getattr(mma, f"_thrfrg_{operand}")(to_dsl(row_major(whole))))
-        out[f"partition_shape_{low}"] = _try(
-            lambda o=operand, w=whole: getattr(mma, f"partition_shape_{o}")(w)
-        )
+        out[f"partition_shape_{low}"] = _try(lambda o=operand, w=whole: getattr(mma, f"partition_shape_{o}")(w))
         for thr in case.threads:
             part = getattr(mma.get_slice(thr), f"partition_{operand}")(cute.make_identity_tensor(whole))
             out[f"partition_{low}@{thr}"] = (from_dsl(part.iterator), from_dsl(part.layout))

@@ -100,9 +100,7 @@ def test_random_tiled_mmas(answers):
             continue
         assert Refused not in (type(ours), type(theirs)), (case, ours, theirs)
         for key in differences(ours, theirs):
-            assert leaves_the_tile(case, key, theirs), (
-                f"{case}: {key} is {ours[key]}, the DSL's {theirs[key]}"
-            )
+            assert leaves_the_tile(case, key, theirs), f"{case}: {key} is {ours[key]}, the DSL's {theirs[key]}"
             exceptions += 1
         compared += len(theirs)
     assert compared > 12 * RANDOM_MMAS
@@ -155,9 +153,7 @@ def holds_what_is_moved(case: CopyCase, retiled: Layout) -> bool:
     shape = tuple([t * extent for t, extent in zip(tiles, copy.tiler_mn, strict=True)])
     side = "partition_S" if operand == "c" else "partition_D"
     for thr in (0, mma.threads - 1):
-        held = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(
-            make_identity_tensor(shape)
-        ).offsets()
+        held = getattr(mma.get_slice(thr), f"partition_{operand.upper()}")(make_identity_tensor(shape)).offsets()
         moved = getattr(copy.get_slice(thr), side)(make_identity_tensor(shape)).offsets()
         if (held[retiled.offsets()] != moved).any():
             return False

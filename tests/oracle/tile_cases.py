@@ -43,9 +43,7 @@ def answer(case: Any) -> Any:
 def _mma(case: MmaCase) -> dict[str, Any]:
     mma = TiledMma(case.atom, case.atom_layout, case.permutation)
     m, n, k = case.extents
-    out: dict[str, Any] = {
-        name: getattr(mma, name) for name in ("shape_mnk", "threads", "thr_layout_vmnk", "tile_mnk")
-    }
+    out: dict[str, Any] = {name: getattr(mma, name) for name in ("shape_mnk", "threads", "thr_layout_vmnk", "tile_mnk")}
     out["thr_id"] = case.atom.thr_id
     for operand, shape in (("a", (m, k)), ("b", (n, k)), ("c", (m, n))):
         out[f"layout_{operand}_tv"] = case.atom.layout_tv(operand)
@@ -156,8 +154,7 @@ def every_copy_atom() -> list[CopyCase]:
             atoms += [make(t, matrices, False) for t in (f16, bf16, f32, e4m3)]
             atoms += [make(t, matrices, True) for t in (f16, bf16, e4m3)]
     return [
-        CopyCase(atom, "tiled", (Layout((atom.threads, atom.values)), (atom.threads, atom.values)))
-        for atom in atoms
+        CopyCase(atom, "tiled", (Layout((atom.threads, atom.values)), (atom.threads, atom.values))) for atom in atoms
     ]
 
 
@@ -231,9 +228,7 @@ def random_atom(rng: random.Random) -> MmaAtom:
     if kind < 0.45:
         return fma(rng.choice([f32, f32, f64]))
     if kind < 0.8:
-        return rng.choice(
-            [atom for atom in mma_atoms("sm_89") if atom.name.startswith("mma") and dsl_has(atom)]
-        )
+        return rng.choice([atom for atom in mma_atoms("sm_89") if atom.name.startswith("mma") and dsl_has(atom)])
     if rng.random() < 0.6:
         return wgmma(
             rng.choice([f16, bf16]),
@@ -242,9 +237,7 @@ def random_atom(rng: random.Random) -> MmaAtom:
             rng.choice(["k", "mn"]),
             rng.choice(["shared", "register"]),
         )
-    return wgmma(
-        rng.choice([e4m3, e5m2]), 8 * rng.randint(1, 32), a_source=rng.choice(["shared", "register"])
-    )
+    return wgmma(rng.choice([e4m3, e5m2]), 8 * rng.randint(1, 32), a_source=rng.choice(["shared", "register"]))
 
 
 def random_tiled_mma(rng: random.Random, atom: MmaAtom) -> tuple[MmaAtom, Layout, tuple[Any, Any, Any]]:
@@ -282,9 +275,7 @@ def _copy_case(
     copy = tiled_copy(CopyCase(atom, maker, args))
     tile = [t.size() if isinstance(t, Layout) else t for t in copy.tiler_mn]
     whole = [t.cosize() if isinstance(t, Layout) else t for t in copy.tiler_mn]
-    if any(
-        isinstance(t, Layout) for t in copy.tiler_mn
-    ):  # a tiler of layouts leaves gaps that its rest fills
+    if any(isinstance(t, Layout) for t in copy.tiler_mn):  # a tiler of layouts leaves gaps that its rest fills
         whole = [math.lcm(w, t) for w, t in zip(whole, tile, strict=True)]
     extents = tuple([w * rng.choice([1, 2, 3]) for w in whole])
     extents += () if rng.random() < 0.6 else (rng.choice([1, 3]),)
@@ -305,9 +296,7 @@ def _random_tv(rng: random.Random) -> CopyCase:
     atom = _vector_atom(rng)
     threads = [rng.choice([1, 2, 4, 8, 16, 32]), rng.choice([1, 2, 3, 4, 8])]
     more = rng.choice([1, 1, 2, 3])
-    values = rng.choice(
-        [[atom.values, more], [more, atom.values], [atom.values * more, 1], [1, atom.values * more]]
-    )
+    values = rng.choice([[atom.values, more], [more, atom.values], [atom.values * more, 1], [1, atom.values * more]])
     thr_layout = make_ordered_layout(tuple(threads), tuple(rng.sample(range(2), 2)))
     val_layout = make_ordered_layout(tuple(values), tuple(rng.sample(range(2), 2)))
     fragment = Layout((product(tuple(values)), rng.choice([1, 2, 3]), rng.choice([1, 2])))

@@ -17,15 +17,16 @@ NUMBERS = (
 NAMES = (
     "sm90",
     "sm90_64x64",
-    "sm90_slots",
+    "sm90_epi_stages",
     "simt_64x64",
     "mma_sync_128x128",
-    "transposed:sm90_64x16",
+    "swap_ab:sm90_64x16",
     "simt",
 )
 OPTIONS = (
-    "tile", "cluster", "stages", "split_k", "stream", "slots", "subtile_n", "consumers", "registers", "ctas", "raster",
-    "k_ctas", "ctas_per_sm", "stagger_cycles", "threads", "tpc_rounds",
+    "tile", "cluster", "stages", "split_k", "stream", "epi_stages", "epi_tile_n", "consumers", "registers",
+    "ctas", "raster",
+    "cluster_k", "ctas_per_sm", "stagger_cycles", "threads", "tpc_rounds",
 )  # fmt: skip
 EPILOGUES = (
     "acc * {}", "clamp(acc, {}, 1)", "acc + {} ** 3", "softcap(acc, {})", "-{} * acc", "s * acc + {}",

@@ -32,9 +32,7 @@ OPERATIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "tensor_layouts": {
         **{name: getattr(ours, name) for name in SAME},
         "compose": ours.composition,
-        "complement": lambda layout, bound=None: ours.complement(
-            layout, layout.cosize() if bound is None else bound
-        ),
+        "complement": lambda layout, bound=None: ours.complement(layout, layout.cosize() if bound is None else bound),
         "upcast": lambda layout, n: ours.recast_layout(n, 1, layout),
         "downcast": lambda layout, n: ours.recast_layout(1, n, layout),
     },

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, skinny_plan, sm90_plan
+from cutegemm.build import gemv_plan, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
 from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan, Operands
@@ -35,24 +35,24 @@ _SETTLED = ("name", "summary", "source", "aliases")
 @cache
 def seeds() -> tuple[GemmPlan, ...]:
     """Small valid plans, of every family and every way of D."""
-    small: dict[str, Any] = {"tile": (64, 64, 64), "subtile_n": 32, "ctas": 3}
-    wide: dict[str, Any] = {"tile": (128, 64, 64), "subtile_n": 32, "ctas": 3, "schedule": "cooperative"}
+    small: dict[str, Any] = {"tile": (64, 64, 64), "epi_tile_n": 32, "ctas": 3}
+    wide: dict[str, Any] = {"tile": (128, 64, 64), "epi_tile_n": 32, "ctas": 3, "schedule": "cooperative"}
     nt, tn = Operands.of("bf16", layout="nt"), Operands.of("f16", layout="tn", out_major="m")
     warps: dict[str, Any] = {"block": (64, 64, 32), "warp": (32, 32), "ctas": 3, "stages": 2}
     return (
         sm90_plan(nt, stages=3, **small),
         sm90_plan(nt, stages=3, with_c=True, **small),
-        sm90_plan(tn, stages=3, **{**small, "subtile_n": None}),
+        sm90_plan(tn, stages=3, **{**small, "epi_tile_n": None}),
         sm90_plan(nt, stages=2, cluster=(2, 1), **wide),
         sm90_plan(nt, stages=3, store="tma_warp", **wide),
-        sm90_plan(nt, stages=3, deferred=True, **wide),
+        sm90_plan(nt, stages=3, overlapped=True, **wide),
         sm90_plan(nt, stages=3, shared_d="padded", **small),
         sm90_plan(nt, stages=3, store="direct", **small),
         sm90_plan(nt, stages=2, split_k=2, **small),
-        sm90_plan(nt, stages=2, gpcs=True, tpc_rounds=(2, 1), **small),
+        sm90_plan(nt, stages=2, gpc_raster=True, tpc_rounds=(2, 1), **small),
         sm90_plan(Operands.of("e4m3", layout="nt", out="bf16"), stages=2, **{**small, "tile": (64, 64, 64)}),
         sm90_plan(Operands.of("tf32", layout="nt"), stages=2, **{**small, "tile": (64, 64, 32)}),
-        sm90_plan(nt, stages=3, **{**small, "schedule": "single", "ctas": None, "slots": 2}),
+        sm90_plan(nt, stages=3, **{**small, "schedule": "single", "ctas": None, "epi_stages": 2}),
         mma_tma_plan(Operands.of("bf16", layout="tn"), **warps),
         mma_tma_plan(Operands.of("tf32", layout="nt"), **warps),
         mma_sync_plan(nt, block=(64, 64, 32), warp=(32, 32), stages=3),
@@ -60,10 +60,8 @@ def seeds() -> tuple[GemmPlan, ...]:
         simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4)),
         simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4), split_k=2),
         simt_plan(block=(64, 64, 1), warp=(32, 32), thread=(8, 4), stages=0),
-        skinny_plan(Operands.of("f16", layout="nt"), warps=2, vectors=1),
-        skinny_plan(
-            Operands.of("f16", layout="nt", out_major="m"), tile=(32, 8), warps=2, vectors=2, cluster=2
-        ),
+        gemv_plan(Operands.of("f16", layout="nt"), warps=2, vectors=1),
+        gemv_plan(Operands.of("f16", layout="nt", out_major="m"), tile=(32, 8), warps=2, vectors=2, cluster=2),
     )
 
 
@@ -187,9 +185,7 @@ def _changed_layout(value: Layout, chance: random.Random) -> Layout:
     how = chance.random()
     shape, stride = value.shape, value.stride
     if how < 0.25:  # other strides
-        return Layout(
-            shape, _each(stride, lambda d: chance.choice([d, d, d, 2 * d, d // 2, d + 8, -d, 0, 1]))
-        )
+        return Layout(shape, _each(stride, lambda d: chance.choice([d, d, d, 2 * d, d // 2, d + 8, -d, 0, 1])))
     if how < 0.45:  # the other order
         return Layout(shape) if isinstance(shape, int) else _ordered(value, chance)
     if how < 0.55:

@@ -19,9 +19,9 @@ from cutegemm import (
 )
 from cutegemm.analysis import check, search_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
-from cutegemm.choose.catalog import choose
+from cutegemm.choice.catalog import choose
 from cutegemm.plan import GemmPlan
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,27 @@ from cutegemm.simulate import simulate
             ["tile = (128, 128); 3", "cluster = 2; 2", "split_k = '4'; an integer", "stages = 2.5; a positive"],
         ),
         (
-            lambda: sm90_plan(registers=(40,), consumers=-1, stages=0, slots="2", ctas=1.5),
-            ["registers = (40,); 2", "consumers = -1; a positive integer", "stages = 0; a", "slots = '2'; a",
+            lambda: sm90_plan(registers=(40,), consumers=-1, stages=0, epi_stages="2", ctas=1.5),
+            ["registers = (40,); 2", "consumers = -1; a positive integer", "stages = 0; a", "epi_stages = '2'; a",
              "ctas = 1.5; a positive integer is expected."],
         ),
         (
-            lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), pack="c"),
+            lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), repack="c"),
             ["schedule = 'what' is neither 'pingpong' nor", "store = 'now' is neither", "shared_d = 'no' is neither",
              "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
-            ["B is n-major, but wgmma takes tf32", "D of f32 leaves in subtiles of 16 or 32 columns, none of which",
+            ["B is n-major, but wgmma takes tf32",
+             "D of f32 leaves in epilogue tiles of 16 or 32 columns, none of which",
              "64 rows of 128 bytes of a k-major tile do not divide ", "parts = 0; at least 1"],
         ),
         (
-            lambda: plan_named("sm90:tile=128x128x64,l2=last,subtile_n=24", Operands.of("bf16", layout="nt")),
-            ["l2 = ('evict_last',); three of", "subtile_n = 24: subtiles of 24 columns do not fill a tile of 128; 16,"],
+            lambda: plan_named("sm90:tile=128x128x64,l2=last,epi_tile_n=24", Operands.of("bf16", layout="nt")),
+            ["l2 = ('evict_last',); three of",
+             "epi_tile_n = 24: epilogue tiles of 24 columns do not fill a tile of 128; 16,"],
         ),
-        (lambda: simt_plan(raster="zigzag", pack="c"), ["Raster.parse: 'zigzag' is not a ras", "pack = 'c' is none"]),
+        (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "pack = 'c' is none"]),
         (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
         (lambda: mma_sync_plan(raster="zigzag", read="no"), ["Raster.parse: 'zigzag'", "read = 'no' is neither"]),
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
@@ -83,15 +85,11 @@ def test_arguments_of_another_kind(call: Callable[[], object], rules: list[str])
 def test_a_part_that_a_plan_has_not() -> None:
     with pytest.raises(UnsupportedError, match="nothing is called 'full'; there are cta"):
         simt_plan().barrier("full")
-    with pytest.raises(
-        UnsupportedError, match="nothing is called 'all'; there are producer, consumer 0, consumer 1"
-    ):
+    with pytest.raises(UnsupportedError, match="nothing is called 'all'; there are producer, consumer 0, consumer 1"):
         sm90_plan().role("all")
     with pytest.raises(UnsupportedError, match="nothing is called 'nosuch'; there are full, empty"):
         sm90_plan().barrier_id("nosuch")
-    with pytest.raises(
-        UnsupportedError, match="no role has the program 'all'; there are producer, consumer 0"
-    ):
+    with pytest.raises(UnsupportedError, match="no role has the program 'all'; there are producer, consumer 0"):
         sm90_plan().program("all")
     with pytest.raises(UnsupportedError, match="the program 'all'; there are none, as all threads follow"):
         simt_plan().program("all")
@@ -115,9 +113,7 @@ def test_a_part_that_a_plan_has_not() -> None:
     ],
 )
 def test_what_is_no_problem(call: Callable[[GemmPlan], object]) -> None:
-    with pytest.raises(
-        UnsupportedError, match="problem = '4x4x4'; a Problem is expected, of the plan's operands"
-    ):
+    with pytest.raises(UnsupportedError, match="problem = '4x4x4'; a Problem is expected, of the plan's operands"):
         call(simt_plan())
 
 

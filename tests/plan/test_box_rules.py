@@ -15,8 +15,8 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.rules.boxes import _misplaced, _not_stated, _Tile, places
-from cutegemm.simulate.boxes import box_tables, check_boxes
-from cutegemm.simulate.report import Report
+from cutegemm.simulator.boxes import box_tables, check_boxes
+from cutegemm.simulator.report import Report
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
 from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from cutegemm.tile.tma import TmaBox
@@ -101,14 +101,10 @@ def test_the_rule_is_what_the_simulator_finds() -> None:
         box = TmaBox("load", bf16, (width, rows), SWIZZLES[kind])
         columns, down = tile[inner] // width, tile[1 - inner] // rows
         pitch = chance.choice([width, width, width, width + 8])
-        side, below = chance.choice(
-            [(pitch * rows * down, pitch * rows), (pitch * rows, pitch * rows * columns)]
-        )
+        side, below = chance.choice([(pitch * rows * down, pitch * rows), (pitch * rows, pitch * rows * columns)])
         first, second = Layout((width, columns), (1, side)), Layout((rows, down), (pitch, below))
         modes = (first, second) if inner == 0 else (second, first)
-        outer = Layout(
-            (*[m.shape for m in modes], 2), (*[m.stride for m in modes], 2 * pitch * tile[0] * tile[1])
-        )
+        outer = Layout((*[m.shape for m in modes], 2), (*[m.stride for m in modes], 2 * pitch * tile[0] * tile[1]))
         swizzle = chance.choice([Swizzle(bits, 3, 3) for bits in (KINDS[kind][0], KINDS[kind][0], 0, 2)])
         layout = ComposedLayout(swizzle, 0, outer)
         report = Report()
@@ -130,9 +126,7 @@ def test_a_descriptor_states_every_canonical_layout(kind: str, major: str) -> No
     layout = in_atoms(bf16, major, kind, (128, 64, 3))
     tile = _Tile("A", ("m", "k"), bf16, (128, 64), 1 if major == "k" else 0)
     assert _not_stated(tile, layout, 64, 16, "wgmma") == ()
-    turned = ComposedLayout(
-        layout.inner, 0, tile_to_shape(smem_atom(bf16, major, kind), (128, 64, 3), (1, 0, 2)).outer
-    )
+    turned = ComposedLayout(layout.inner, 0, tile_to_shape(smem_atom(bf16, major, kind), (128, 64, 3), (1, 0, 2)).outer)
     assert _not_stated(tile, turned, 64, 16, "wgmma") == ()
 
 
@@ -176,17 +170,13 @@ def test_narrower_rows_make_a_plan_with_boxes_as_narrow(kind: str) -> None:
         assert "is not where the boxes" in rules_of(plan, load_a=box)
 
 
-@pytest.mark.parametrize(
-    ("layout", "major", "kind", "rows"), [("nt", "k", "interleave", 64), ("tn", "mn", "32B", 8)]
-)
-def test_what_the_rules_allow_is_what_the_hardware_reads(
-    layout: str, major: str, kind: str, rows: int
-) -> None:
+@pytest.mark.parametrize(("layout", "major", "kind", "rows"), [("nt", "k", "interleave", 64), ("tn", "mn", "32B", 8)])
+def test_what_the_rules_allow_is_what_the_hardware_reads(layout: str, major: str, kind: str, rows: int) -> None:
     """Other canonical layouts than the builder's, compiled and carried out on the CPU: boxes, descriptors, sums."""
     pytest.importorskip("cutlass")
     from cutegemm.run.emulated import emulate
 
-    plan = sm90_plan(Operands.of("bf16", layout=layout), tile=(64, 64, 64), stages=2, ctas=2, subtile_n=32)
+    plan = sm90_plan(Operands.of("bf16", layout=layout), tile=(64, 64, 64), stages=2, ctas=2, epi_tile_n=32)
     order = (0, 1, 2)  # the atoms along M first: boxes of 8 rows where M is contiguous
     given = tile_to_shape(smem_atom(bf16, major, kind), (64, 64, 2), order)
     box = replace(plan.load_a, box=(KINDS[kind][1] // 2, rows), swizzle=SWIZZLES[kind])
@@ -224,22 +214,22 @@ def test_slots_that_are_not_where_the_boxes_are() -> None:
         assert "is not where the boxes of 64 x 64" in rules_of(plan, smem_d=given)
     both = Layout((64, 64, 2, 2), (64, 1, 4096, 4096))
     assert "puts two elements in one place" in rules_of(plan, smem_d=both)
-    slots = plan.slots
+    epi_stages = plan.epi_stages
     for box, said in (
-        (replace(slots.store, box=(32, 64), swizzle="64B"), "is not where the boxes of 32 x 64"),
-        (replace(slots.store, box=(64, 48)), "boxes of 64 x 48 of D do not fill a subtile"),
-        (replace(slots.store, direction="load"), "a store of bf16 to one CTA is expected"),
-        (replace(slots.store, box=(64,)), "of 1 modes; a tile is moved by boxes of 2"),
+        (replace(epi_stages.store, box=(32, 64), swizzle="64B"), "is not where the boxes of 32 x 64"),
+        (replace(epi_stages.store, box=(64, 48)), "boxes of 64 x 48 of D do not fill an epilogue tile"),
+        (replace(epi_stages.store, direction="load"), "a store of bf16 to one CTA is expected"),
+        (replace(epi_stages.store, box=(64,)), "of 1 modes; a tile is moved by boxes of 2"),
     ):
-        assert said in rules_of(plan, slots=replace(slots, store=box))
+        assert said in rules_of(plan, epi_stages=replace(epi_stages, store=box))
 
 
 def test_padded_slots_are_stored_by_threads_in_aligned_rows() -> None:
     plan = sm90_plan(shared_d="padded")
-    shape, (pitch, _, slot, consumer) = plan.smem_d.shape, plan.smem_d.stride
-    assert plan.with_(smem_d=Layout(shape, (pitch + 8, 1, 2 * slot, 2 * consumer)))
-    found = rules_of(plan, smem_d=Layout(shape, (pitch + 1, 1, 2 * slot, 2 * consumer)))
-    assert "slots are written by stmatrix.x4.bf16, rows of 128 bits at a time" in found
+    shape, (pitch, _, epi_stage, consumer) = plan.smem_d.shape, plan.smem_d.stride
+    assert plan.with_(smem_d=Layout(shape, (pitch + 8, 1, 2 * epi_stage, 2 * consumer)))
+    found = rules_of(plan, smem_d=Layout(shape, (pitch + 1, 1, 2 * epi_stage, 2 * consumer)))
+    assert "epilogue stages are written by stmatrix.x4.bf16, rows of 128 bits at a time" in found
     assert "the copy of D reads 128 bits at a time" in found
 
 
@@ -248,15 +238,15 @@ def test_lines_that_are_turned_are_dense_and_copied_by_powers_of_two() -> None:
     operands = Operands.of("bf16", layout="nt")
     odd = replace(operands, d=replace(operands.d, align_bytes=2))
     plan = sm90_plan(odd, tile=(64, 192, 64), shared_d="padded")
-    slots, atom = plan.slots, plan.slots.store.atom
+    epi_stages, atom = plan.epi_stages, plan.epi_stages.store.atom
     shape, strides = plan.smem_d.shape, plan.smem_d.stride
-    assert (strides, slots.store.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
+    assert (strides, epi_stages.store.tiler_mn) == ((200, 1, 12800, 12800), (4, 32))
     spread = Layout(shape, (400, 2, 2 * strides[2], 2 * strides[3]))
     assert "the elements of a line lie side by side" in rules_of(plan, smem_d=spread)
     swizzled = ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_d)
     assert "the elements of a line lie side by side" in rules_of(plan, smem_d=swizzled)
     several = make_tiled_copy_tv(atom, Layout((4, 32), (32, 1)), Layout((2, 1)))
-    assert "one vector of a thread is expected" in rules_of(plan, slots=replace(slots, store=several))
+    assert "one vector of a thread is expected" in rules_of(plan, epi_stages=replace(epi_stages, store=several))
 
 
 def test_boxes_of_a_share_begin_where_tma_can_write() -> None:

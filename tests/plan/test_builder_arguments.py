@@ -15,18 +15,18 @@ from cutegemm import (
     Problem,
     TiledMma,
     epilogue,
+    gemv_plan,
     mma_sync_plan,
     mma_tma_plan,
     plan_named,
     simt_plan,
-    skinny_plan,
     sm90_plan,
 )
-from cutegemm.build import Shared, ending_in
+from cutegemm.build import Shared, with_epilogue
 from cutegemm.dtypes import f16, f32
 from cutegemm.plan.epilogue import Row, epilogue_of, parse_epilogue
 from cutegemm.plan.problem import Operand
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 
 F32, BF16 = Operands.of("f32"), Operands.of("bf16")
 
@@ -40,9 +40,9 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: simt_plan(0), "operands = 0; Operands are expected"),
         (lambda: simt_plan(shared_a="x"), "shared_a = 'x'; Shared or None is expected"),
         (lambda: simt_plan(prefetch=1), "prefetch = 1; True or False is expected"),
-        (lambda: sm90_plan(two_level="no"), "two_level = 'no'; True or False is expected"),
-        (lambda: sm90_plan(with_c=None, deferred="no", fill=2), "with_c = None"),
-        (lambda: skinny_plan(overlaps="no"), "overlaps = 'no'; True or False is expected"),
+        (lambda: sm90_plan(promoted="no"), "promoted = 'no'; True or False is expected"),
+        (lambda: sm90_plan(with_c=None, overlapped="no", fixup=2), "with_c = None"),
+        (lambda: gemv_plan(pdl="no"), "pdl = 'no'; True or False is expected"),
         (lambda: sm90_plan(name=3), "name = 3; a text is expected"),
         (lambda: sm90_plan(ctas=10**9), "pipeline.ctas = 1000000000; at most 65536 is expected"),
         (lambda: simt_plan(waves=1, persistent=10**9), "persistent = 1000000000; at most 65536 is expected"),
@@ -75,8 +75,8 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: mma_sync_plan(store_elems="x"), "store_elems = 'x'; an integer is expected"),
         (lambda: mma_sync_plan(load_bytes=None), "load_bytes = None; a positive integer is expected"),
         (lambda: mma_sync_plan([]), "operands = []; Operands are expected"),
-        (lambda: skinny_plan(0), "operands = 0; Operands are expected"),
-        (lambda: skinny_plan(warps=None), "warps = None; a positive integer is expected"),
+        (lambda: gemv_plan(0), "operands = 0; Operands are expected"),
+        (lambda: gemv_plan(warps=None), "warps = None; a positive integer is expected"),
         (lambda: mma_tma_plan(Operands.of("tf32", out="f64")), "D of f64 does not leave by TMA"),
     ],
 )
@@ -88,9 +88,7 @@ def test_what_is_no_choice_is_named(make, said):
 
 def test_a_deep_tile_is_refused_before_it_is_laid_out():
     start = time.process_time()
-    with pytest.raises(
-        PlanError, match="bK = 1000000: a k-tile is laid out k-block by k-block; 1024 are the most"
-    ):
+    with pytest.raises(PlanError, match="bK = 1000000: a k-tile is laid out k-block by k-block; 1024 are the most"):
         plan_named("simt:block=128x128x1000000,warp=64x32,thread=8x8", F32)
     assert time.process_time() - start < 2
 
@@ -101,14 +99,12 @@ def test_fragments_are_read_in_the_order_of_elements():
     atom, repeats = plan.tiled_mma.atom, plan.tiled_mma.atom_layout_mnk
     against = TiledMma(atom, repeats, (None, Layout((8, 2, 2, 2), (1, 8, 32, 16)), None))
     assert plan.with_(tiled_mma=TiledMma(atom, repeats, (None, Layout((8, 2, 2, 2), (1, 8, 16, 32)), None)))
-    with pytest.raises(
-        PlanError, match="permutation runs the values of a thread against the order of elements"
-    ):
+    with pytest.raises(PlanError, match="permutation runs the values of a thread against the order of elements"):
         plan.with_(tiled_mma=against)
 
 
 def test_an_extent_is_a_permutation_of_a_single_consumer():
-    from cutegemm.simulate import simulate
+    from cutegemm.simulator import simulate
 
     plan = sm90_plan(BF16, tile=(64, 64, 64), schedule="single", stages=2)
     plan = plan.with_(tiled_mma=TiledMma(plan.tiled_mma.atom, permutation_mnk=(None, 64, None)))
@@ -125,15 +121,15 @@ def _unaligned(block, warp, align_bytes, out=None):
 
 
 def _column_sums(**options):
-    plan = skinny_plan(tile=(48, 8), vectors=2, shares=1, **options)
+    plan = gemv_plan(tile=(48, 8), vectors=2, load_chunks=1, **options)
     ending = epilogue_of(lambda acc: (acc, epilogue.column_sum(acc)), {})
-    return ending_in(ending, plan, {"aux": Operand.of_kind(Row, f32)})
+    return with_epilogue(ending, plan, {"aux": Operand.of_kind(Row, f32)})
 
 
 def _gated(block):
     options = {"warp": (32, 24), "thread": (4, 6), "quad": (1, 1), "lanes_along": "n"}
     plan = simt_plan(Operands.of("f32", align_bytes=4), block=block, **options)
-    return ending_in(epilogue_of(lambda acc: epilogue.swiglu(acc), {}), plan)
+    return with_epilogue(epilogue_of(lambda acc: epilogue.swiglu(acc), {}), plan)
 
 
 F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
@@ -151,9 +147,9 @@ F16_SUMS = Operands.of("f16", layout="nt", acc="f16")
             "the accesses to A",
         ),
         (lambda: _column_sums(warps=3), "do not have the values of columns together"),
-        (lambda: skinny_plan(F16_SUMS, tile=(16, 8), warps=4, cluster=2), "add sums of f16"),
+        (lambda: gemv_plan(F16_SUMS, tile=(16, 8), warps=4, cluster=2), "add sums of f16"),
         (
-            lambda: sm90_plan(Operands.of("s8", layout="nt"), tile=(64, 64, 128), two_level=True),
+            lambda: sm90_plan(Operands.of("s8", layout="nt"), tile=(64, 64, 128), promoted=True),
             "sums of s32 are kept on two levels",
         ),
         (lambda: sm90_plan(tile=(64, 64, 64), ctas_per_sm=2), "the roles ask for 64512 registers"),
@@ -178,7 +174,7 @@ def test_what_no_kernel_carries_out_is_refused(make, said):
 
 def test_what_lies_beside_these_is_built():
     assert sm90_plan(F16_SUMS, tile=(64, 128, 64)).operands.acc is f16
-    assert skinny_plan(F16_SUMS, tile=(16, 8), warps=4).operands.acc is f16
+    assert gemv_plan(F16_SUMS, tile=(16, 8), warps=4).operands.acc is f16
     assert _unaligned((128, 64, 64), (64, 32), 2).smem_d is not None
 
 
@@ -187,16 +183,16 @@ def test_what_lies_beside_these_is_built():
     [
         (lambda: simt_plan(stages=10**12), "stages = 1000000000000; 1024 at most"),
         (lambda: mma_sync_plan(stages=9_999_999), "stages = 9999999; 1024 at most"),
-        (lambda: skinny_plan(vectors=10**6, shares=10**6), "shares = 1000000; 1024 at most"),
+        (lambda: gemv_plan(vectors=10**6, load_chunks=10**6), "load_chunks = 1000000; 1024 at most"),
         (lambda: sm90_plan(stream=10**9), "stream = 1000000000; 1024 at most"),
-        (lambda: Split(waves=2000), "waves = 2000; 0 to 1024"),
+        (lambda: KSplit(waves=2000), "waves = 2000; 0 to 1024"),
         (
-            lambda: plan_named("sm90:tile=64x64x64,two_level=true", BF16),
-            "'two_level=true' does not read as 1 for",
+            lambda: plan_named("sm90:tile=64x64x64,promoted=true", BF16),
+            "'promoted=true' does not read as 1 for",
         ),
         (
-            lambda: plan_named("sm90:tile=64x64x64,fill=banana", BF16),
-            "'fill=banana' does not read as 1 for yes",
+            lambda: plan_named("sm90:tile=64x64x64,fixup=banana", BF16),
+            "'fixup=banana' does not read as 1 for yes",
         ),
     ],
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.choose.catalog import choose, chosen, plan_named, plans
+from cutegemm.choice.catalog import choose, chosen, plan_named, plans
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import Operands, Problem
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIMT = [name for name, _ in plans() if name.startswith("simt")]
@@ -44,9 +44,7 @@ def test_what_other_architectures_refuse():
 def test_other_types_are_served_by_some(dtype):
     for layout in LAYOUTS:
         for align in (16, Operands.of(dtype).a.dtype.bits // 8):
-            assert choose(
-                Operands.of(dtype, layout=layout, align_bytes=align), Problem(300, 300, 300), "sm_80"
-            )
+            assert choose(Operands.of(dtype, layout=layout, align_bytes=align), Problem(300, 300, 300), "sm_80")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +59,7 @@ def test_simulated(name, layout):
 
 
 def test_a_name_that_there_is_not():
-    with pytest.raises(
-        UnsupportedError, match=r"no plan is called 'simt_9x9'.*Is it simt_96x192.*cutegemm plans"
-    ):
+    with pytest.raises(UnsupportedError, match=r"no plan is called 'simt_9x9'.*Is it simt_96x192.*cutegemm plans"):
         plan_named("simt_9x9", Operands.of("f32"))
 
 
@@ -84,7 +80,7 @@ def test_the_choice_by_size():
         return choose(Operands.of("f32", layout=layout), Problem(m, n, k)).name
 
     assert chosen(8192, 8192, 8192, "tn") == "simt_256x128"
-    assert chosen(8192, 8192, 8192, "nn") == chosen(8192, 8192, 8192, "nt") == "simt_256x128+pack"
+    assert chosen(8192, 8192, 8192, "nn") == chosen(8192, 8192, 8192, "nt") == "simt_256x128+repack"
     assert "/k" in chosen(64, 64, 4096)
     sizes = [chosen(n, n, n) for n in (128, 1024, 4096)]
     tiles = [np.prod(plan_named(name, Operands.of("f32")).cta_tile[:2]) for name in sizes]

@@ -11,16 +11,16 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
-from cutegemm.choose.candidate import Family, Request, Ways
-from cutegemm.choose.catalog import built, chosen, ranked
-from cutegemm.choose.mma_sync.choice import family as mma_sync_family
-from cutegemm.choose.simt.choice import family as simt_family
-from cutegemm.choose.skinny.choice import family as skinny_family
-from cutegemm.choose.sm90.choice import family as sm90_family
+from cutegemm.choice.candidate import Family, Request, Variants
+from cutegemm.choice.catalog import built, chosen, ranked
+from cutegemm.choice.gemv.choice import family as gemv_family
+from cutegemm.choice.mma_sync.choice import family as mma_sync_family
+from cutegemm.choice.simt.choice import family as simt_family
+from cutegemm.choice.sm90.choice import family as sm90_family
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
-from docs.evidence.drawn import drawn
 from docs.evidence.fitting import problems
+from docs.evidence.random_problems import drawn
 
 DATA = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 RANDOM = drawn(4711, 60)
@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[Family, Problem]] = {
     "simt": (simt_family(Request(F32)), Problem(300, 700, 4000, operands=F32)),
     "mma_sync": (mma_sync_family(Request(NT)), Problem(300, 700, 4000, operands=NT)),
     "sm90": (sm90_family(Request(NT), 4000), Problem(300, 700, 4000, operands=NT)),
-    "skinny": (skinny_family(Request(NT)), Problem(12, 700, 4000, operands=NT)),
+    "gemv": (gemv_family(Request(NT)), Problem(12, 700, 4000, operands=NT)),
 }
 
 
@@ -37,7 +37,7 @@ FAMILIES: dict[str, tuple[Family, Problem]] = {
 def test_the_fastest_candidate_that_is_legal_is_chosen(problem):
     operands = problem.operands
     taken, plan = chosen(operands, problem)
-    assert plan.violations("sm_90a", problem.transposed if taken.transposed else problem) == []
+    assert plan.violations("sm_90a", problem.transposed if taken.swap_ab else problem) == []
     for one in ranked(operands, problem):
         if one.recipe == taken:
             break
@@ -67,17 +67,17 @@ def test_more_work_takes_longer(problem):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_predicts_each_candidate_as_it_predicts_all(name):
     family, problem = FAMILIES[name]
-    ways = family.candidates(problem)
-    every = family.predict(ways, problem).us
-    assert len(every) == len(ways.recipe) > 5
-    of_recipes = [ways.recipe_at(place, family.recipes) for place in range(len(every))]
+    variants = family.candidates(problem)
+    every = family.predict(variants, problem).us
+    assert len(every) == len(variants.recipe) > 5
+    of_recipes = [variants.recipe_at(place, family.recipes) for place in range(len(every))]
     assert len(set(of_recipes)) == len(every)
     for place in range(0, len(every), 7):
         columns = [
             column[place : place + 1] if isinstance(column, np.ndarray) else column
-            for column in (ways.recipe, ways.parts, ways.ctas, ways.owned)
+            for column in (variants.recipe, variants.splits, variants.ctas, variants.fixup)
         ]
-        alone = family.predict(Ways(*columns), problem)
+        alone = family.predict(Variants(*columns), problem)
         assert alone.us[0] == pytest.approx(every[place])
         assert alone.bound(0)
 
@@ -85,11 +85,11 @@ def test_a_family_predicts_each_candidate_as_it_predicts_all(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_way_says_how_its_recipe_divides_k(name):
     family, problem = FAMILIES[name]
-    ways = family.candidates(problem)
-    recipes = [ways.recipe_at(place, family.recipes) for place in range(len(ways.recipe))]
-    again = Ways.of(recipes)
-    for column in ("parts", "ctas", "owned"):
-        assert np.array_equal(getattr(again, column), np.broadcast_to(getattr(ways, column), len(recipes)))
+    variants = family.candidates(problem)
+    recipes = [variants.recipe_at(place, family.recipes) for place in range(len(variants.recipe))]
+    again = Variants.of(recipes)
+    for column in ("splits", "ctas", "fixup"):
+        assert np.array_equal(getattr(again, column), np.broadcast_to(getattr(variants, column), len(recipes)))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,7 @@ def test_the_choice_among_all_families_is_near_the_best_that_was_timed(file, eve
     """
     lost = []
     for problem, device, us in list(problems(json.loads((DATA / f"{file}.json").read_text())))[::every]:
-        timed = (
-            us[one.recipe] for one in ranked(problem.operands, problem, device=device) if one.recipe in us
-        )
+        timed = (us[one.recipe] for one in ranked(problem.operands, problem, device=device) if one.recipe in us)
         first = list(islice(timed, 1))
         lost += [one / min(us.values()) for one in first]
     assert len(lost) > 30

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from cutegemm.choose.catalog import choose
+from cutegemm.choice.catalog import choose
 from cutegemm.machine.device import DEFAULT_DEVICE, DEVICES, Measured, device_named
 from cutegemm.plan import Operands, Problem
 
@@ -19,7 +19,7 @@ def test_what_is_reached_is_below_the_peak(name):
     assert seen.ffma_tflops < device.tflops["fma.f32"]
     assert seen.wgmma_tflops < device.tflops.get("wgmma.bf16", device.tflops["mma.bf16"])
     assert max(seen.tma_read_gb_s, seen.thread_read_gb_s) < device.dram_gb_s
-    assert seen.sums_gb_s * 1e9 < device.l2_bytes_per_s
+    assert seen.partials_gb_s * 1e9 < device.l2_bytes_per_s
     assert seen.l2_kept_bytes < device.l2_bytes
 
 

@@ -72,8 +72,8 @@ def test_functions_that_are_made_of_others_are_read_too():
 @pytest.mark.parametrize("name", CASES)
 def test_epilogues(name):
     case = CASES[name]
-    (_, first), *further = (*case.epilogue.results, *case.epilogue.reductions)
-    text = ", ".join([written(first), *[f"{name} = {written(each)}" for name, each in further]])
+    (_, first), *aux = (*case.epilogue.results, *case.epilogue.reductions)
+    text = ", ".join([written(first), *[f"{name} = {written(each)}" for name, each in aux]])
     again = parse_epilogue(text, case.kinds)
     assert again == case.epilogue
     assert text == str(case.epilogue) or case.epilogue.gated
@@ -95,9 +95,7 @@ def test_a_lambda_is_read_as_python_reads_it():
     assert operands_of(text) == ("bias", "scale")
     kinds = {"bias": Row, "scale": Scalar}
     read = epilogue_of(function_of(text), kinds)
-    assert read == epilogue_of(
-        lambda acc, bias, scale: (e.gelu(acc * scale + bias), Constant(2.0) * 3), kinds
-    )
+    assert read == epilogue_of(lambda acc, bias, scale: (e.gelu(acc * scale + bias), Constant(2.0) * 3), kinds)
     assert parse_epilogue(text, kinds) == read
     with pytest.raises(PlanError, match=r"it takes bias and scale; say what they are\."):
         parse_epilogue(text)

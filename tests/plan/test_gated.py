@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from cutegemm import epilogue as e
-from cutegemm.build import ending_in, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan, with_epilogue
 from cutegemm.dtypes import bf16
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.epilogue import Accumulator, Column, Epilogue, Row, Scalar, Tile, epilogue_of
-from cutegemm.plan.gating import Gating
+from cutegemm.plan.glu import Glu
 from cutegemm.tile.copy_atoms import universal_copy
 from tests.epilogues import CASES
 from tests.gated import BF16, BF16_NN, FORMS
@@ -60,13 +60,13 @@ def test_what_is_refused(function, kinds, rule):
 @pytest.mark.parametrize("block", [4, 8, 16])
 def test_a_tile_has_each_pair_once(by, block):
     """The columns of all tiles, by a list of pairs."""
-    gating, n = Gating(by, block, 32), 96
+    glu, n = Glu(by, block, 32), 96
     pairs = [(j, j + n // 2) if by == "halves" else (2 * j, 2 * j + 1) for j in range(n // 2)]
     seen = {}
     for tile in range(3):
         for column in range(32):
-            j = tile * 16 + gating.d_column(column)
-            seen.setdefault(j, []).append(gating.column_of_b(tile, column, n))
+            j = tile * 16 + glu.d_column(column)
+            seen.setdefault(j, []).append(glu.column_of_b(tile, column, n))
     assert [tuple(seen[j]) for j in sorted(seen)] == pairs
 
 
@@ -105,18 +105,16 @@ def test_extents():
 def test_plans_that_cannot(plan, rule):
     by_pairs = "alternate" in rule
     with pytest.raises(PlanError) as refused:
-        ending_in(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
+        with_epilogue(Epilogue(e.swiglu(Accumulator(), interleaved=by_pairs)), plan())
     assert rule in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("is_gated", "but"), [(False, "a thread does not hold"), (True, "a thread's gates are not")]
-)
+@pytest.mark.parametrize(("is_gated", "but"), [(False, "a thread does not hold"), (True, "a thread's gates are not")])
 def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
     """Of gates the same rules hold as of sums, and the same way out is said."""
     plan = mma_sync_plan(BF16, block=(128, 128, 64), store="direct")
     if is_gated:
-        plan = ending_in(SWIGLU, plan)
+        plan = with_epilogue(SWIGLU, plan)
     with pytest.raises(PlanError) as refused:
         plan.with_(
             operands=replace(plan.operands, d=replace(plan.operands.d, align_bytes=4)),
@@ -131,8 +129,8 @@ def test_what_is_stored_at_once_lies_side_by_side_and_is_aligned(is_gated, but):
 def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():
     """128 columns, two warps of 64: the second one sums up 32 to 63 and 96 to 127, which are D's columns 32 to 63."""
     plan = mma_tma_plan(BF16, block=(64, 128, 64), warp=(64, 64))
-    gated = ending_in(SWIGLU, plan)
-    assert (gated.gating.block, gated.gating.blocks, gated.consumer_d_tile) == (64, 1, (64, 32))
+    gated = with_epilogue(SWIGLU, plan)
+    assert (gated.glu.block, gated.glu.blocks, gated.consumer_d_tile) == (64, 1, (64, 32))
     columns = gated.tiled_mma.offsets_c(Layout((64, 128))) // 64
     assert set(columns[32:].ravel().tolist()) == {*range(32, 64), *range(96, 128)}
     assert set((gated.stored_by_threads[32:] // 64).ravel().tolist()) == set(range(32, 64))
@@ -145,27 +143,25 @@ def test_warps_side_by_side_take_gates_of_one_half_and_ups_of_the_other():
 
 def test_operands_and_epilogue_say_the_same():
     plan = sm90_plan(BF16)
-    with pytest.raises(PlanError, match="`ending_in` makes a plan for both"):
+    with pytest.raises(PlanError, match="`with_epilogue` makes a plan for both"):
         plan.with_(epilogue=SWIGLU)
     with pytest.raises(PlanError, match=r"takes halves of the columns of A @ B, which are rows of D\^T"):
         _ = SWIGLU.transposed
     wide = Epilogue(SWIGLU.expression, (("preact", Accumulator()),))
     with pytest.raises(PlanError, match="preact = acc has all columns of A @ B, D half of them"):
-        ending_in(wide, plan)
+        with_epilogue(wide, plan)
 
 
 def test_problems_that_do_not_fit():
-    plan = ending_in(SWIGLU, sm90_plan(BF16_NN))
+    plan = with_epilogue(SWIGLU, sm90_plan(BF16_NN))
     gated = BF16_NN.as_gated("halves")
     odd, torn = Problem(64, 33, 64, operands=gated), Problem(64, 72, 64, operands=gated)
     assert "N = 33; halves of an even number of columns are expected." in plan.violations(problem=odd)
-    assert any(
-        "N / 2 = 36 columns of an n-major B take 72 bytes" in rule for rule in plan.violations(problem=torn)
-    )
+    assert any("N / 2 = 36 columns of an n-major B take 72 bytes" in rule for rule in plan.violations(problem=torn))
     plain = Problem(64, 64, 64, operands=BF16_NN)
     assert "B's columns are not gated; the plan is made for halves." in plan.violations(problem=plain)
 
 
 def test_mma_sync_has_lines_of_its_own_for_d():
     plan = mma_sync_plan(BF16, block=(128, 128, 64))
-    assert ending_in(SWIGLU, plan).smem_d.size() * 2 == plan.smem_d.size()
+    assert with_epilogue(SWIGLU, plan).smem_d.size() * 2 == plan.smem_d.size()

@@ -15,7 +15,7 @@ from cutegemm.errors import PlanError
 from cutegemm.machine.device import device_named
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.work.arithmetic import ARRAYS
-from cutegemm.plan.work.gpcs import GpcOrder
+from cutegemm.plan.work.gpcs import GpcRaster
 
 TPC_ROUNDS = device_named("h100").tpc_rounds  # 12, three times 8, four times 7, 2
 
@@ -39,7 +39,7 @@ def launched(tpc_rounds: tuple[int, ...], size: int, begin: int) -> list[int]:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_it_is_a_permutation_of_every_grid(size) -> None:
-    order = GpcOrder.of(TPC_ROUNDS, size, 132)
+    order = GpcRaster.of(TPC_ROUNDS, size, 132)
     assert order is not None
     for clusters in range(1, 132 // size + 1):
         ends = order.ends(clusters)
@@ -51,7 +51,7 @@ def test_it_is_a_permutation_of_every_grid(size) -> None:
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=9).map(sorted), st.sampled_from([1, 2]), st.data())
 def test_of_any_chip(counts, size, data) -> None:
     rounds = tuple(reversed(counts))
-    order = GpcOrder.of(rounds, size, min(255, 2 * sum(rounds)))
+    order = GpcRaster.of(rounds, size, min(255, 2 * sum(rounds)))
     assert order is not None
     clusters = data.draw(st.integers(1, min(255, 2 * sum(rounds)) // size))
     ends = order.ends(clusters)
@@ -61,7 +61,7 @@ def test_of_any_chip(counts, size, data) -> None:
 def test_by_hand() -> None:
     """Of an H100's 66 clusters of two, 0 to 3 are apart. The next GPC has 4, 12, 20 and 28, of which the last comes
     first: places 4 to 7. Of the one after it, 29, 36, 43, 50 and 57 are of the rounds of seven."""
-    order = GpcOrder.of(TPC_ROUNDS, 2, 132)
+    order = GpcRaster.of(TPC_ROUNDS, 2, 132)
     assert order is not None
     by_place = sorted(range(66), key=lambda cluster: order.place(cluster, order.ends(66)))
     assert by_place[:16] == [0, 1, 2, 3, 28, 20, 12, 4, 57, 50, 43, 36, 29, 21, 13, 5]
@@ -72,7 +72,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("begin", range(8))
 def test_neighbours_whatever_ran_before(size, begin) -> None:
     """Whichever GPC the rounds begin with, clusters of a GPC have places side by side, but for the last two pairs."""
-    order = GpcOrder.of(TPC_ROUNDS, size, 132)
+    order = GpcRaster.of(TPC_ROUNDS, size, 132)
     assert order is not None
     gpcs = launched(TPC_ROUNDS, size, begin)
     ends = order.ends(len(gpcs))
@@ -87,9 +87,7 @@ def test_what_a_kernel_is_handed_says_the_same() -> None:
     for mnk in ((100, 200, 64), (2048, 1000, 64), (5000, 9000, 64)):
         work = plan.scheduler.of(Problem(*mnk))
         handed = plan.scheduler.from_values(work.host_values(), ARRAYS)
-        assert handed.place(np.arange(work.clusters)).tolist() == [
-            work.place(i) for i in range(work.clusters)
-        ]
+        assert handed.place(np.arange(work.clusters)).tolist() == [work.place(i) for i in range(work.clusters)]
         assert [work.place(int(cluster)) for cluster in work.launched()] == list(range(work.clusters))
 
 
@@ -98,11 +96,11 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     plan = sm90_plan(cluster=(2, 1))
     for changes, said in (
         ({"ctas": 264}, "the grid has 132 clusters; the GPCs of 66 are known"),
-        ({"gpcs": GpcOrder((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
-        ({"gpcs": GpcOrder(())}, "rounds of () clusters"),
-        ({"gpcs": GpcOrder(None)}, "pipeline.gpcs.rounds = None; a tuple of integers is expected"),
-        ({"gpcs": 8}, "pipeline.gpcs = 8; GpcOrder or None is expected"),
-        ({"gpcs": GpcOrder((200, 100))}, "255 in all at most"),
+        ({"gpc_raster": GpcRaster((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
+        ({"gpc_raster": GpcRaster(())}, "rounds of () clusters"),
+        ({"gpc_raster": GpcRaster(None)}, "pipeline.gpc_raster.rounds = None; a tuple of integers is expected"),
+        ({"gpc_raster": 8}, "pipeline.gpc_raster = 8; GpcRaster or None is expected"),
+        ({"gpc_raster": GpcRaster((200, 100))}, "255 in all at most"),
         ({"ctas": None, "kind": "cooperative"}, "which is known of a persistent grid alone"),
     ):
         with pytest.raises(PlanError) as error:
@@ -110,17 +108,15 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
         assert said in str(error.value)
     by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
     with pytest.raises(PlanError, match=r"with mma\.sync, of their launch"):
-        by_warps.with_(pipeline=replace(by_warps.pipeline, gpcs=GpcOrder((132,))))
+        by_warps.with_(pipeline=replace(by_warps.pipeline, gpc_raster=GpcRaster((132,))))
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="gpcs = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
-        sm90_plan(cluster=(2, 2), ctas=120, gpcs=True)
-    with pytest.raises(
-        PlanError, match=r"tpc_rounds = \(2, 3\); rounds are expected of which none is larger"
-    ):
+        sm90_plan(cluster=(2, 2), ctas=120, gpc_raster=True)
+    with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); rounds are expected of which none is larger"):
         sm90_plan(tpc_rounds=(2, 3))
-    with pytest.raises(PlanError, match="gpcs = 1"):
-        sm90_plan(gpcs=1)  # type: ignore[arg-type]
-    assert sm90_plan(tpc_rounds=()).pipeline.gpcs is None
-    assert sm90_plan(ctas=264).pipeline.gpcs is None
+    with pytest.raises(PlanError, match="gpc_raster = 1"):
+        sm90_plan(gpc_raster=1)  # type: ignore[arg-type]
+    assert sm90_plan(tpc_rounds=()).pipeline.gpc_raster is None
+    assert sm90_plan(ctas=264).pipeline.gpc_raster is None

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import mma_sync_plan, mma_tma_plan, simt_plan, skinny_plan, sm90_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.build import gemv_plan, mma_sync_plan, mma_tma_plan, simt_plan, sm90_plan
+from cutegemm.choice.catalog import plan_named
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import ARCHS, arch_named
@@ -26,13 +26,13 @@ def test_by_hand():
     """The CTAs of a Hopper plan add the parts of its split; a kernel those of a SIMT plan, unless the last CTA does."""
     f32 = Operands.of("f32", layout="tn")
     assert launches_of(sm90_plan(split_k=3)) == {"gemm": LAST}
-    assert launches_of(sm90_plan(TF32, tile=(128, 128, 32), pack="ab")) == {"pack": LETS_IN, "gemm": LAST}
+    assert launches_of(sm90_plan(TF32, tile=(128, 128, 32), repack="ab")) == {"repack": LETS_IN, "gemm": LAST}
     assert launches_of(simt_plan(f32, split_k=4, reduction="last")) == {"gemm": LAST}
-    assert launches_of(simt_plan(f32, split_k=4)) == {"gemm": LETS_IN, "sums": LAST}
-    assert launches_of(simt_plan(f32, waves=1, persistent=4)) == {"gemm": LETS_IN, "sums": LAST}
-    reduced = CASES["reduced"].on(simt_plan(f32, **SMALL, split_k=4, pack="a"))
+    assert launches_of(simt_plan(f32, split_k=4)) == {"gemm": LETS_IN, "accumulators": LAST}
+    assert launches_of(simt_plan(f32, waves=1, persistent=4)) == {"gemm": LETS_IN, "accumulators": LAST}
+    reduced = CASES["reduced"].on(simt_plan(f32, **SMALL, split_k=4, repack="a"))
     found = launches_of(reduced)
-    names = ["pack", "gemm", "sums", *[f"reduce {name}" for name, _ in reduced.epilogue.reductions]]
+    names = ["repack", "gemm", "accumulators", *[f"reduce {name}" for name, _ in reduced.epilogue.reductions]]
     assert len(names) > 5
     assert list(found) == names
     assert [found[name] for name in names] == [*[LETS_IN] * (len(names) - 1), LAST]
@@ -42,25 +42,25 @@ def test_who_lets_the_next_call_begin():
     """Plans that stream A, and those for wgmma with tiles of less than 128 x 96: the last kernel of a call, where that
     is the GEMM; as room is left, unless the plan reads A ahead of the wait."""
     small, bf16 = sm90_plan(tile=(64, 64, 64)), Operands.of("bf16", layout="nt")
-    in_fours = sm90_plan(tile=(64, 32, 64), cluster=(2, 1), k_ctas=2, schedule="cooperative", consumers=1)
+    in_fours = sm90_plan(tile=(64, 32, 64), cluster=(2, 1), cluster_k=2, schedule="cooperative", consumers=1)
     for plan, room in (
         (small, Room()),
         (sm90_plan(tile=(128, 80, 64)), Room()),
         (in_fours, Room(cluster_ctas=4)),
-        (skinny_plan(bf16), Room(ctas_per_sm=2)),
-        (skinny_plan(bf16, overlaps=True), None),
+        (gemv_plan(bf16), Room(ctas_per_sm=2)),
+        (gemv_plan(bf16, pdl=True), None),
     ):
         assert launches_of(plan) == {"gemm": replace(LETS_IN, room=room)}
     for plan in (
         sm90_plan(tile=(128, 96, 64)),
-        sm90_plan(gpcs=False),
+        sm90_plan(gpc_raster=False),
         mma_sync_plan(bf16),
         mma_tma_plan(bf16),
         simt_plan(),
     ):
         assert launches_of(plan) == {"gemm": LAST}
-    packed = {"pack": LETS_IN, "gemm": replace(LETS_IN, room=Room())}
-    assert launches_of(sm90_plan(TF32, tile=(64, 64, 32), pack="ab")) == packed
+    packed = {"repack": LETS_IN, "gemm": replace(LETS_IN, room=Room())}
+    assert launches_of(sm90_plan(TF32, tile=(64, 64, 32), repack="ab")) == packed
     reduced = launches_of(CASES["reduced"].on(small))
     assert [launch.releases for launch in reduced.values()] == [True] * (len(reduced) - 1) + [False]
 
@@ -79,8 +79,8 @@ def test_room_by_hand():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_they_overlap_from_hopper_on(arch):
-    plan = simt_plan(Operands.of("f32", layout="tn"), **SMALL, pack="a")
-    overlap = {"pack": LETS_IN, "gemm": LAST}
+    plan = simt_plan(Operands.of("f32", layout="tn"), **SMALL, repack="a")
+    overlap = {"repack": LETS_IN, "gemm": LAST}
     assert launches_of(plan, arch_named(arch)) == (
         dict.fromkeys(overlap, APART) if arch in ("sm_80", "sm_86", "sm_89") else overlap
     )
@@ -89,25 +89,25 @@ def test_they_overlap_from_hopper_on(arch):
 def test_packing_ends_before_ctas_that_share_a_multiprocessor_begin():
     f32 = Operands.of("f32", layout="tn")
     for ctas in (1, 2):
-        found = launches_of(simt_plan(f32, **SMALL, pack="ab", split_k=2, ctas_per_sm=ctas))
-        assert found == {"pack": replace(LETS_IN, late=ctas > 1), "gemm": LETS_IN, "sums": LAST}
-    alone = launches_of(simt_plan(f32, **SMALL, pack="ab", ctas_per_sm=2), arch_named("sm_80"))
-    assert alone == {"pack": APART, "gemm": APART}
+        found = launches_of(simt_plan(f32, **SMALL, repack="ab", split_k=2, ctas_per_sm=ctas))
+        assert found == {"repack": replace(LETS_IN, late=ctas > 1), "gemm": LETS_IN, "accumulators": LAST}
+    alone = launches_of(simt_plan(f32, **SMALL, repack="ab", ctas_per_sm=2), arch_named("sm_80"))
+    assert alone == {"repack": APART, "gemm": APART}
 
 
 def test_they_are_said():
-    packed = plan_named("sm90_slots+pack", TF32)
+    packed = plan_named("sm90_epi_stages+repack", TF32)
     (line,) = [line for line in packed.describe().splitlines() if line.startswith("kernels")]
-    assert line.split()[:4] == ["kernels", "2", "pack,", "gemm"]
+    assert line.split()[:4] == ["kernels", "2", "repack,", "gemm"]
     assert "from sm_90 on" in line
     assert "kernels" not in sm90_plan().describe()
     found = check(packed, Problem(256, 256, 256, operands=TF32), search=False)
-    assert found.to_dict()["launches"] == {"pack": True, "gemm": True}
-    assert "2. gemm, while pack runs, for whose end it waits" in str(found)
+    assert found.to_dict()["launches"] == {"repack": True, "gemm": True}
+    assert "2. gemm, while repack runs, for whose end it waits" in str(found)
     large = check(packed, Problem(4096, 4096, 4096, operands=TF32), search=False)  # 64 MiB of A
-    assert "2. gemm, when pack has ended" in str(large)
+    assert "2. gemm, when repack has ended" in str(large)
     split = simt_plan(Operands.of("f32"), split_k=4)
-    assert "2. sums, when gemm has ended" in str(check(split, Problem(256, 256, 256), "sm_80", search=False))
+    assert "2. accumulators, when gemm has ended" in str(check(split, Problem(256, 256, 256), "sm_80", search=False))
     plain = sm90_plan()
     alone = check(plain, Problem(256, 256, 256, operands=plain.operands), search=False)
     assert "Launches" not in str(alone)
@@ -115,17 +115,13 @@ def test_they_are_said():
 
 def test_one_kernel_packs_both():
     """By as many threads; and the CTAs of both are one grid: (2^31 - 1) / 2 tiles of 64 x 64 each are too many."""
-    plan = sm90_plan(TF32, tile=(128, 128, 32), pack="ab")
-    half = make_tiled_copy_tv(plan.packs[1].load.atom, Layout((16, 8)), Layout((4, 1)))  # 128 threads
-    narrow = replace(plan.packs[1], load=half)
-    with pytest.raises(
-        PlanError, match="CTAs pack A by 256 threads, B by 128 threads; one kernel packs all of them"
-    ):
-        plan.with_(packs=(plan.packs[0], narrow))
+    plan = sm90_plan(TF32, tile=(128, 128, 32), repack="ab")
+    half = make_tiled_copy_tv(plan.repacks[1].load.atom, Layout((16, 8)), Layout((4, 1)))  # 128 threads
+    narrow = replace(plan.repacks[1], load=half)
+    with pytest.raises(PlanError, match="CTAs pack A by 256 threads, B by 128 threads; one kernel packs all of them"):
+        plan.with_(repacks=(plan.repacks[0], narrow))
     side = 1 << 21  # 2^15 tiles along M, N and K each: 2^30 of A, as many of B
     huge = Problem(side, side, side, operands=plan.operands)
-    assert any(
-        rule.startswith("packing A and B takes 2147483648 CTAs") for rule in plan.violations(problem=huge)
-    )
+    assert any(rule.startswith("packing A and B takes 2147483648 CTAs") for rule in plan.violations(problem=huge))
     flat = Problem(side, 64, side, operands=plan.operands)
-    assert not any(rule.startswith("packing") for rule in plan.violations(problem=flat))
+    assert not any(rule.startswith("repack") for rule in plan.violations(problem=flat))

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cutegemm.build import simt_plan, sm90_plan
-from cutegemm.choose.catalog import choose, plan_named
+from cutegemm.choice.catalog import choose, plan_named
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
@@ -24,9 +24,9 @@ SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
         (simt_plan(**SMALL), (MOST, 64 * 65, 8), ["33554416 x 65 x 1 tiles"]),
         (simt_plan(**SMALL), (MOST, 64 * 64, 8), []),
         # packed by tiles of 64 x 64: 2^31 / 64 = 2^25 along K, times 64 of rows
-        (simt_plan(**SMALL, pack="a"), (64 * 64, 64, MOST), []),
-        (simt_plan(**SMALL, pack="a"), (64 * 65, 64, MOST), ["packing A takes 2181037040 CTAs"]),
-        (simt_plan(**SMALL, pack="b"), (64 * 65, 64, MOST), []),
+        (simt_plan(**SMALL, repack="a"), (64 * 64, 64, MOST), []),
+        (simt_plan(**SMALL, repack="a"), (64 * 65, 64, MOST), ["packing A takes 2181037040 CTAs"]),
+        (simt_plan(**SMALL, repack="b"), (64 * 65, 64, MOST), []),
         # one tile of 2^28 k-tiles, which the 3 beyond it make 5 of; 8 of them past 2^31
         (simt_plan(**SMALL, waves=1, persistent=100), (64, 64, MOST), []),
         (simt_plan(**SMALL, waves=1, persistent=100), (64 * 8, 64, MOST), ["8 tiles of 268435328 k-tiles each"]),
@@ -57,12 +57,10 @@ def test_a_packed_plan_is_chosen_only_where_it_fits():
     """Packed, simt_32x32 has 4 stages, 16 KiB with D: 8 CTAs of them are more than the 100 KiB of an SM of sm_86."""
     operands = Operands.of("f32", align_bytes=4)
     assert not plan_named("simt_32x32", operands).violations("sm_86")
-    assert plan_named("simt_32x32+pack", operands).violations("sm_86")
+    assert plan_named("simt_32x32+repack", operands).violations("sm_86")
     for mnk in ((3, 8, 12), (1592, 63, 1936), (2624, 12384, 13)):
         problem = Problem(*mnk, operands=operands)
-        assert (
-            choose(operands, problem, "sm_86", DEFAULT_DEVICE.with_sms(84)).violations("sm_86", problem) == []
-        )
+        assert choose(operands, problem, "sm_86", DEFAULT_DEVICE.with_sms(84)).violations("sm_86", problem) == []
 
 
 def test_the_choice_serves_any_problem_or_says_what_is_too_large():
@@ -80,9 +78,7 @@ def test_the_choice_serves_any_problem_or_says_what_is_too_large():
         align = 16 if dtype == "bf16" and arch == "sm_90a" else 8
         operands = Operands.of(dtype, layout="nt", align_bytes=align, batched=True)
         m, n, k, batch = (extent() for _ in range(4))
-        leading = tuple(
-            [(name, max(8, -(-e // 8) * 8)) for name, e in zip("abcd", (k, k, n, n), strict=True)]
-        )
+        leading = tuple([(name, max(8, -(-e // 8) * 8)) for name, e in zip("abcd", (k, k, n, n), strict=True)])
         unit = align * 8 // operands.a.dtype.bits
         problem = Problem(m, -(-n // unit) * unit, -(-k // unit) * unit, batch, operands, leading)
         try:

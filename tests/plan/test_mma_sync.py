@@ -8,11 +8,11 @@ from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.swizzle import search_plan
 from cutegemm.build import mma_sync_plan
-from cutegemm.choose import candidate
-from cutegemm.choose.catalog import choose, chosen, plan_named, ranked
-from cutegemm.choose.ladders.mma_sync import STEPS
-from cutegemm.choose.mma_sync.choice import family
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.choice import candidate
+from cutegemm.choice.catalog import choose, chosen, plan_named, ranked
+from cutegemm.choice.ladders.mma_sync import STEPS
+from cutegemm.choice.mma_sync.choice import family
+from cutegemm.choice.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
 from cutegemm.machine.device import DEFAULT_DEVICE, default_device
@@ -126,7 +126,7 @@ def test_every_broken_rule_at_once():
     with pytest.raises(PlanError) as caught:
         mma_sync_plan(
             Operands.of("bf16"), block=(64, 64, 40), warp=(32, 32), stages=0, load="dma", read="wmma",
-            store="no", fragments=3, shares=9, load_bytes=2,
+            store="no", fragments=3, load_chunks=9, load_bytes=2,
         )  # fmt: skip
     said = str(caught.value)
     for words in ("stages = 0", "load = 'dma'", "read = 'wmma'", "store = 'no'", "fragments = 3", "bK = 40"):
@@ -137,7 +137,7 @@ def test_every_broken_rule_at_once():
     ("options", "words"),
     [
         ({"warp": (24, 32)}, "does not divide into warp tiles of 24"),
-        ({"shares": 9}, "shares = 9; 1 to 4"),
+        ({"load_chunks": 9}, "load_chunks = 9; 1 to 4"),
         ({"shared": "twisted"}, "shared = 'twisted'"),
         ({"load": "tma"}, "load = 'tma' is neither 'cp.async' nor 'register'"),
         ({"rounding": "rna"}, "operands of bf16 are rounded by 'rna'"),
@@ -187,14 +187,12 @@ def test_float8_of_two_types_is_multiplied_by_wgmma_alone():
     with pytest.raises(PlanError, match=r"float8 of one type is multiplied by mma\.sync\. Take an sm90_plan"):
         mma_sync_plan(mixed)
     for arch in ("sm_80", "sm_89", "sm_120a"):
-        with pytest.raises(
-            PlanError, match=rf"e4m3 and e5m2 are multiplied by wgmma alone; sm_90a has it and {arch}"
-        ):
+        with pytest.raises(PlanError, match=rf"e4m3 and e5m2 are multiplied by wgmma alone; sm_90a has it and {arch}"):
             chosen(mixed, problem, arch, default_device(arch))
     for small in (problem, Problem(1, 4096, 4096)):
         recipe, plan = chosen(mixed, small)
         assert recipe.family == "sm90"
-        kinds = "e5m2_e4m3" if recipe.transposed else "e4m3_e5m2"
+        kinds = "e5m2_e4m3" if recipe.swap_ab else "e4m3_e5m2"
         assert kinds in plan.tiled_mma.atom.name
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.choose.candidate import Request, Ways, ranked
-from cutegemm.choose.catalog import choose, chosen, plan_named
-from cutegemm.choose.mma_sync.choice import SPLITS, family
-from cutegemm.choose.mma_sync.time import MmaCosts, Model, Tiles
+from cutegemm.choice.candidate import Request, Variants, ranked
+from cutegemm.choice.catalog import choose, chosen, plan_named
+from cutegemm.choice.mma_sync.choice import SPLITS, family
+from cutegemm.choice.mma_sync.time import MmaCosts, Model, Tiles
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
 
@@ -16,15 +16,15 @@ from cutegemm.plan import Operands, Problem
 COSTS = MmaCosts(
     start=1000.0, round=100.0, fill=40.0, hot=0.0, latency=3.0, own_halves=0.25,
     quads=0.0, doubles=0.0, words=0.0, halves=0.0, peak=1.0, store=0.0, last=0.0, written=0.0, launch=10_000.0,
-    added=1.0, sums=1.0, within=64.0,
+    added=1.0, accumulators=1.0, within=64.0,
 )  # fmt: skip
 ALIGNED, ODD = (Operands.of("bf16", layout="nt", align_bytes=align) for align in (16, 2))
 
 
-def us(name, operands, problem, parts=1, costs=COSTS, device=DEFAULT_DEVICE, peak=1e9):
+def us(name, operands, problem, splits=1, costs=COSTS, device=DEFAULT_DEVICE, peak=1e9):
     tiles = Tiles.of([plan_named(name, operands)], [1.0])
     model = Model(tiles, peak, operands, device, costs)
-    found = model.predict(Ways(np.array([0]), np.array([parts])), problem)
+    found = model.predict(Variants(np.array([0]), np.array([splits])), problem)
     return float(found.us[0]), found.bound(0)
 
 
@@ -74,8 +74,8 @@ def test_nothing_overlaps_the_store_of_the_last_tile():
 def test_parts_of_k():
     """4 parts of 3, 3, 2 and 2 k-tiles: the longest counts, and their sums of 4 x 1024 x 4 bytes go both ways."""
     problem = Problem(32, 32, 640, operands=ALIGNED)
-    found, bound = us("mma_32x32", ALIGNED, problem, parts=4)
-    moved = 2 * 4 * 1024 * 4 / (DEFAULT_DEVICE.measured.sums_gb_s * 1e3)
+    found, bound = us("mma_32x32", ALIGNED, problem, splits=4)
+    moved = 2 * 4 * 1024 * 4 / (DEFAULT_DEVICE.measured.partials_gb_s * 1e3)
     assert found == pytest.approx(1000 + 100 + 40 / 4 + 3 * 3 / 5 + 10_000 + 1 + moved, rel=1e-6)
     assert bound == "sums of parts"
 
@@ -102,7 +102,7 @@ def test_few_tiles_and_a_deep_k_are_split(operands, mnk):
     plan = choose(operands, problem, "sm_90")
     assert plan.split_k > 4
     assert plan.violations("sm_90", problem) == []
-    _, whole = chosen(operands, problem, "sm_90", suits=lambda plan: not plan.split.is_split)
+    _, whole = chosen(operands, problem, "sm_90", can_implement=lambda plan: not plan.split.is_split)
     assert whole.split_k == 1
 
 
@@ -113,7 +113,7 @@ def test_candidates():
     names = [str(one.recipe) for one in found]
     assert len(set(names)) == len(names)
     assert [one.us for one in found] == sorted(one.us for one in found)
-    parts = {one.recipe.split.parts for one in found if one.recipe.split is not None}
+    parts = {one.recipe.split.splits for one in found if one.recipe.split is not None}
     assert parts == {*(each for each in SPLITS if each <= 20), 10, 20}  # k-tiles of 64, or of 32
     assert {"mma_32x32", "mma_32x32/k10", "mma_32x32_short/k20"} < set(names)
 

@@ -10,11 +10,11 @@ import pytest
 from cutegemm.analysis import shared_accesses
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.build import mma_sync_plan, mma_tma_plan
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, product
 from cutegemm.plan import Operands
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.tiled_mma import TiledMma
 from tests.kernels.mma_sync_forms import FED, form
 
@@ -69,7 +69,7 @@ def test_columns_in_pieces_where_lines_would_be_torn():
         *range(144, 160),
     ]
     assert plan.column_of(2, 0) == 160  # of the next tile
-    assert plan.slots.subtile == (16, 16)
+    assert plan.epi_stages.epi_tile == (16, 16)
     together = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(256, 160, 64), warp=(64, 80))
     assert together.column_of(1, np.arange(80)).tolist() == list(range(80, 160))
 
@@ -90,39 +90,38 @@ def test_the_roles():
 
 
 def test_slots_leave_the_stages_their_room():
-    """4 stages of 48 KiB and 32 KiB for D: two slots of 2 KiB a warp, or one of 4 KiB where tf32 needs 32 x 32."""
-    for dtype, layout, subtile, slots in (
+    """4 stages of 48 KiB and 32 KiB for D: two epilogue stages of 2 KiB a warp, or one of 4 KiB where tf32 needs 32 x
+    32."""
+    for dtype, layout, epi_tile, epi_stages in (
         ("bf16", "nt", (16, 64), 2),
         ("tf32", "nt", (16, 32), 2),
         ("tf32", "tt", (32, 16), 2),
         ("tf32", "tn", (32, 32), 1),
     ):
         plan = mma_tma_plan(Operands.of(dtype, layout=layout))
-        assert (plan.stages, plan.slots.subtile, plan.slots.count) == (4, subtile, slots)
-        assert (
-            plan.smem_bytes()["d"] == 8 * slots * product(subtile) * plan.operands.d.dtype.bits // 8 == 32768
-        )
+        assert (plan.stages, plan.epi_stages.epi_tile, plan.epi_stages.count) == (4, epi_tile, epi_stages)
+        assert plan.smem_bytes()["d"] == 8 * epi_stages * product(epi_tile) * plan.operands.d.dtype.bits // 8 == 32768
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "subtile"),
+    ("dtype", "layout", "epi_tile"),
     [("bf16", "nt", (16, 64)), ("tf32", "nt", (16, 32)), ("tf32", "tt", (32, 16)), ("tf32", "tn", None)],
 )
-def test_d_that_tma_cannot_store_leaves_by_lines(dtype, layout, subtile):
-    """A warp copies lines of 128 bytes from a slot of its own, or of 64 where there is no room for more beside four
-    stages. Where its places are spread along N, D leaves straight out of registers."""
+def test_d_that_tma_cannot_store_leaves_by_lines(dtype, layout, epi_tile):
+    """A warp copies lines of 128 bytes from an epilogue stage of its own, or of 64 where there is no room for more
+    beside four stages. Where its places are spread along N, D leaves straight out of registers."""
     operands = Operands.of(dtype, layout=layout)
     size_bytes = operands.d.dtype.bits // 8
     odd = replace(operands, d=replace(operands.d, align_bytes=size_bytes))
     plan = mma_tma_plan(odd)
     assert plan.stages == 4
-    if subtile is None:
-        assert (plan.slots, plan.smem_d, plan.store_d.bits) == (None, None, 8 * size_bytes)
+    if epi_tile is None:
+        assert (plan.epi_stages, plan.smem_d, plan.store_d.bits) == (None, None, 8 * size_bytes)
     else:
-        assert (plan.slots.subtile, plan.slots.count, plan.slots.store.threads) == (subtile, 1, 32)
+        assert (plan.epi_stages.epi_tile, plan.epi_stages.count, plan.epi_stages.store.threads) == (epi_tile, 1, 32)
         assert "by each warp" in str(plan.program("consumer 0"))
     for direct in (mma_tma_plan(operands, store="direct"), mma_tma_plan(odd, store="direct")):
-        assert (direct.slots, direct.smem_d) == (None, None)
+        assert (direct.epi_stages, direct.smem_d) == (None, None)
 
 
 def test_the_names():
@@ -171,7 +170,7 @@ def test_what_a_plan_cannot_become():
             "is not \\(an atom, consumers, atoms of one\\)",
         ),
         ({"read_a": None}, "how a consumer reads A and B is not said"),
-        ({"split": Split(2, reduction="last")}, "have all k-tiles of a tile"),
+        ({"split": KSplit(2, reduction="last")}, "have all k-tiles of a tile"),
         ({"pipeline": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
         ({"cluster_mn": (1, 2)}, "a CTA loads by itself"),
         ({"roles": plan.roles[1:]}, "the roles are consumer 0"),

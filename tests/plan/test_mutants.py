@@ -9,7 +9,7 @@ import pytest
 
 from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 from tests.plan.mutants import mutant, seeds
 
 MUTANTS, SEED = 400, 20000

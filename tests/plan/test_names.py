@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm.choose.catalog import candidates, chosen, plan_named, plans
-from cutegemm.choose.ladders.mma_sync import MMA_SYNC_LADDER
-from cutegemm.choose.ladders.simt import SIMT_LADDER
-from cutegemm.choose.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.recipe import PACK, TRANSPOSED
-from cutegemm.choose.simt.named import SIMT_PLANS
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_PLANS, SM90_TWO_LEVEL, of_tile
-from cutegemm.choose.sm90.tiles import NamedTile
+from cutegemm.choice.catalog import candidates, chosen, plan_named, plans
+from cutegemm.choice.ladders.mma_sync import MMA_SYNC_LADDER
+from cutegemm.choice.ladders.simt import SIMT_LADDER
+from cutegemm.choice.mma_sync.named import MMA_SYNC_FED, MMA_SYNC_PLANS
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import REPACK, SWAP_AB
+from cutegemm.choice.simt.named import SIMT_PLANS
+from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PLANS, SM90_PROMOTED, of_tile
+from cutegemm.choice.sm90.tiles import NamedTile
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.plan.work.split import FIXUP, KSplit
 
 COUNTS = st.integers(2, 200)
 BY_SCHEDULE = st.one_of(
     st.just((None, None)),
-    COUNTS.map(lambda parts: (Split(parts), None)),
-    COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
-    COUNTS.map(lambda ctas: (Split(waves=1), ctas)),
+    COUNTS.map(lambda parts: (KSplit(parts), None)),
+    COUNTS.map(lambda parts: (KSplit(parts, reduction="last"), None)),
+    COUNTS.map(lambda ctas: (KSplit(waves=1), ctas)),
 )
 # By family: how K may be split, with the CTAs that a name says.
 DIVISIONS = {
@@ -35,9 +35,9 @@ DIVISIONS = {
     "mma_sync": BY_SCHEDULE,
     "sm90": st.one_of(
         st.just((None, None)),
-        st.just((FILLED, None)),
-        COUNTS.map(lambda parts: (Split(parts, reduction="last"), None)),
-        st.integers(1, 9).map(lambda waves: (Split(waves=waves, reduction="last"), None)),
+        st.just((FIXUP, None)),
+        COUNTS.map(lambda parts: (KSplit(parts, reduction="last"), None)),
+        st.integers(1, 9).map(lambda waves: (KSplit(waves=waves, reduction="last"), None)),
     ),
 }
 SIDES = st.sampled_from((64, 128, 192, 256)), st.integers(1, 16).map(lambda n: 16 * n)
@@ -51,10 +51,10 @@ TILES = st.builds(
 VARIED = st.sampled_from((*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN)) | TILES
 FIXED = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_FED, *MMA_SYNC_LADDER)
 SPELLED = (
-    "simt:block=64x64x8,warp=32x32,thread=8x4,stages=4,pack=a",
+    "simt:block=64x64x8,warp=32x32,thread=8x4,stages=4,repack=a",
     "mma_sync:block=128x128x64,stages=3,shared=k+8",
     "mma_tma:block=256x128x64,warp=64x64",
-    "sm90:tile=128x128x64,cluster=2x1,slots=4,l2=last+last+first,ctas=none",
+    "sm90:tile=128x128x64,cluster=2x1,epi_stages=4,l2=last+last+first,ctas=none",
 )
 
 
@@ -64,15 +64,15 @@ def recipes(draw):
     recipe = draw(VARIED | st.sampled_from(FIXED) | st.sampled_from(SPELLED).map(recipe_named))
     if recipe.splits and not recipe.spelled_out and recipe not in FIXED:
         split, ctas = draw(DIVISIONS[recipe.family])
-        is_packed = recipe.packs and draw(st.booleans())
-        recipe = replace(recipe, is_packed=is_packed, split=split, ctas=ctas)
-    return replace(recipe, transposed=draw(st.booleans()))
+        is_repacked = recipe.repacks and draw(st.booleans())
+        recipe = replace(recipe, is_repacked=is_repacked, split=split, ctas=ctas)
+    return replace(recipe, swap_ab=draw(st.booleans()))
 
 
 def test_a_name_stands_for_one_recipe():
     """A step of a ladder that is a tile by name is the candidate of that tile."""
     known = {}
-    for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN, *SM90_TWO_LEVEL):
+    for recipe in (*SIMT_PLANS, *MMA_SYNC_PLANS, *SM90_PLANS, *SM90_CHOSEN, *SM90_PROMOTED):
         assert known.setdefault(recipe.name, recipe) == recipe
         assert recipe_named(recipe.name) == recipe
 
@@ -96,26 +96,27 @@ def test_every_listed_name_is_read():
 
 def test_what_a_name_says():
     """By hand: each part of a name, and what stands for it."""
-    recipe = recipe_named("transposed:simt_128x128+pack/k4last")
-    said = (recipe.family, recipe.name, recipe.is_packed, recipe.split, recipe.ctas, recipe.transposed)
-    assert said == ("simt", "simt_128x128", True, Split(4, reduction="last"), None, True)
+    recipe = recipe_named("swap_ab:simt_128x128+repack/k4last")
+    said = (recipe.family, recipe.name, recipe.is_repacked, recipe.split, recipe.ctas, recipe.swap_ab)
+    assert said == ("simt", "simt_128x128", True, KSplit(4, reduction="last"), None, True)
     shared = recipe_named("simt_64x64/s528")
-    assert (shared.split, shared.ctas, shared.transposed) == (Split(waves=1), 528, False)
+    assert (shared.split, shared.ctas, shared.swap_ab) == (KSplit(waves=1), 528, False)
     streamed = recipe_named("sm90_wide_2x1/stream")
-    assert streamed.split == Split(waves=2, reduction="last")
+    assert streamed.split == KSplit(waves=2, reduction="last")
     assert str(recipe_named("sm90_wide_2x1/stream2")) == "sm90_wide_2x1/stream"
     assert recipe_named("sm90_192x208_1x2").options["cluster"] == (1, 2)
-    assert recipe_named(TRANSPOSED + TRANSPOSED + "mma_64x64") == recipe_named("mma_64x64")
-    spelled = recipe_named("sm90:tile=64x64x128,pack=ab")
-    assert (spelled.options, spelled.spelled_out) == ({"tile": (64, 64, 128), "pack": "ab"}, True)
+    assert recipe_named(SWAP_AB + SWAP_AB + "mma_64x64") == recipe_named("mma_64x64")
+    spelled = recipe_named("sm90:tile=64x64x128,repack=ab")
+    assert (spelled.options, spelled.spelled_out) == ({"tile": (64, 64, 128), "repack": "ab"}, True)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fill", "simt_64x64/stream", "sm90_slots/s132",
-        "sm90_slots/k4last", "sm90_slots/k4+pack", "mma_64x64/fill", "mma_tma_256x128/k2",
-        "mma_64x64+pack", "sgemm_01_naive/k2", "wgmma:tile=64x64x64", "transposed:", "simt_64x64 ", "sm90_slots+packed",
+        "", "simt", "sm90", "sm90_", "sm90_8x8x8", "simt_64x64/fixup", "simt_64x64/stream", "sm90_epi_stages/s132",
+        "sm90_epi_stages/k4last", "sm90_epi_stages/k4+repack", "mma_64x64/fixup", "mma_tma_256x128/k2",
+        "mma_64x64+repack", "sgemm_01_naive/k2", "wgmma:tile=64x64x64", "swap_ab:", "simt_64x64 ",
+        "sm90_epi_stages+packed",
         "sm90_64x64_1x1x0", "sm90_64x64_1x1x10", "sm90_64x64_x4",
     ],
 )  # fmt: skip
@@ -127,20 +128,20 @@ def test_a_name_that_there_is_not(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("skinny:tile=7", "tile = .7,.; 2 positive integers are expected"),
+        ("gemv:tile=7", "tile = .7,.; 2 positive integers are expected"),
         ("sm90_128x128_4x8", "no cluster has more than"),
         ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
         ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
         ("sm90_64x64_4x1x4", "a cluster of 16 CTAs; 8 are the most"),
-        ("sm90_64x64_1x2x4", "cluster = .1, 2.: beside k_ctas = 4 its tiles lie along M"),
+        ("sm90_64x64_1x2x4", "cluster = .1, 2.: beside cluster_k = 4 its tiles lie along M"),
         (
             "sm90_64x64_1x1x7",
-            "1 rule is broken.\n  - k_ctas = 7: each of them stores as many of the 64 columns",
+            "1 rule is broken.\n  - cluster_k = 7: each of them stores as many of the 64 columns",
         ),
         ("sm90_64x64_1x1x4/k2", "where K is split besides, CTAs do not share K"),
-        ("sm90_64x64_1x1x4/fill", "where K is split besides, CTAs do not share K"),
-        ("sm90:tile=64x64x64,k_ctas=-1", "k_ctas = -1; a positive integer is expected"),
-        ("sm90:tile=64x64x64,k_ctas=x", "'k_ctas=x' does not read as a whole number"),
+        ("sm90_64x64_1x1x4/fixup", "where K is split besides, CTAs do not share K"),
+        ("sm90:tile=64x64x64,cluster_k=-1", "cluster_k = -1; a positive integer is expected"),
+        ("sm90:tile=64x64x64,cluster_k=x", "'cluster_k=x' does not read as a whole number"),
         ("simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2", "'shared_a=k.1.2' does not read"),
         ("sm90_128x128/k" + "9" * 5000, "no plan is called"),
         ("sm90_١٢٨x١٢٨", "no plan is called"),
@@ -152,15 +153,15 @@ def test_a_name_of_what_there_cannot_be(name, words):
 
 
 def test_a_plan_that_is_all_defaults_and_one_that_is_turned_often():
-    assert recipe_named("skinny:warps=4").build(Operands.of("bf16", layout="nt")).family == "mma_sync"
-    assert recipe_named("transposed:" * 2001 + "simt_128x128").transposed
+    assert recipe_named("gemv:warps=4").build(Operands.of("bf16", layout="nt")).family == "mma_sync"
+    assert recipe_named("swap_ab:" * 2001 + "simt_128x128").swap_ab
 
 
 def test_what_does_not_read():
     with pytest.raises(PlanError, match="parts = 0; at least 1"):
-        recipe_named("sm90_slots/k0")
+        recipe_named("sm90_epi_stages/k0")
     with pytest.raises(PlanError) as caught:
-        recipe_named("sm90:tyle=1x1x1,slots=two,slots=2")
+        recipe_named("sm90:tyle=1x1x1,epi_stages=two,epi_stages=2")
     assert len(caught.value.violations) == 2
 
 
@@ -169,28 +170,34 @@ def test_what_tma_loads():
     neither, a_alone = Operands.of("e4m3", layout="tn"), Operands.of("e4m3", layout="nn")
     found = {
         name: [recipe_named(name).boxes(of) for of in (neither, a_alone)]
-        for name in ("simt_64x64+pack", "mma_64x64", "mma_tma_128x256", "sm90_slots", "sm90_slots+pack/k2")
+        for name in (
+            "simt_64x64+repack",
+            "mma_64x64",
+            "mma_tma_128x256",
+            "sm90_epi_stages",
+            "sm90_epi_stages+repack/k2",
+        )
     }
     assert found == {
-        "simt_64x64+pack": [None, None],
+        "simt_64x64+repack": [None, None],
         "mma_64x64": [None, None],
         "mma_tma_128x256": ["ab", "ab"],
-        "sm90_slots": ["ab", "ab"],
-        "sm90_slots+pack/k2": ["", "a"],
+        "sm90_epi_stages": ["ab", "ab"],
+        "sm90_epi_stages+repack/k2": ["", "a"],
     }
-    packs_b = recipe_named("sm90:tile=128x128x128,pack=b")
-    assert (packs_b.boxes(neither), replace(packs_b, transposed=True).boxes(neither)) == ("a", "b")
-    assert recipe_named("transposed:sm90_slots+pack").boxes(a_alone) == "a"
+    packs_b = recipe_named("sm90:tile=128x128x128,repack=b")
+    assert (packs_b.boxes(neither), replace(packs_b, swap_ab=True).boxes(neither)) == ("a", "b")
+    assert recipe_named("swap_ab:sm90_epi_stages+repack").boxes(a_alone) == "a"
 
 
 def test_a_recipe_is_built_for_a_device():
     bf16 = Operands.of("bf16", layout="nt")
     small = DEFAULT_DEVICE.with_sms(44)
-    for name in ("sm90_slots", "mma_tma_128x256"):
+    for name in ("sm90_epi_stages", "mma_tma_128x256"):
         assert recipe_named(name).build(bf16, device=small).pipeline.ctas == 44
-    whole = recipe_named("sm90_slots").build(bf16)
-    assert whole is plan_named("sm90_slots", bf16)
-    assert plan_named("transposed:sm90_slots", bf16.transposed) == whole
+    whole = recipe_named("sm90_epi_stages").build(bf16)
+    assert whole is plan_named("sm90_epi_stages", bf16)
+    assert plan_named("swap_ab:sm90_epi_stages", bf16.transposed) == whole
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -202,6 +209,6 @@ def test_the_first_candidate_is_chosen(dtype, packed):
         found = candidates(operands, problem)
         taken = chosen(operands, problem)[0]
         assert taken in [one.recipe for one in found[:12]]  # others have no tile for a D of bytes
-        assert (PACK in str(taken)) <= packed or dtype == "f32"
+        assert (REPACK in str(taken)) <= packed or dtype == "f32"
         assert [one.us for one in found] == sorted(one.us for one in found)
         assert all(one.bound for one in found)

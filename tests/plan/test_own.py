@@ -11,14 +11,14 @@ import pytest
 
 from cutegemm import register_plan
 from cutegemm.build import simt_plan, sm90_plan
-from cutegemm.choose import names
-from cutegemm.choose.catalog import plan_named, plans
-from cutegemm.choose.names import recipe_named, step_of
-from cutegemm.choose.simt.recipe import SimtRecipe
+from cutegemm.choice import names
+from cutegemm.choice.catalog import plan_named, plans
+from cutegemm.choice.names import recipe_named, step_of
+from cutegemm.choice.simt.recipe import SimtRecipe
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import Layout
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.simulate import simulate
+from cutegemm.simulator import simulate
 
 F32, BF16 = Operands.of("f32"), Operands.of("bf16", layout="nt")
 TEXT = "simt:block=64x64x8,warp=32x32,thread=8x4,stages=4"
@@ -41,19 +41,17 @@ def padded(operands: Operands) -> GemmPlan:
 
 def test_a_text_gets_a_name() -> None:
     register_plan("mine", TEXT, "for a test")
-    assert plan_named("mine", F32).with_(name="", summary="") == plan_named(TEXT, F32).with_(
-        name="", summary=""
-    )
+    assert plan_named("mine", F32).with_(name="", summary="") == plan_named(TEXT, F32).with_(name="", summary="")
     assert ("mine", "for a test") in plans()
-    assert str(recipe_named("transposed:mine")) == "transposed:mine"
+    assert str(recipe_named("swap_ab:mine")) == "swap_ab:mine"
 
 
 def test_a_recipe_may_be_packed_and_split_as_others() -> None:
     options = {"block": (64, 64, 16), "warp": (32, 32), "thread": (8, 4), "stages": (3, 2)}
     register_plan("mine", SimtRecipe("any", "4 warps", options))
-    found = recipe_named("mine+pack/k4")
-    assert (found.is_packed, found.split.parts, str(found)) == (True, 4, "mine+pack/k4")
-    assert plan_named("mine+pack/k4", F32).name == "mine+pack/k4"
+    found = recipe_named("mine+repack/k4")
+    assert (found.is_repacked, found.split.splits, str(found)) == (True, 4, "mine+repack/k4")
+    assert plan_named("mine+repack/k4", F32).name == "mine+repack/k4"
 
 
 def test_a_function_gets_a_name() -> None:
@@ -64,14 +62,14 @@ def test_a_function_gets_a_name() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 4, shape).astype(np.float32) for shape in ((70, 20), (20, 68)))
     assert (simulate(plan_named("mine", F32.fitted(70, 68, 20)), a, b).d == a @ b).all()
-    turned = plan_named("transposed:mine", F32)
+    turned = plan_named("swap_ab:mine", F32)
     assert turned.operands == F32.transposed
     with pytest.raises(UnsupportedError, match="no plan is called 'mine/k4'"):
         recipe_named("mine/k4")
 
 
 def test_what_tma_loads_of_a_function() -> None:
-    register_plan("by_tma", lambda operands: sm90_plan(operands, tile=(64, 64, 64), subtile_n=32))
+    register_plan("by_tma", lambda operands: sm90_plan(operands, tile=(64, 64, 64), epi_tile_n=32))
     register_plan("by_threads", padded)
     assert recipe_named("by_tma").boxes(BF16) == "ab"
     assert recipe_named("by_threads").boxes(F32) is None
@@ -84,7 +82,7 @@ def test_the_same_again_is_no_conflict() -> None:
         register_plan("mine", TEXT)
 
 
-@pytest.mark.parametrize("name", ["sm90_slots", "sgemm_01_naive", "sm90_64x80_2x1", "mma_64x64", "simt"])
+@pytest.mark.parametrize("name", ["sm90_epi_stages", "sgemm_01_naive", "sm90_64x80_2x1", "mma_64x64", "simt"])
 def test_names_of_the_package_are_taken(name: str) -> None:
     with pytest.raises(PlanError, match="the name is taken"):
         register_plan(name, TEXT)
@@ -95,8 +93,8 @@ def test_names_of_the_package_are_taken(name: str) -> None:
     [
         ("a plan", TEXT, "letters, digits and underscores"),
         ("mine", simt_plan(), "serves one kind of operands"),
-        ("mine", "sm90_slots+pack", "says how a plan is used"),
-        ("mine", "transposed:sm90_slots", "says how a plan is used"),
+        ("mine", "sm90_epi_stages+repack", "says how a plan is used"),
+        ("mine", "swap_ab:sm90_epi_stages", "says how a plan is used"),
         ("mine", "simt:blok=1", "is no argument"),
     ],
 )
@@ -138,10 +136,10 @@ def test_entry_points(tmp_path: Path) -> None:
     assert "Made by them." in listed
     assert "their_broken" in listed
     assert "64 x 64 x 8" in said("show", "their_made").stdout
-    broken = said("show", "their_broken")
-    assert broken.returncode == 2
-    assert "their_plans:nothing" in broken.stderr
-    assert "Traceback" not in broken.stderr
+    violations = said("show", "their_broken")
+    assert violations.returncode == 2
+    assert "their_plans:nothing" in violations.stderr
+    assert "Traceback" not in violations.stderr
 
 
 def test_steps_are_told_from_plans_to_use() -> None:
@@ -149,5 +147,5 @@ def test_steps_are_told_from_plans_to_use() -> None:
     assert (ladder.name, step.number) == ("sm90", 5)
     assert step_of("sgemm_01_naive")[1].number == 1
     assert step_of("tensorop_01_baseline")[1].number == 1
-    for name in ("sm90_slots", "sm90_64x80", "simt_256x128", "mma_tma_256x128"):
+    for name in ("sm90_epi_stages", "sm90_64x80", "simt_256x128", "mma_tma_256x128"):
         assert step_of(name) is None

@@ -17,8 +17,8 @@ from cutegemm.errors import PlanError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
-from cutegemm.plan.program.schedule import single_stage
 from cutegemm.plan.program.steps import BLOCKS, Program
+from cutegemm.plan.program.thread_schedule import single_stage
 from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
@@ -34,42 +34,42 @@ COOPERATIVE = {"schedule": "cooperative", "tile": (128, 128, 64)}
 PRODUCER = """
 for tile in work:
   for k in tile.k_tiles:
-    wait     empty[k]
+    acquire  empty[k]
     load     A[k], B[k] -> full[k]
 """
 # No CTA of a cluster ends before all readers of its last stages have arrived at its barriers.
 PRODUCER_OF_A_CLUSTER = (
     PRODUCER
     + """
-for k in the next stages, once around the ring:
-  wait     empty[k]
+for k in the next stages, once around the pipeline:
+  acquire  empty[k]
 """
 )
 STORED = """
   epilogue of acc
-  for subtile i:
-    epilogue of subtile i
-    write    subtile i -> slot
-    wait     until all stores have read their slots, by warp 0
-    sync     subtile
-    store    slot -> D by TMA, by warp 0
-wait     until all stores have read their slots
+  for epilogue tile i:
+    epilogue of epilogue tile i
+    write    epilogue tile i -> epilogue stage
+    wait     until all stores have read their epilogue stages, by warp 0
+    sync     epilogue tile
+    store    epilogue stage -> D by TMA, by warp 0
+wait     until all stores have read their epilogue stages
 """
 PINGPONG = (
     """
 skip     the k-tiles of the consumers before
-signal   turn[0], by the last consumer
+signal   order[0], by the last consumer
 for tile in work, every 2nd from this consumer's first:
-  wait     turn of this consumer
+  wait     order of this consumer
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc: k-block 0
-    wait     for all products but this k-block's
+    wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-  signal   turn of the next consumer
+  signal   order of the next consumer
   skip     the k-tiles of the other consumers
-  wait     for all products
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
 """
@@ -81,47 +81,47 @@ for tile in work:
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc: k-block 0
-    wait     for all products but this k-block's
+    wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-  wait     for all products
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
 """
     + STORED
 )
 REDUCED = COOPERATIVE_TEXT.replace(
-    "    epilogue of subtile i\n",
-    """    epilogue of subtile i, with bias from global memory
-    reduce   aux of subtile i; partial results that are complete -> workspace
+    "    epilogue of epilogue tile i\n",
+    """    epilogue of epilogue tile i, with bias from global memory
+    reduce   aux of epilogue tile i; partial results that are complete -> workspace
 """,
 )
-DEFERRED = """
+OVERLAPPED = """
 wait     full[0], then 300 cycles for each consumer before
 for tile in work, and until all are stored:
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc: k-block 0
-    wait     for all products but this k-block's
+    wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-    if subtile i = k of the tile held is left:
-      write    subtile i -> slot
-      wait     until all stores have read their slots, by warp 0
-      sync     subtile
-      store    slot -> D by TMA, by warp 0
-  for subtile i that is left of the tile held:
-    write    subtile i -> slot
-    wait     until all stores have read their slots, by warp 0
-    sync     subtile
-    store    slot -> D by TMA, by warp 0
-  wait     for all products
+    if epilogue tile i = k of the tile kept is left:
+      write    epilogue tile i -> epilogue stage
+      wait     until all stores have read their epilogue stages, by warp 0
+      sync     epilogue tile
+      store    epilogue stage -> D by TMA, by warp 0
+  for epilogue tile i that is left of the tile kept:
+    write    epilogue tile i -> epilogue stage
+    wait     until all stores have read their epilogue stages, by warp 0
+    sync     epilogue tile
+    store    epilogue stage -> D by TMA, by warp 0
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
   if there is a tile:
     epilogue of acc
-    hold     the tile, converted
-wait     until all stores have read their slots
+    keep     the tile, converted
+wait     until all stores have read their epilogue stages
 """
 TWO_LEVEL = """
 for tile in work:
@@ -133,17 +133,17 @@ for tile in work:
     advance  past k
   for k in tile.k_tiles, two at a time:
     wait     full[k]
-    wait     for all products
+    wait     for all MMAs
     mma      A[k], B[k] -> first acc, from 0
     release  empty[k - 1]
     add      second acc to total
     advance  past k
     wait     full[k]
     mma      A[k], B[k] -> second acc, from 0
-    wait     for all products but this k-tile's
+    wait     for all MMAs but this k-tile's
     release  empty[k - 1]
     add      first acc to total
-  wait     for all products
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
   add      second acc to total
@@ -158,28 +158,28 @@ for tile in work:
     wait     full[k]
     mma      A[k], B[k] -> left half of acc, from 0
     mma      A[k], B[k] -> right half of acc, from 0
-    wait     for all products but this half's
+    wait     for all MMAs but this half's
     add      left half of acc to total
     advance  past k
   for k in tile.k_tiles, two at a time:
     wait     full[k]
-    wait     for all products
+    wait     for all MMAs
     mma      A[k], B[k] -> left half of acc, from 0
     release  empty[k - 1]
     add      right half of acc to total
     mma      A[k], B[k] -> right half of acc, from 0
-    wait     for all products but this half's
+    wait     for all MMAs but this half's
     add      left half of acc to total
     advance  past k
     wait     full[k]
     mma      A[k], B[k] -> left half of acc, from 0
-    wait     for all products but this half's
+    wait     for all MMAs but this half's
     release  empty[k - 1]
     add      right half of acc to total
     mma      A[k], B[k] -> right half of acc, from 0
-    wait     for all products but this half's
+    wait     for all MMAs but this half's
     add      left half of acc to total
-  wait     for all products
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
   add      right half of acc to total
@@ -194,10 +194,10 @@ for tile in work:
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc
-    wait     for all products but this k-tile's
+    wait     for all MMAs but this k-tile's
     sync     read
     load     A[k + 3], B[k + 3] -> full[k + 3]
-  wait     for all products
+  wait     for all MMAs
 """
     + STORED
 )
@@ -221,92 +221,90 @@ for tile in work:
     mma      A[k], B[k] -> acc: k-block 3; release empty[k]
     advance  past k
   epilogue of acc
-  for subtile i:
-    epilogue of subtile i, with C from global memory
-    wait     until all stores but 1 have read their slots, by each warp
-    write    subtile i -> slot
-    store    slot -> D by TMA, by each warp
-wait     until all stores have read their slots
+  for epilogue tile i:
+    epilogue of epilogue tile i, with C from global memory
+    wait     until all stores but 1 have read their epilogue stages, by each warp
+    write    epilogue tile i -> epilogue stage
+    store    epilogue stage -> D by TMA, by each warp
+wait     until all stores have read their epilogue stages
 """
-FILLED = """
+FIXUP = """
 for tile in work:
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc: k-block 0
-    wait     for all products but this k-block's
+    wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-  ticket   of the tile, where it has parts
-  wait     for all products
+  semaphore   of the tile, where it has parts
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
-  reduce   the parts: the last one adds all sums, the others write theirs
+  reduce   the K splits: the last one adds all accumulators, the others store theirs
   if this is the last part of the tile:
     if C is read, in warp 0:
-      wait     until all stores have read their slots
-      fetch    C of the first subtiles -> their slots, c
+      wait     until all stores have read their epilogue stages
+      fetch    C of the first epilogue tiles -> their epilogue stages, c
     epilogue of acc
-    for subtile i:
-      epilogue of subtile i, with C from its slot (waits for c[i])
-      write    subtile i -> slot
-      sync     subtile
-      store    slot -> D by TMA, by warp 0
+    for epilogue tile i:
+      epilogue of epilogue tile i, with C from its epilogue stage (waits for c[i])
+      write    epilogue tile i -> epilogue stage
+      sync     epilogue tile
+      store    epilogue stage -> D by TMA, by warp 0
       if in warp 0:
-        wait     until all stores have read their slots
-        fetch    C of subtile i + 2 -> its slot, c[i + 2]
-wait     until all stores have read their slots
+        wait     until all stores have read their epilogue stages
+        fetch    C of epilogue tile i + 2 -> its epilogue stage, c[i + 2]
+wait     until all stores have read their epilogue stages
 """
 FUSED = """
 skip     the k-tiles of the consumers before
-signal   turn[0], by the last consumer
+signal   order[0], by the last consumer
 for tile in work, every 2nd from this consumer's first:
-  wait     turn of this consumer
+  wait     order of this consumer
   for k in tile.k_tiles:
     wait     full[k]
     mma      A[k], B[k] -> acc: k-block 0
-    wait     for all products but this k-block's
+    wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-  signal   turn of the next consumer
+  signal   order of the next consumer
   skip     the k-tiles of the other consumers
-  wait     for all products
+  wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
   epilogue of acc
-  for subtile i:
-    epilogue of subtile i, with bias, gate from global memory
-    store    aux2 of subtile i -> global memory
-    write    aux of subtile i -> slot
-    wait     until all stores have read their slots, by warp 0
-    sync     subtile
-    store    slot -> aux by TMA, by warp 0
-    write    subtile i -> slot
-    wait     until all stores have read their slots, by warp 0
-    sync     subtile
-    store    slot -> D by TMA, by warp 0
-wait     until all stores have read their slots
+  for epilogue tile i:
+    epilogue of epilogue tile i, with bias, gate from global memory
+    store    aux2 of epilogue tile i -> global memory
+    write    aux of epilogue tile i -> epilogue stage
+    wait     until all stores have read their epilogue stages, by warp 0
+    sync     epilogue tile
+    store    epilogue stage -> aux by TMA, by warp 0
+    write    epilogue tile i -> epilogue stage
+    wait     until all stores have read their epilogue stages, by warp 0
+    sync     epilogue tile
+    store    epilogue stage -> D by TMA, by warp 0
+wait     until all stores have read their epilogue stages
 """
 PRINTED = {
     "pingpong": (sm90_plan(BF16), PRODUCER, PINGPONG),
     "fused": (CASES["three"].on(sm90_plan(BF16), 16), PRODUCER, FUSED),
     "reduced": (CASES["absmax"].on(sm90_plan(BF16, **COOPERATIVE)), PRODUCER, REDUCED),
     "cooperative": (sm90_plan(BF16, **COOPERATIVE, cluster=(2, 1)), PRODUCER_OF_A_CLUSTER, COOPERATIVE_TEXT),
-    "deferred": (sm90_plan(BF16, **COOPERATIVE, deferred=True, stagger_cycles=300), PRODUCER, DEFERRED),
+    "overlapped": (sm90_plan(BF16, **COOPERATIVE, overlapped=True, stagger_cycles=300), PRODUCER, OVERLAPPED),
     "two-level": (
-        sm90_plan(
-            E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=True, store="direct", with_c=True
-        ),
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, promoted=True, store="direct", with_c=True),
         PRODUCER,
         TWO_LEVEL,
     ),
     "two-level, halves": (
-        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 192, 128)}, two_level=True, store="direct"),
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 192, 128)}, promoted=True, store="direct"),
         PRODUCER,
         TWO_LEVEL_HALVES,
     ),
     "multistage": (sm90_plan(BF16, schedule="single", stages=4), None, MULTISTAGE),
     "warps": (mma_tma_plan(BF16), PRODUCER, WARPS),
-    "split and fill": (sm90_plan(BF16, **COOPERATIVE, fill=True, with_c=True), PRODUCER, FILLED),
+    "split and fill": (sm90_plan(BF16, **COOPERATIVE, fixup=True, with_c=True), PRODUCER, FIXUP),
 }
 
 
@@ -354,20 +352,13 @@ def all_plans() -> list[GemmPlan]:
 
 def test_the_union_of_steps_holds_every_class_of_the_module() -> None:
     """A class that the union lacks would be known to none of the tests below."""
-    defined = {
-        name
-        for name, each in vars(step).items()
-        if inspect.isclass(each) and each.__module__ == step.__name__
-    }
+    defined = {name for name, each in vars(step).items() if inspect.isclass(each) and each.__module__ == step.__name__}
     assert step_names() == defined - {"Program"}
 
 
 def test_every_step_is_used_by_a_program() -> None:
     used = {
-        type(each).__name__
-        for plan in all_plans()
-        for program in plan.programs.values()
-        for each in program.walk()
+        type(each).__name__ for plan in all_plans() for program in plan.programs.values() for each in program.walk()
     }
     assert used == step_names()
 
@@ -388,9 +379,7 @@ def test_every_step_of_a_role_can_be_traced(role: str) -> None:
     known = {name[1:] for file in TRACERS[role] for name in methods(f"kernels/{file}")}
     by_warps = role.endswith("mma.sync")
     plans = [plan for plan in all_plans() if (plan.tiled_mma.atom.a_source == "register") == by_warps]
-    programs = [
-        plan.programs[name] for plan in plans for name in plan.programs if name.split()[0] == role.split()[0]
-    ]
+    programs = [plan.programs[name] for plan in plans for name in plan.programs if name.split()[0] == role.split()[0]]
     used = {type(each).__name__ for program in programs for each in program.walk()}
     assert len(used) > 3
     assert used - known == set()
@@ -415,14 +404,14 @@ def test_a_method_of_no_step_is_found() -> None:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({}, ("AwaitTurn", "HandOver", "OpenTurns", "Skip")),
+        ({}, ("AwaitOrder", "PassOrder", "OpenOrder", "Skip")),
         ({"stagger_cycles": 9, **COOPERATIVE}, ("Stagger",)),
-        ({"deferred": True, **COOPERATIVE}, ("Hold", "HeldSubtile")),
+        ({"overlapped": True, **COOPERATIVE}, ("KeepTile", "OverlappedEpiTile")),
         ({"schedule": "single"}, ("ForAhead", "Load", "SyncThreads")),
-        ({"split_k": 2}, ("TakeTicket", "AddParts")),
-        ({"stream": 1}, ("TakeTicket", "AddParts")),
-        ({"fill": True}, ("TakeTicket", "AddParts")),
-        ({"with_c": True}, ("FetchTile",)),
+        ({"split_k": 2}, ("IncrementSemaphore", "ReduceSplits")),
+        ({"stream": 1}, ("IncrementSemaphore", "ReduceSplits")),
+        ({"fixup": True}, ("IncrementSemaphore", "ReduceSplits")),
+        ({"with_c": True}, ("LoadEpiTile",)),
         ({"store": "direct"}, ("StoreTile",)),
     ],
     ids=str,
@@ -438,38 +427,36 @@ def test_an_option_is_in_the_program(options: dict, steps: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    ("tile", "columns", "sums", "registers"),
+    ("tile", "columns", "accumulators", "registers"),
     [  # of a thread of a consumer, whose tile has 64 rows: N / 2 sums
         ((128, 128, 128), 128, [step.FIRST, step.SECOND], (64, 128)),  # 3 * 64 registers are the most
         ((128, 144, 128), 72, [step.LEFT, step.RIGHT], (72, 72)),
         ((128, 192, 128), 96, [step.LEFT, step.RIGHT], (96, 96)),
     ],
 )
-def test_two_levels_are_in_the_program(tile, columns, sums, registers) -> None:
+def test_two_levels_are_in_the_program(tile, columns, accumulators, registers) -> None:
     """Two accumulators take turns where registers hold them beside the total; else those of halves of the columns."""
-    plain, plan = (
-        sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, two_level=two_level) for two_level in (False, True)
-    )
-    assert not plain.program("consumer 0").has(step.AddLevel)
+    plain, plan = (sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, promoted=promoted) for promoted in (False, True))
+    assert not plain.program("consumer 0").has(step.Promote)
     assert plan.tiled_mma.atom.shape_mnk == (64, columns, 32)
     assert tuple(plan.registers().values()) == registers
     used = {
-        kind: sorted({each.sums for each in plan.program("consumer 0").walk() if isinstance(each, kind)})
-        for kind in (step.Multiply, step.AddLevel)
+        kind: sorted({each.accumulators for each in plan.program("consumer 0").walk() if isinstance(each, kind)})
+        for kind in (step.Multiply, step.Promote)
     }
-    assert used == {step.Multiply: sorted(sums), step.AddLevel: sorted(sums)}
+    assert used == {step.Multiply: sorted(accumulators), step.Promote: sorted(accumulators)}
 
 
 def test_the_way_to_memory_is_in_the_program() -> None:
-    """(who stores a slot, by TMA, pending stores of each wait, in their order)."""
+    """(who stores an epilogue stage, by TMA, pending stores of each wait, in their order)."""
 
     def way(**options: object) -> tuple[set[tuple[str, bool]], list[int]]:
         program = sm90_plan(BF16, **options).program("consumer 0")
-        stores = {(each.by, each.by_tma) for each in program.walk() if isinstance(each, step.StoreSlot)}
+        stores = {(each.by, each.by_tma) for each in program.walk() if isinstance(each, step.StoreEpiStage)}
         return stores, [each.pending for each in program.walk() if isinstance(each, step.WaitStores)]
 
-    assert way(slots=4, subtile_n=32) == ({(step.FIRST_WARP, True)}, [2, 0])
-    assert way(slots=4, subtile_n=32, store="tma_warp") == ({(step.EACH_WARP, True)}, [3, 0])
+    assert way(epi_stages=4, epi_tile_n=32) == ({(step.FIRST_WARP, True)}, [2, 0])
+    assert way(epi_stages=4, epi_tile_n=32, store="tma_warp") == ({(step.EACH_WARP, True)}, [3, 0])
     assert way(shared_d="padded") == ({(step.ALL, False)}, [])
     assert way(store="direct") == (set(), [])
 
@@ -478,66 +465,66 @@ def test_the_way_to_memory_is_in_the_program() -> None:
 
 # Of 4 warps of 32 threads each consumer. "full": one arrival, that of the producer's expect_tx, and the bytes of A
 # and B. "empty": an arrival of each warp of every consumer that reads a stage, in every CTA that the CTA loads for:
-# its row and its column of the cluster, cm + cn - 1 CTAs. "subtile": the threads of a consumer. "turn": those of a
-# consumer that waits, and of the one before that signals. "c": expect_tx of one warp, for each slot. "parts": the
-# threads of a consumer.
+# its row and its column of the cluster, cm + cn - 1 CTAs. "epilogue tile": the threads of a consumer. "turn": those of
+# a consumer that waits, and of the one before that signals. "c": expect_tx of one warp, for each epilogue stage.
+# "parts": the threads of a consumer.
 HAND_COUNTED = {
     "pingpong": (  # a consumer reads a stage; 227 KiB - 1 KiB - 32 KiB hold 6 stages of 2 * 128 * 64 * 2 bytes
         sm90_plan(BF16),
-        {"full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0)},
+        {"full": (6, 1, 32768), "empty": (6, 4, 0), "epi_tile": (2, 128, 0), "order": (2, 256, 0)},
     ),
     "pingpong in a cluster of 2 x 1": (  # 4 warps * (2 + 1 - 1) CTAs
         sm90_plan(BF16, cluster=(2, 1)),
-        {"full": (6, 1, 32768), "empty": (6, 8, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0)},
+        {"full": (6, 1, 32768), "empty": (6, 8, 0), "epi_tile": (2, 128, 0), "order": (2, 256, 0)},
     ),
     "pingpong of three": (  # turn: the one that waits and the one before, of three; (64 + 128) * 64 * 2 bytes
         sm90_plan(BF16, tile=(64, 128, 64), consumers=3, stages=5),
-        {"full": (5, 1, 24576), "empty": (5, 4, 0), "subtile": (3, 128, 0), "turn": (3, 256, 0)},
+        {"full": (5, 1, 24576), "empty": (5, 4, 0), "epi_tile": (3, 128, 0), "order": (3, 256, 0)},
     ),
     "cooperative": (  # 2 consumers * 4 warps; (128 + 256) * 64 * 2 bytes
         sm90_plan(BF16, schedule="cooperative", tile=(128, 256, 64), stages=3),
-        {"full": (3, 1, 49152), "empty": (3, 8, 0), "subtile": (2, 128, 0)},
+        {"full": (3, 1, 49152), "empty": (3, 8, 0), "epi_tile": (2, 128, 0)},
     ),
     "cooperative in a cluster of 2 x 2": (  # 8 warps * (2 + 2 - 1) CTAs
         sm90_plan(BF16, schedule="cooperative", tile=(128, 256, 64), stages=3, cluster=(2, 2)),
-        {"full": (3, 1, 49152), "empty": (3, 24, 0), "subtile": (2, 128, 0)},
+        {"full": (3, 1, 49152), "empty": (3, 24, 0), "epi_tile": (2, 128, 0)},
     ),
     "cooperative of three in a cluster of 1 x 2": (  # 12 warps * (1 + 2 - 1) CTAs; (192 + 128) * 64 * 2 bytes
         sm90_plan(BF16, schedule="cooperative", tile=(192, 128, 64), consumers=3, stages=4, cluster=(1, 2)),
-        {"full": (4, 1, 40960), "empty": (4, 24, 0), "subtile": (3, 128, 0)},
+        {"full": (4, 1, 40960), "empty": (4, 24, 0), "epi_tile": (3, 128, 0)},
     ),
-    "C by TMA": (  # 2 slots of 2 consumers, of 64 x 64 elements of C, 2 bytes each
+    "C by TMA": (  # 2 epilogue stages of 2 consumers, of 64 x 64 elements of C, 2 bytes each
         sm90_plan(BF16, with_c=True),
         {
-            "full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "c": (4, 1, 8192), "turn": (2, 256, 0),
+            "full": (6, 1, 32768), "empty": (6, 4, 0), "epi_tile": (2, 128, 0), "c": (4, 1, 8192), "order": (2, 256, 0),
         },
     ),
     "split": (
         sm90_plan(BF16, split_k=3),
         {
-            "full": (6, 1, 32768), "empty": (6, 4, 0), "subtile": (2, 128, 0), "turn": (2, 256, 0),
-            "parts": (2, 128, 0),
+            "full": (6, 1, 32768), "empty": (6, 4, 0), "epi_tile": (2, 128, 0), "order": (2, 256, 0),
+            "splits": (2, 128, 0),
         },
     ),
     "fill, deferred, in a cluster": (  # (128 + 128) * 64 * 2 bytes; 8 warps * 2 CTAs
-        sm90_plan(BF16, **COOPERATIVE, fill=True, deferred=True, cluster=(2, 1), stages=4),
-        {"full": (4, 1, 32768), "empty": (4, 16, 0), "subtile": (2, 128, 0), "parts": (2, 128, 0)},
+        sm90_plan(BF16, **COOPERATIVE, fixup=True, overlapped=True, cluster=(2, 1), stages=4),
+        {"full": (4, 1, 32768), "empty": (4, 16, 0), "epi_tile": (2, 128, 0), "splits": (2, 128, 0)},
     ),
-    "two-level": (  # (128 + 128) * 128 elements of a byte; nobody meets at a slot that D leaves without
-        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, two_level=True, store="direct", stages=5),
+    "two-level": (  # (128 + 128) * 128 elements of a byte; nobody meets at an epilogue stage that D leaves without
+        sm90_plan(E4M3, **{**COOPERATIVE, "tile": (128, 128, 128)}, promoted=True, store="direct", stages=5),
         {"full": (5, 1, 32768), "empty": (5, 8, 0)},
     ),
-    "a warp stores its own rows": (  # nobody else writes there: no barrier of a subtile
+    "a warp stores its own rows": (  # nobody else writes there: no barrier of an epilogue tile
         sm90_plan(BF16, store="tma_warp"),
-        {"full": (6, 1, 32768), "empty": (6, 4, 0), "turn": (2, 256, 0)},
+        {"full": (6, 1, 32768), "empty": (6, 4, 0), "order": (2, 256, 0)},
     ),
     "one consumer, multistage": (  # one warp expects; all threads have read a stage when they pass "read"
         sm90_plan(BF16, schedule="single", stages=4),
-        {"full": (4, 1, 32768), "read": (1, 128, 0), "subtile": (1, 128, 0)},
+        {"full": (4, 1, 32768), "read": (1, 128, 0), "epi_tile": (1, 128, 0)},
     ),
     "two consumers, multistage": (
         sm90_plan(BF16, schedule="single", stages=4, consumers=2),
-        {"full": (4, 1, 32768), "read": (1, 256, 0), "subtile": (2, 128, 0)},
+        {"full": (4, 1, 32768), "read": (1, 256, 0), "epi_tile": (2, 128, 0)},
     ),
     "eight warps": (  # each a consumer; (256 + 128) * 64 * 2 bytes
         mma_tma_plan(BF16),
@@ -559,14 +546,13 @@ def test_barriers_follow_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(edit) -> dict[str, int]:
         changed = {
-            role: program.edited(edit) if role.startswith("consumer") else program
-            for role, program in sound.items()
+            role: program.edited(edit) if role.startswith("consumer") else program for role, program in sound.items()
         }
         monkeypatch.setattr(GemmPlan, "program", lambda _, role: changed[role])
         return {barrier.name: barrier.arrivals for barrier in barriers_of(plan)}
 
-    assert counted(lambda each: each) == {"full": 1, "empty": 8, "subtile": 128}
-    assert "subtile" not in counted(lambda each: None if isinstance(each, step.SyncSubtile) else each)
+    assert counted(lambda each: each) == {"full": 1, "empty": 8, "epi_tile": 128}
+    assert "epi_tile" not in counted(lambda each: None if isinstance(each, step.SyncEpiTile) else each)
     assert "empty" not in counted(lambda each: None if isinstance(each, step.Release) else each)
 
 

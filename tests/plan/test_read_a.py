@@ -9,9 +9,9 @@ import pytest
 
 from cutegemm.analysis import check
 from cutegemm.build import sm90_plan
-from cutegemm.choose.catalog import candidates, chosen, plan_named, ranked
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.sm90.named import SM90_READING
+from cutegemm.choice.catalog import candidates, chosen, plan_named, ranked
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.sm90.named import SM90_READING
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands, Problem
 from cutegemm.run.tune import varied
@@ -22,7 +22,7 @@ TILE = {"tile": (128, 256, 32), "schedule": "cooperative"}
 
 
 def packed(plan):
-    return "".join(packing.name for packing in plan.packs)
+    return "".join(repack.name for repack in plan.repacks)
 
 
 def test_lanes_read_from_as_many_banks():
@@ -62,7 +62,7 @@ def test_what_it_holds():
     assert plan.tiled_mma.atom.name == "wgmma.m64n256k8.f32.tf32.k_k.rs"
     assert [str(step) for step in plan.program("consumer 0").steps[0].steps[0].steps] == [
         "wait     full[k]",
-        "wait     for all products",
+        "wait     for all MMAs",
         "release  empty[k - 1]",
         "mma      A[k], B[k] -> acc",
     ]
@@ -72,7 +72,7 @@ def test_what_it_holds():
     ("options", "says"),
     [
         ({"tile": (128, 128, 32)}, "consumers that share a tile"),
-        ({**TILE, "deferred": True}, "consumers that share a tile"),
+        ({**TILE, "overlapped": True}, "consumers that share a tile"),
         ({"tile": (128, 128, 32), "schedule": "single"}, "consumers that share a tile"),
         ({**TILE, "tile": (256, 192, 32)}, "192 (accumulators) + 32 (fragments)"),
     ],
@@ -90,30 +90,30 @@ def test_a_plan_that_does_not_say_how_a_is_read():
 def test_b_is_to_be_k_major():
     with pytest.raises(PlanError, match="B is n-major, but wgmma takes tf32 operands k-major alone"):
         sm90_plan(Operands.of("tf32", layout="tn"), **TILE)
-    assert packed(sm90_plan(Operands.of("tf32", layout="tn"), **TILE, pack="b")) == "b"
+    assert packed(sm90_plan(Operands.of("tf32", layout="tn"), **TILE, repack="b")) == "b"
 
 
 @pytest.mark.parametrize(
-    "name", ["sm90_cluster_2x1", "sm90_deferred_2x1/fill", "sm90_192x160_1x2", "sm90_wide_2x1/k2"]
+    "name", ["sm90_cluster_2x1", "sm90_overlapped_2x1/fixup", "sm90_192x160_1x2", "sm90_wide_2x1/k2"]
 )
 def test_a_name_stands_for_consumers_that_share_the_tile(name):
     plan = plan_named(name, TT)
-    assert (plan.pipeline.kind, plan.pipeline.deferred, packed(plan)) == ("cooperative", False, "")
-    kept = plan_named("sm90_cluster_2x1+pack", TT)
+    assert (plan.pipeline.kind, plan.pipeline.overlapped, packed(plan)) == ("cooperative", False, "")
+    kept = plan_named("sm90_cluster_2x1+repack", TT)
     assert (kept.pipeline.kind, packed(kept)) == ("pingpong", "a")
 
 
 def test_all_that_are_considered_are_what_their_names_say():
     assert {recipe.name for recipe in SM90_READING} >= {
-        "sm90_deferred_2x1",
+        "sm90_overlapped_2x1",
         "sm90_128x64",
         "sm90_256x160_1x2",
     }
     for recipe in SM90_READING:
-        for ending in ("", "/fill", "/k2") if recipe.shape.k_ctas == 1 else ("",):
+        for ending in ("", "/fixup", "/k2") if recipe.shape.cluster_k == 1 else ("",):
             plan = recipe_named(recipe.name + ending).build(TT)
             assert plan.tiled_mma.atom.a_source == "register"
-            assert not plan.packs
+            assert not plan.repacks
         assert recipe_named(recipe.name).build(TT) == recipe.build(TT)
 
 
@@ -130,7 +130,7 @@ def test_all_that_are_considered_are_what_their_names_say():
 def test_large_problems_pack_nothing(layout, turned, mnk):
     operands = Operands.of("tf32", layout=layout)
     recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
-    assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("", turned, "register")
+    assert (packed(plan), recipe.swap_ab, plan.tiled_mma.atom.a_source) == ("", turned, "register")
 
 
 @pytest.mark.parametrize(
@@ -140,23 +140,23 @@ def test_where_neither_is_k_major_the_smaller_one_is_packed(mnk, turned):
     """A has M rows and B has N; the operand that is packed is B, of D or of D^T = B^T A^T."""
     operands = Operands.of("tf32", layout="tn")
     recipe, plan = chosen(operands, Problem(*mnk, operands=operands))
-    assert (packed(plan), recipe.transposed, plan.tiled_mma.atom.a_source) == ("b", turned, "register")
-    assert recipe.is_packed
+    assert (packed(plan), recipe.swap_ab, plan.tiled_mma.atom.a_source) == ("b", turned, "register")
+    assert recipe.is_repacked
     assert recipe_named(str(recipe)).build(operands) == recipe.build(operands)
 
 
 @pytest.mark.parametrize(
-    ("name", "operands", "packs"),
+    ("name", "operands", "repacks"),
     [
-        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn"), "b"),
-        ("sm90_64x128+pack", Operands.of("tf32", layout="tn"), "ab"),
-        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn", align_bytes=4), "ab"),
-        ("sm90_cluster_2x1+pack", Operands.of("tf32", layout="tn", out="bf16", out_major="m"), "ab"),
+        ("sm90_cluster_2x1+repack", Operands.of("tf32", layout="tn"), "b"),
+        ("sm90_64x128+repack", Operands.of("tf32", layout="tn"), "ab"),
+        ("sm90_cluster_2x1+repack", Operands.of("tf32", layout="tn", align_bytes=4), "ab"),
+        ("sm90_cluster_2x1+repack", Operands.of("tf32", layout="tn", out="bf16", out_major="m"), "ab"),
     ],
 )
-def test_both_are_packed_if_threads_cannot_read_a(name, operands, packs):
+def test_both_are_packed_if_threads_cannot_read_a(name, operands, repacks):
     """64 rows are of one consumer, which cannot read while it multiplies; TMA loads no A that is not aligned."""
-    assert packed(plan_named(name, operands)) == packs
+    assert packed(plan_named(name, operands)) == repacks
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn", "tt"])
@@ -166,22 +166,22 @@ def test_the_candidates_pack_what_their_plans_pack(layout, align_bytes):
     found = [one.recipe for one in ranked(operands, Problem(4096, 4096, 4096, operands=operands))]
     assert len(set(found)) == len(found)
     for recipe in [one for one in found if one.family == "sm90"][:40]:
-        assert bool(packed(recipe.build(operands))) == recipe.is_packed
+        assert bool(packed(recipe.build(operands))) == recipe.is_repacked
 
 
 def test_the_tuner_times_both_ways():
     """Of 4096 x 4096 x 4096 the transposed problem reads B, and both may pack it."""
     operands = Operands.of("tf32", layout="nn")
     first = varied(candidates(operands, Problem(4096, 4096, 4096, operands=operands)))[:6]
-    assert {one.recipe.is_packed for one in first} == {False, True}
+    assert {one.recipe.is_repacked for one in first} == {False, True}
 
 
 def test_what_cannot_be_read_so_is_packed():
     def first(operands, mnk=(4096, 4096, 4096)):
         return next(ranked(operands, Problem(*mnk, operands=operands))).recipe
 
-    assert first(Operands.of("tf32", layout="tt", align_bytes=4)).is_packed
-    assert first(Operands.of("e4m3", layout="tt", out="bf16")).is_packed
+    assert first(Operands.of("tf32", layout="tt", align_bytes=4)).is_repacked
+    assert first(Operands.of("e4m3", layout="tt", out="bf16")).is_repacked
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_a_d_of_16_bits_leaves_along_n_of_the_plan(layout, major, reads):
     operands = Operands.of("tf32", layout=layout, out="bf16", out_major=major)
     recipe, plan = chosen(operands, Problem(4096, 4096, 4096, operands=operands))
     assert (plan.tiled_mma.atom.a_source == "register") == reads
-    assert recipe.is_packed == (not reads)
+    assert recipe.is_repacked == (not reads)
     with pytest.raises(PlanError, match="the 8 elements are not neighbours"):
         sm90_plan(Operands.of("tf32", layout="tt", out="bf16", out_major="m"), **TILE)

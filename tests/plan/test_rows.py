@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cutegemm.choose.candidate import Candidate
-from cutegemm.choose.catalog import candidates as ranking
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.rows import MOST_KERNELS, few, looked_at
+from cutegemm.choice.candidate import Candidate
+from cutegemm.choice.catalog import candidates as ranking
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.rows import MOST_KERNELS, few, looked_at
 from cutegemm.plan import Operands, Problem
 
 NAMES = ("simt_64x64", "simt_128x128", "sm90_64x64", "sm90_128x128")
@@ -31,9 +31,7 @@ TIMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("most", "taken"), [(1, {2}), (2, {0, 1}), (3, {0, 1, 3}), (4, {0, 1, 3}), (9, {0, 1, 3})]
-)
+@pytest.mark.parametrize(("most", "taken"), [(1, {2}), (2, {0, 1}), (3, {0, 1, 3}), (4, {0, 1, 3}), (9, {0, 1, 3})])
 def test_which_are_taken(most, taken):
     """One: p2 loses 20, 16 and 10%. Two: p0 and p1 lose 5% of 8 rows; three lose nothing."""
     found = few(TIMES.__getitem__, most, TIMES)

@@ -13,7 +13,7 @@ from cutegemm.build import mma_sync_plan, simt_plan, sm90_plan
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.program.schedule import Fetch, Read, Repeat, Sync
+from cutegemm.plan.program.thread_schedule import Fetch, Read, Repeat, Sync
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import places
 
@@ -77,7 +77,7 @@ def _body(*steps: Any) -> GemmPlan:
             lambda: simt_plan().with_(roles=(Role("all", "8"),)),
             ["roles[0].warps = '8'; an integer is expected."],
         ),
-        (lambda: simt_plan().with_(packs=("a",)), ["packs[0] = 'a'; Packing is expected."]),
+        (lambda: simt_plan().with_(repacks=("a",)), ["repacks[0] = 'a'; Repack is expected."]),
         (
             lambda: _pipeline(stages="4", consumer_tile=(64,)),
             [
@@ -93,11 +93,11 @@ def _body(*steps: Any) -> GemmPlan:
             ],
         ),
         (
-            lambda: _body(Repeat(0, 1, (Read(-1),)), Fetch(0, parts=0)),
+            lambda: _body(Repeat(0, 1, (Read(-1),)), Fetch(0, chunks=0)),
             [
                 f"{Repeat(0, 1, (Read(-1),))} of schedule.body: times of at least 1 is expected.",
                 "Read(k_block=-1, ahead=0) of schedule.body: k_block of at least 0 is expected.",
-                "Fetch(ahead=0, part=0, parts=0) of schedule.body: parts of at least 1 is expected.",
+                "Fetch(ahead=0, chunk=0, chunks=0) of schedule.body: chunks of at least 1 is expected.",
             ],
         ),
     ],
@@ -110,7 +110,7 @@ def test_fields_are_of_the_types_of_their_annotations(make: Callable[[], GemmPla
 
 @pytest.mark.parametrize(
     "more",
-    [{"split_k": 2}, {"split_k": 2, "reduction": "last"}, {"pack": "a"}, {"waves": 1, "persistent": 4}],
+    [{"split_k": 2}, {"split_k": 2, "reduction": "last"}, {"repack": "a"}, {"waves": 1, "persistent": 4}],
 )
 def test_fragments_from_global_memory_are_those_of_whole_plain_operands(more: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="takes all of K, of operands that are not packed"):

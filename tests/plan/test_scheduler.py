@@ -17,16 +17,16 @@ from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.memory.workspace import counter_of, counters, slot_layout
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
+from cutegemm.plan.work.division import KDivision, WorkTile
 from cutegemm.plan.work.scheduler import TileGrid, TileScheduler, WorkGrid
-from cutegemm.plan.work.shares import Shares, WorkTile
-from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.plan.work.split import FIXUP, KSplit
 from cutegemm.tile.raster import Raster
 
 TILE = (4, 8, 2)  # of a CTA: small, so that most problems are ragged
 RASTERS = [Raster.parse(text) for text in ("along_m", "along_n", "grouped_m:3", "grouped_n:2", "hilbert:4")]
 CLUSTERS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]
-ROWS = [Split(2), Split(3, "strided"), Split(5)]  # parts that are rows of the grid
-SPLITS = [Split(), Split(2), Split(7), Split(waves=1), Split(waves=3), FILLED]
+ROWS = [KSplit(2), KSplit(3, "strided"), KSplit(5)]  # parts that are rows of the grid
+SPLITS = [KSplit(), KSplit(2), KSplit(7), KSplit(waves=1), KSplit(waves=3), FIXUP]
 
 
 @st.composite
@@ -39,14 +39,12 @@ def schedulers(draw):
         ctas = draw(st.integers(1, 9)) * cluster[0] * cluster[1]
         persistent = ctas if split.waves or draw(st.booleans()) else None
         return TileScheduler(raster, split, TILE, cluster, persistent)
-    split = draw(st.sampled_from([Split(), *ROWS, Split(waves=1), Split(waves=2)]))
+    split = draw(st.sampled_from([KSplit(), *ROWS, KSplit(waves=1), KSplit(waves=2)]))
     persistent = draw(st.integers(1, 9)) if split.waves else None
     return TileScheduler(raster, split, TILE, (1, 1), persistent, idle_ctas=True)
 
 
-extents = st.tuples(
-    st.integers(0, 40), st.integers(0, 70), st.one_of(st.integers(0, 12), st.integers(60, 300))
-)
+extents = st.tuples(st.integers(0, 40), st.integers(0, 70), st.one_of(st.integers(0, 12), st.integers(60, 300)))
 batches = st.integers(1, 3)
 
 
@@ -60,7 +58,7 @@ def by_rank(work: WorkGrid) -> list[tuple[tuple[int, int, int], int, WorkTile]]:
     for cluster in range(work.clusters):
         for number in work.numbers(cluster):
             work_tile = work.work_tile(number)
-            if work_tile.parts:
+            if work_tile.splits:
                 ranks = range(work.scheduler.cluster_size)
                 found += [(work.tile_mnl(work_tile, rank), rank, work_tile) for rank in ranks]
     return found
@@ -75,11 +73,11 @@ def check_all_is_taken_once(scheduler, mnk, l):  # noqa: E741
     m_tiles, n_tiles, l_tiles, k_tiles = tile_counts(mnk, l)
     work, k_step = work_of(scheduler, mnk, l), scheduler.split.k_step
     taken = Counter()
-    for tile, _, part in by_rank(work):
-        if part.part == 0:
+    for tile, _, k_split in by_rank(work):
+        if k_split.k_split == 0:
             taken[tile, "stored"] += 1
-        for i in range(part.k_count):
-            taken[tile, part.k_first + i * k_step] += 1
+        for i in range(k_split.k_count):
+            taken[tile, k_split.k_first + i * k_step] += 1
     (cm, cn), up = scheduler.cluster_mn, lambda count, step: -(-count // step) * step
     every = product(range(up(m_tiles, cm)), range(up(n_tiles, cn)), range(l_tiles))
     assert taken == Counter({(tile, k): 1 for tile in every for k in ("stored", *range(k_tiles))})
@@ -89,14 +87,14 @@ def check_slots_are_apart(scheduler, mnk, l):  # noqa: E741
     """Of parts of shared tiles; parts of a tile agree on how many they are, and on where the others' sums are."""
     work = work_of(scheduler, mnk, l)
     slots, told = [], {}
-    for _, rank, part in by_rank(work):
-        if rank == 0 and part.parts > 1:
-            slots.append(work.slot_of(part, part.part))
-            told.setdefault(part.tile, set()).add(tuple(work.slot_of(part, i) for i in range(part.parts)))
-            peers = work.peers(part.tile)
-            assert part.tile < work.shared
-            assert peers.parts == part.parts
-            assert work.slot_of(peers, part.part) == slots[-1]
+    for _, rank, k_split in by_rank(work):
+        if rank == 0 and k_split.splits > 1:
+            slots.append(work.slot_of(k_split, k_split.k_split))
+            told.setdefault(k_split.tile, set()).add(tuple(work.slot_of(k_split, i) for i in range(k_split.splits)))
+            peers = work.peers(k_split.tile)
+            assert k_split.tile < work.shared
+            assert peers.splits == k_split.splits
+            assert work.slot_of(peers, k_split.k_split) == slots[-1]
     assert len(set(slots)) == len(slots)
     assert all(0 <= slot < work.slots for slot in slots)
     assert all(len(of_tile) == 1 for of_tile in told.values())
@@ -124,8 +122,8 @@ def check_turns(scheduler, mnk, l, turns):  # noqa: E741
 
 def check_arrays_agree(scheduler, mnk, l):  # noqa: E741
     work = work_of(scheduler, mnk, l)
-    taken = work.taken()
-    wanted = [number for number in range(work.count) if work.work_tile(number).parts]
+    taken = work.assignment()
+    wanted = [number for number in range(work.count) if work.work_tile(number).splits]
     assert taken.number.tolist() == wanted
     for field in fields(WorkTile):
         one_by_one = [getattr(work.work_tile(number), field.name) for number in wanted]
@@ -135,9 +133,7 @@ def check_arrays_agree(scheduler, mnk, l):  # noqa: E741
         one_by_one = [work.tile_mnl(work.work_tile(number), rank) for number in wanted]
         assert list(zip(*[of_mode.tolist() for of_mode in found], strict=True)) == one_by_one
     who = {
-        number: (cluster, turn)
-        for cluster in range(work.clusters)
-        for turn, number in enumerate(work.numbers(cluster))
+        number: (cluster, turn) for cluster in range(work.clusters) for turn, number in enumerate(work.numbers(cluster))
     }
     assert [*zip(taken.cluster.tolist(), taken.turn.tolist(), strict=True)] == [who[n] for n in wanted]
     order = work.tiles.order()
@@ -157,7 +153,7 @@ def test_any_work(check, scheduler, mnk, l):  # noqa: E741
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedulers().filter(lambda s: not s.parts_are_rows), extents, batches, st.integers(1, 3))
+@given(schedulers().filter(lambda s: not s.splits_are_rows), extents, batches, st.integers(1, 3))
 def test_consumers_that_take_work_tiles_in_turn(scheduler, mnk, l, turns):  # noqa: E741
     check_turns(scheduler, mnk, l, turns)
 
@@ -174,15 +170,13 @@ def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduler, mnk, l):
         want, got = host.work_tile(number), device.work_tile(Traced(number))
         assert got.map(value_of) == want
         assert value_of(device.following(Traced(number), 2)) == host.following(number, 2)
-        if not want.parts:
+        if not want.splits:
             continue
         for rank in range(scheduler.cluster_size):
             traced = device.tile_mnl(got, Traced(rank))
             assert tuple(map(value_of, traced)) == host.tile_mnl(want, rank)
         for turns in (2, 3):
-            assert value_of(device.k_tiles_between(Traced(number), turns)) == host.k_tiles_between(
-                number, turns
-            )
+            assert value_of(device.k_tiles_between(Traced(number), turns)) == host.k_tiles_between(number, turns)
     for cluster, turn in product(range(host.clusters), range(3)):
         for name in ("first_of", "k_tiles_before"):
             traced = getattr(device, name)(Traced(cluster), Traced(turn), 3)
@@ -235,29 +229,29 @@ def planted(owner, name, wrong):
     return owner, name, method
 
 
-SPLIT = (TileScheduler(Raster("grouped_m", 3), Split(3), TILE, (2, 1), 8), (30, 50, 20), 2)
-FILL = (TileScheduler(Raster("along_n"), FILLED, TILE, (2, 1), 10), (30, 50, 200), 1)
-IN_ROWS = (TileScheduler(Raster("along_m"), Split(3), TILE, idle_ctas=True), (30, 50, 20), 2)
+SPLIT = (TileScheduler(Raster("grouped_m", 3), KSplit(3), TILE, (2, 1), 8), (30, 50, 20), 2)
+FILL = (TileScheduler(Raster("along_n"), FIXUP, TILE, (2, 1), 10), (30, 50, 200), 1)
+IN_ROWS = (TileScheduler(Raster("along_m"), KSplit(3), TILE, idle_ctas=True), (30, 50, 20), 2)
 IN_TURN = (*FILL, 2)
 
 # What is planted, what finds it, and in which work
 FAULTS = {
     "a k-tile less": (
-        planted(Shares, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 1))),
+        planted(KDivision, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 1))),
         check_all_is_taken_once, SPLIT,
     ),
     "a k-tile of an owner less": (
-        planted(Shares, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 0))),
+        planted(KDivision, "work_tile", lambda w, n: replace(w, k_count=w.k_count - (n == 0))),
         check_all_is_taken_once, FILL,
     ),
     "a part twice": (
-        planted(Shares, "work_tile", lambda w, n: replace(w, part=0)), check_slots_are_apart, SPLIT
+        planted(KDivision, "work_tile", lambda w, n: replace(w, k_split=0)), check_slots_are_apart, SPLIT
     ),
     "slots of every second tile": (
-        planted(Shares, "sums_of", lambda found, tile: (found[0], found[1] // 2)), check_slots_are_apart, FILL
+        planted(KDivision, "sums_of", lambda found, tile: (found[0], found[1] // 2)), check_slots_are_apart, FILL
     ),
     "a wrong tile": (
-        planted(Shares, "work_tile", lambda w, n: replace(w, tile=w.tile + (n == 2))),
+        planted(KDivision, "work_tile", lambda w, n: replace(w, tile=w.tile + (n == 2))),
         check_all_is_taken_once, SPLIT,
     ),
     "ranks along N first": (
@@ -271,11 +265,12 @@ FAULTS = {
         planted(WorkGrid, "k_tiles_between", lambda found, number, turns: found - 1), check_turns, IN_TURN
     ),
     "a k-tile too early": (
-        planted(Split, "k_range", lambda found, *_: (found[0] - (found[0] > 0), found[1])),
+        planted(KSplit, "k_range", lambda found, *_: (found[0] - (found[0] > 0), found[1])),
         check_all_is_taken_once, IN_ROWS,
     ),
     "a slot of the neighbour": (
-        planted(WorkGrid, "slot_of", lambda found, work_tile, part: found - (part == 1)), check_slots_are_apart, IN_ROWS
+        planted(WorkGrid, "slot_of", lambda found, work_tile, k_split: found - (k_split == 1)),
+        check_slots_are_apart, IN_ROWS
     ),
 }  # fmt: skip
 
@@ -311,10 +306,10 @@ def test_parts_that_are_rows_of_the_grid():
     work = plan.scheduler.of(Problem(384, 128, 56))
     assert (work.count, work.clusters, work.slots, work.shared) == (6, 6, 6, 3)
     found = [work.work_tile(number) for number in range(6)]
-    assert [(w.tile, w.part, w.k_first, w.k_count) for w in found] == [
+    assert [(w.tile, w.k_split, w.k_first, w.k_count) for w in found] == [
         (0, 0, 0, 4), (1, 0, 0, 4), (2, 0, 0, 4), (0, 1, 4, 3), (1, 1, 4, 3), (2, 1, 4, 3),
     ]  # fmt: skip
-    assert [work.slot_of(w, w.part) for w in found] == [0, 1, 2, 3, 4, 5]
+    assert [work.slot_of(w, w.k_split) for w in found] == [0, 1, 2, 3, 4, 5]
 
 
 def test_counters_and_slots_of_clusters_are_apart():
@@ -339,7 +334,5 @@ def test_the_grid_of_a_plan_without_pipeline_does_not_follow_from_the_problem():
 def test_nobody_else_asks_a_raster_for_a_tile():
     """In the package: a kernel, a simulator or a drawing that did would be a twin of the scheduler."""
     package = Path(cutegemm.__file__).parent
-    asking = {
-        str(file.relative_to(package)) for file in package.rglob("*.py") if "raster.tile(" in file.read_text()
-    }
+    asking = {str(file.relative_to(package)) for file in package.rglob("*.py") if "raster.tile(" in file.read_text()}
     assert asking == {"plan/work/scheduler.py"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build import ending_in, simt_plan, sm90_plan
+from cutegemm.build import simt_plan, sm90_plan, with_epilogue
 from cutegemm.dtypes import bf16, f32
 from cutegemm.plan import Operand, Operands
 from cutegemm.plan.epilogue import LINEAR, SCALED, Column, Element, Row, Scalar, Tile, parse_epilogue
@@ -19,8 +19,8 @@ def test_a_function_takes_what_its_epilogue_reads_and_writes():
     assert list(modes(plan.with_(epilogue=LINEAR))) == ["a", "b", "c", "d"]
     assert list(modes(plan.with_(epilogue=SCALED))) == ["a", "b", "d"]
     ending = parse_epilogue("s * e + acc * bias, aux = acc", {"e": Tile, "bias": Row, "s": Scalar})
-    further = {"bias": Operand.of_kind(Row, f32), "e": plan.operands.d, "aux": plan.operands.d}
-    assert list(modes(ending_in(ending, plan, further))) == ["a", "b", "e", "bias", "d", "aux"]
+    aux = {"bias": Operand.of_kind(Row, f32), "e": plan.operands.d, "aux": plan.operands.d}
+    assert list(modes(with_epilogue(ending, plan, aux))) == ["a", "b", "e", "bias", "d", "aux"]
 
 
 def test_vectors_divide_rows_and_tma_does_not():
@@ -37,10 +37,10 @@ def test_vectors_divide_rows_and_tma_does_not():
 def test_a_transposed_plan_takes_the_matrices_of_the_caller():
     """D^T = B^T A^T with B^T (N, K) as its A: the caller's b, whose columns are its rows. A row becomes its column."""
     operands = Operands.of("bf16", layout="nt", out="f32")
-    plan = sm90_plan(operands.transposed).with_(transposed=True)
+    plan = sm90_plan(operands.transposed).with_(swap_ab=True)
     ending = parse_epilogue("acc + bias + scale", {"bias": Column, "scale": Row})
-    further = {"bias": Operand.of_kind(Column, f32), "scale": Operand.of_kind(Row, f32)}
-    a, b, bias, scale, d = signature_of(ending_in(ending, plan, further))
+    aux = {"bias": Operand.of_kind(Column, f32), "scale": Operand.of_kind(Row, f32)}
+    a, b, bias, scale, d = signature_of(with_epilogue(ending, plan, aux))
     assert (a.modes, a.strides) == (("m", "k"), (8, None))
     assert (b.modes, b.strides) == (("k", "n"), (None, 8))
     assert (bias.name, bias.modes, scale.name, scale.modes) == ("bias", ("n",), "scale", ("m",))
@@ -50,8 +50,8 @@ def test_a_transposed_plan_takes_the_matrices_of_the_caller():
 def test_a_batch_comes_first():
     plan = simt_plan(Operands.of("f32", batched=True))
     ending = parse_epilogue("acc * s + row", {"s": Element, "row": Row})
-    further = {"s": Operand.of_kind(Element, f32), "row": Operand.of_kind(Row, f32, align_bytes=16)}
-    found = {each.name: each for each in signature_of(ending_in(ending, plan, further))}
+    aux = {"s": Operand.of_kind(Element, f32), "row": Operand.of_kind(Row, f32, align_bytes=16)}
+    found = {each.name: each for each in signature_of(with_epilogue(ending, plan, aux))}
     assert found["a"].modes == ("l", "m", "k")
     assert (found["s"].modes, found["s"].strides) == (("l", "1"), (1, None))
     assert (found["row"].modes, found["row"].strides, found["row"].align_bytes) == (("l", "n"), (4, None), 16)
@@ -60,11 +60,9 @@ def test_a_batch_comes_first():
 def test_a_gated_result_has_half_of_the_columns():
     """A row inside of the gates has a number for each column of B, one outside for each column of D."""
     plan = sm90_plan(Operands.of("bf16", layout="nt"))
-    ending = parse_epilogue(
-        "silu(halves(acc + bias)[0]) * halves(acc + bias)[1] + row", {"bias": Row, "row": Row}
-    )
-    further = {name: Operand.of_kind(Row, f32) for name in ("bias", "row")}
-    assert modes(ending_in(ending, plan, further)) == {
+    ending = parse_epilogue("silu(halves(acc + bias)[0]) * halves(acc + bias)[1] + row", {"bias": Row, "row": Row})
+    aux = {name: Operand.of_kind(Row, f32) for name in ("bias", "row")}
+    assert modes(with_epilogue(ending, plan, aux)) == {
         "a": ("m", "k"), "b": ("k", "n"), "bias": ("n",), "row": ("n/2",), "d": ("m", "n/2"),
     }  # fmt: skip
 
@@ -72,6 +70,6 @@ def test_a_gated_result_has_half_of_the_columns():
 def test_a_sum_of_rows_is_a_column():
     plan = sm90_plan(Operands.of("bf16", layout="nt"))
     ending = parse_epilogue("acc, aux = row_sum(acc), aux2 = total_max(acc)", {})
-    further = {"aux": Operand.of_kind(Column, f32), "aux2": Operand.of_kind(Element, f32)}
-    *_, rows, whole = signature_of(ending_in(ending, plan, further))
+    aux = {"aux": Operand.of_kind(Column, f32), "aux2": Operand.of_kind(Element, f32)}
+    *_, rows, whole = signature_of(with_epilogue(ending, plan, aux))
     assert (rows.modes, rows.strides, whole.modes) == (("m",), (None,), ("1",))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cutegemm import Operands, PlanError, Problem, make_identity_layout, simt_plan
-from cutegemm.plan.program.schedule import multistage, single_stage
+from cutegemm.plan.program.thread_schedule import multistage, single_stage
 
 
 def rules(**arguments) -> str:
@@ -41,7 +41,7 @@ def test_copies_move_every_element_once(layout, block, warp, thread) -> None:
 @pytest.mark.parametrize(("rows", "warp", "thread"), [(96, 48, 6), (160, 80, 10), (192, 96, 12)])
 def test_rows_that_are_no_power_of_two(layout, rows, warp, thread) -> None:
     """128 threads copy a k-major A of 96 rows by 32 of them and 16 along K: all of it is multiplied, and once."""
-    from cutegemm.simulate import simulate
+    from cutegemm.simulator import simulate
 
     tiles = {"block": (rows, 64, 16), "warp": (warp, 32), "thread": (thread, 8), "quad": (2, 4)}
     plan = simt_plan(Operands.of("f32", layout=layout).fitted(rows + 3, 72, 40), **tiles)
@@ -78,9 +78,7 @@ def test_budgets() -> None:
 
 
 def test_another_architecture_has_other_limits() -> None:
-    plan = simt_plan(
-        Operands.of("f32", layout="tn"), block=(256, 128, 16), warp=(64, 64), thread=(16, 8), stages=5
-    )
+    plan = simt_plan(Operands.of("f32", layout="tn"), block=(256, 128, 16), warp=(64, 64), thread=(16, 8), stages=5)
     assert plan.violations() == []
     assert any("sm_89" in rule for rule in plan.violations("sm_89"))
 
@@ -127,7 +125,7 @@ def test_schedules_are_sound(stages, k_blocks, is_async) -> None:
 
 def test_a_loop_plays_as_if_unrolled() -> None:
     """Rolled and unrolled, the products come in the same order."""
-    from cutegemm.plan.program.schedule import Multiply
+    from cutegemm.plan.program.thread_schedule import Multiply
 
     def products(schedule):
         return [(t, step.k_block) for t, step in schedule.play(3) if isinstance(step, Multiply)]

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cutegemm.choose.candidate import Ways
-from cutegemm.choose.catalog import choose, plan_named, ranked
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.simt.time import COSTS, Model, SimtCosts
+from cutegemm.choice.candidate import Variants
+from cutegemm.choice.catalog import choose, plan_named, ranked
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.simt.time import COSTS, Model, SimtCosts
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan import Operands, Problem
-from docs.evidence.contest import operands_of
+from docs.evidence.benchmark import operands_of
 from docs.evidence.fit_simt import timed
 from docs.evidence.fitting import errors, fit, losses
 
@@ -26,9 +26,9 @@ H200, RATES = DEFAULT_DEVICE, DEFAULT_DEVICE.measured
 # Powers of ten, so that each term is seen in the sum; what goes on at the same time: the slowest
 BY_HAND = SimtCosts(
     start=1000.0, alone=0.0, round=100.0, drain=0.0, latency=3.0, step=0.5, block=0.0,
-    wide=0.0, narrow=0.0, turned=0.0, reads=0.0, few=0.0, crowded=0.0, store=0.0,
+    wide=0.0, narrow=0.0, transposes=0.0, reads=0.0, few=0.0, crowded=0.0, store=0.0,
     written=0.0, runs=0.0, torn=0.0, apart=0.0, across=1.0, full=1.0, issue=0.0, added=10_000.0,
-    sums=1.0, streamed=5.0, pack=100_000.0, packed=1.0, within=64.0, beside=64.0,
+    accumulators=1.0, streamed=5.0, repack=100_000.0, packed=1.0, within=64.0, beside=64.0,
 )  # fmt: skip
 FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds take no time
 
@@ -36,7 +36,7 @@ FAST = replace(H200, own_rates=replace(RATES, ffma_tflops=1e9))  # multiply-adds
 def of(name, problem, costs=BY_HAND, device=FAST):
     """Microseconds of a named plan, and what bounds it."""
     recipe, operands = recipe_named(name), problem.operands
-    found = Model.of([recipe], operands, device, costs).predict(Ways.of([recipe]), problem)
+    found = Model.of([recipe], operands, device, costs).predict(Variants.of([recipe]), problem)
     return float(found.us[0]), found.bound(0)
 
 
@@ -68,7 +68,7 @@ def test_what_few_large_ctas_cover_less_of():
 def test_parts_of_k():
     """Of 20 k-tiles of 32 the longest of 3 parts has 7; their sums, 512 elements each, go both ways."""
     found, bound = of("simt_16x32/k3", Problem(16, 32, 640, operands=NT))
-    moved = 2 * 3 * 512 * 4 / (RATES.sums_gb_s * 1e3)
+    moved = 2 * 3 * 512 * 4 / (RATES.partials_gb_s * 1e3)
     assert found == pytest.approx(1000 + 100 + 7 * (3 / 3 + 0.5) + 10_000 + moved, rel=1e-6)
     assert bound == "sums of parts"
 
@@ -77,9 +77,9 @@ def test_even_shares():
     """132 CTAs share 32 tiles of 1024 k-tiles: 249 for the longest; the sums of 132 + 32 - 1 parts are written."""
     problem = Problem(128, 8192, 8192, operands=TN)
     found, _ = of("simt_128x256/s132", problem)
-    moved = 2 * (132 + 32 - 1) * 128 * 256 * 4 / (RATES.sums_gb_s * 1e3)
-    sums = 10_000 + 5 + moved
-    assert found == pytest.approx(1000 + 100 + 249 * (3 / 3 + 0.5) + sums, rel=1e-6)
+    moved = 2 * (132 + 32 - 1) * 128 * 256 * 4 / (RATES.partials_gb_s * 1e3)
+    accumulators = 10_000 + 5 + moved
+    assert found == pytest.approx(1000 + 100 + 249 * (3 / 3 + 0.5) + accumulators, rel=1e-6)
     filled = Problem(128, 256 * 132, 8192, operands=TN)
     assert of("simt_128x256/s132", filled)[0] == pytest.approx(of("simt_128x256", filled)[0], rel=1e-6)
 
@@ -158,7 +158,7 @@ def test_tiles_of_twelve_rows_or_columns_a_thread():
 def test_which_tiles_ctas_share_evenly():
     """Not those of 256 rows or columns through registers, 16 deep; nor any of 16, nor four CTAs a multiprocessor."""
     problem = Problem(1024, 1024, 8192, operands=NT)
-    shared = {one.recipe.name for one in ranked(NT, problem) if one.recipe.ctas and not one.recipe.is_packed}
+    shared = {one.recipe.name for one in ranked(NT, problem) if one.recipe.ctas and not one.recipe.is_repacked}
     assert {"simt_128x256", "simt_64x256x8", "simt_128x128"} <= shared
     assert not shared & {
         "simt_256x128",
@@ -168,18 +168,16 @@ def test_which_tiles_ctas_share_evenly():
         "simt_16x256",
         "simt_64x64",
     }
-    assert "simt_256x128" in {
-        one.recipe.name for one in ranked(TN, replace(problem, operands=TN)) if one.recipe.ctas
-    }
+    assert "simt_256x128" in {one.recipe.name for one in ranked(TN, replace(problem, operands=TN)) if one.recipe.ctas}
 
 
 def test_packing_is_paid_for():
     """Both operands are k-major: read and written once, and read no more from memory."""
     problem = Problem(1024, 512, 256, operands=NT)
-    found, bound = of("simt_64x64+pack", problem)
-    moved = 2 * 4 * (1024 + 512) * 256 / (RATES.pack_along_mn_gb_s * 1e3)
+    found, bound = of("simt_64x64+repack", problem)
+    moved = 2 * 4 * (1024 + 512) * 256 / (RATES.repack_along_mn_gb_s * 1e3)
     assert found == pytest.approx(1000 + 100 + 16 * (3 / 2 + 0.5) + 100_000 + moved, rel=1e-6)
-    assert bound == "packing"
+    assert bound == "repack"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +187,7 @@ def test_packing_is_paid_for():
         ("choice_fit_h200", 1.03, 1.1),
         ("simt_fit_small_h100", 1.04, 1.2),
         ("simt_fit_hard_h100", 1.04, 1.15),
-        ("simt_fit_packed_h100", 1.02, 1.1),
+        ("simt_fit_repacked_h100", 1.02, 1.1),
         ("simt_fit_twelve_h200", 1.02, 1.15),
     ],
 )
@@ -204,10 +202,10 @@ def test_the_first_is_near_the_fastest(file, mean, most):
 def test_the_fit_finds_what_made_the_times():
     """Times that other costs predict: the fit starts at today's, and ends at ones that predict alike."""
     pytest.importorskip("scipy")
-    measured = timed(json.loads((DATA / "simt_fit_packed_h100.json").read_text()))
-    made = replace(COSTS, start=4 * COSTS.start, pack=COSTS.pack / 2)
+    measured = timed(json.loads((DATA / "simt_fit_repacked_h100.json").read_text()))
+    made = replace(COSTS, start=4 * COSTS.start, repack=COSTS.repack / 2)
     timed_so = [replace(one, us=tuple(one.predicted_us(made))) for one in measured]
-    found = fit(timed_so, COSTS, 10, names=("start", "round", "latency", "pack"))
+    found = fit(timed_so, COSTS, 10, names=("start", "round", "latency", "repack"))
     before, after = [np.square(errors(timed_so, costs)).mean() ** 0.5 for costs in (COSTS, found)]
     assert after < before / 10, (before, after)
     assert max(losses(timed_so, found)) < 1.02
@@ -221,8 +219,8 @@ def test_a_recipe_builds_what_it_says():
     assert [one.us for one in found] == sorted(one.us for one in found)
     for one in islice(found, 40):
         plan, recipe = one.recipe.build(NT), one.recipe
-        parts = 1 if recipe.split is None else recipe.split.parts
-        assert (plan.split_k, plan.persistent, bool(plan.packs)) == (parts, recipe.ctas, recipe.is_packed)
+        parts = 1 if recipe.split is None else recipe.split.splits
+        assert (plan.split_k, plan.persistent, bool(plan.repacks)) == (parts, recipe.ctas, recipe.is_repacked)
         assert plan.name == str(recipe)
         assert plan.violations("sm_90a", problem) == []
 
@@ -241,12 +239,12 @@ def test_few_tiles_are_split_and_many_are_not():
 
 @pytest.mark.parametrize("mnk", [(4624, 661, 105), (4969, 203, 74)])
 def test_little_is_not_packed_for_a_short_k(mnk):
-    """By tn, of one H200: `simt_32x32+pack` took 30.9 and 14.4 us, what is chosen 28.7 and 12.8."""
+    """By tn, of one H200: `simt_32x32+repack` took 30.9 and 14.4 us, what is chosen 28.7 and 12.8."""
     problem = Problem(*mnk, operands=operands_of("f32", "tn", *mnk))
     said = {str(one.recipe): one.us for one in ranked(problem.operands, problem, "sm_90a", H200)}
     first = next(iter(said))
-    assert "+pack" not in first
-    assert said["simt_32x32+pack"] > 1.05 * said[first]
+    assert "+repack" not in first
+    assert said["simt_32x32+repack"] > 1.05 * said[first]
 
 
 def test_other_chips_are_modelled_as_such():

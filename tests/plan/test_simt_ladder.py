@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from cutegemm.build import simt_plan
-from cutegemm.choose.catalog import choose, plan_named, plans, ranked
-from cutegemm.choose.ladders.simt import SIMT_LADDER
-from cutegemm.choose.simt.named import LARGE_PACKED
+from cutegemm.choice.catalog import choose, plan_named, plans, ranked
+from cutegemm.choice.ladders.simt import SIMT_LADDER
+from cutegemm.choice.simt.named import LARGE_REPACKED
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.memory.packing import make_packing
+from cutegemm.plan.memory.repack import make_repack
 from cutegemm.plan.memory.workspace import regions, workspace_bytes
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 
 F32 = Operands.of("f32")
 
@@ -43,13 +43,13 @@ def test_what_the_steps_say_of_themselves():
     }
     assert [built[f"sgemm_14_async_{n}"].stages for n in (3, 4, 5)] == [3, 4, 5]
     assert built["sgemm_14_async_3"].load_a.atom.is_async
-    assert built["sgemm_15_best"].packs[0].name == "a"
+    assert built["sgemm_15_best"].repacks[0].name == "a"
 
 
 @pytest.mark.parametrize("order", ["strided", "blocked"])
 def test_parts_cover_the_k_tiles_once(order):
     for parts in (1, 2, 3, 7):
-        split = Split(parts, order)
+        split = KSplit(parts, order)
         for k_tiles in range(20):
             taken = []
             for part in range(parts):
@@ -61,7 +61,7 @@ def test_parts_cover_the_k_tiles_once(order):
 
 def test_what_is_refused_is_said_at_once():
     with pytest.raises(PlanError) as caught:
-        simt_plan(pack="ac", split_k=0, reduction="later", split_order="random", stages=-2)
+        simt_plan(repack="ac", split_k=0, reduction="later", split_order="random", stages=-2)
     for part in ("pack = 'ac'", "parts = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
         assert part in str(caught.value)
     with pytest.raises(PlanError, match="bK = 16; without shared memory"):
@@ -73,13 +73,9 @@ def test_what_is_refused_is_said_at_once():
         simt_plan(waves=1, reduction="last", store="shared", persistent=132)
     for part in ("added by 'last'", "where K is split, D does not pass through shared"):
         assert part in str(caught.value)
-    with pytest.raises(
-        PlanError, match="1 waves of tiles are shared by a persistent grid of None CTAs; both or"
-    ):
+    with pytest.raises(PlanError, match="1 waves of tiles are shared by a persistent grid of None CTAs; both or"):
         simt_plan(waves=1)
-    with pytest.raises(
-        PlanError, match="0 waves of tiles are shared by a persistent grid of 132 CTAs; both or"
-    ):
+    with pytest.raises(PlanError, match="0 waves of tiles are shared by a persistent grid of 132 CTAs; both or"):
         simt_plan(persistent=132)
     with pytest.raises(PlanError, match="without stages of shared memory D does not pass through it"):
         simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
@@ -89,20 +85,20 @@ def test_what_is_refused_is_said_at_once():
 
 def test_packing_makes_operands_what_the_mainloop_likes():
     ops = Operands.of("f32", layout="nt", align_bytes=4)
-    plan = simt_plan(ops, pack=LARGE_PACKED.to_pack(ops), stages=3)
+    plan = simt_plan(ops, repack=LARGE_REPACKED.to_repack(ops), stages=3)
     assert (plan.operands.a.major, plan.operands.a.align_bytes) == ("k", 4)
     assert (plan.loaded.a.major, plan.loaded.b.major, plan.loaded.b.align_bytes) == ("m", "n", 16)
     assert plan.load_a.atom.is_async
     assert plan.load_a.atom.bits == 128
     for name in "ab":
-        packing = make_packing(ops, name, "mn"["ab".index(name)])
-        assert packing.run(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]
+        repack = make_repack(ops, name, "mn"["ab".index(name)])
+        assert repack.run(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]
 
 
 def test_the_workspace_holds_what_is_written_to_it():
-    plan = simt_plan(Operands.of("f32", layout="nt"), pack="ab", split_k=3, reduction="last")
+    plan = simt_plan(Operands.of("f32", layout="nt"), repack="ab", split_k=3, reduction="last")
     found = regions(plan, 100, 300, 64, 1)
-    assert [region.name for region in found] == ["arrivals", "a", "b", "sums"]
+    assert [region.name for region in found] == ["arrivals", "a", "b", "accumulators"]
     for before, after in itertools.pairwise(found):
         assert before.first + before.size == after.first
         assert after.first % 256 == 0
@@ -115,12 +111,12 @@ def test_the_workspace_holds_what_is_written_to_it():
 
 def test_suffixes_of_names():
     ops = Operands.of("f32", layout="nt")
-    plan = plan_named("simt_128x128+pack/k4last", ops)
-    assert ([p.name for p in plan.packs], plan.split) == (["a", "b"], Split(4, "blocked", "last"))
-    assert plan_named("simt_128x128+pack", Operands.of("f32", layout="tn")).packs == ()
+    plan = plan_named("simt_128x128+repack/k4last", ops)
+    assert ([p.name for p in plan.repacks], plan.split) == (["a", "b"], KSplit(4, "blocked", "last"))
+    assert plan_named("simt_128x128+repack", Operands.of("f32", layout="tn")).repacks == ()
     assert plan_named("simt_64x64/k12", ops).split.reduction == "kernel"
-    shared = plan_named("simt_128x256x16+pack/s132", ops)
-    assert (shared.cta_tile, shared.split, shared.persistent) == ((128, 256, 16), Split(waves=1), 132)
+    shared = plan_named("simt_128x256x16+repack/s132", ops)
+    assert (shared.cta_tile, shared.split, shared.persistent) == ((128, 256, 16), KSplit(waves=1), 132)
     assert "132 persistent" in " ".join(shared.describe().split())
 
 
@@ -132,9 +128,7 @@ def test_narrow_d_leaves_through_shared_memory_by_lines(align, store, out_major)
     assert plan.store_d.bits == store
     assert (plan.smem_d is None) == (align == 16)
     if plan.smem_d is not None:
-        lanes = plan.copy_d.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[
-            :32, :, 0, 0
-        ]
+        lanes = plan.copy_d.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[:32, :, 0, 0]
         assert (np.sort(lanes.reshape(-1)) == np.arange(lanes.size)).all()  # a warp copies one run
     assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).smem_d is None
 
@@ -150,5 +144,5 @@ def test_the_choice(layout):
     assert chosen(16, 8192, 8192).split.is_split
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
-    assert {p.name for p in chosen(8192, 8192, 8192).packs} == set(LARGE_PACKED.to_pack(ops))
+    assert {p.name for p in chosen(8192, 8192, 8192).repacks} == set(LARGE_REPACKED.to_repack(ops))
     assert len(list(ranked(ops, Problem(512, 512, 512, operands=ops)))) > 10

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cutegemm.analysis import check
-from cutegemm.build import ending_in, mma_tma_plan, sm90_plan
-from cutegemm.build.slots import odd_columns
-from cutegemm.choose.catalog import plan_named
-from cutegemm.choose.ladders.sm90 import SM90_LADDER
+from cutegemm.build import mma_tma_plan, sm90_plan, with_epilogue
+from cutegemm.build.epi_stages import odd_columns
+from cutegemm.choice.catalog import plan_named
+from cutegemm.choice.ladders.sm90 import SM90_LADDER
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
@@ -19,7 +19,7 @@ from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
 from cutegemm.plan.epilogue.functions import relu, swiglu
 from cutegemm.plan.problem import Operand
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 from tests.kernels.sm90_forms import FORMS, form
@@ -37,12 +37,12 @@ def complaints(operands: Operands | None = None, **options) -> str:
 
 
 @pytest.mark.parametrize(
-    ("tile", "slots", "stages"),
+    ("tile", "epi_stages", "stages"),
     [((128, 128, 64), 2, 6), ((128, 128, 64), 4, 5), ((128, 192, 64), 2, 4), ((256, 192, 64), 2, 3)],
 )
-def test_stages_fill_shared_memory(tile, slots, stages):
-    """(227 KiB - D's slots) / a stage: 199680 / 32768 = 6.1, 166912 / 32768 = 5.1, 199680 / 40960 = 4.9."""
-    plan = sm90_plan(tile=tile, slots=slots, schedule="cooperative" if tile[0] == 256 else "pingpong")
+def test_stages_fill_shared_memory(tile, epi_stages, stages):
+    """(227 KiB - D's epilogue stages) / a stage: 199680 / 32768 = 6.1, 166912 / 32768 = 5.1, 199680 / 40960 = 4.9."""
+    plan = sm90_plan(tile=tile, epi_stages=epi_stages, schedule="cooperative" if tile[0] == 256 else "pingpong")
     assert plan.stages == stages
     used = sum(plan.smem_bytes().values())
     assert used <= 232448 < used + (tile[0] + tile[1]) * 128 + 1024
@@ -59,9 +59,7 @@ def test_boxes_and_barriers_of_a_cluster(layout, cluster):
         assert box.box[0] * 16 // 8 == 128  # a row fills the swizzle
     assert plan.barrier("full") == Barrier("full", "mbarrier", plan.stages, 1, 2 * 128 * 64 * 2)
     assert plan.barrier("empty").arrivals == 4 * (cluster[0] + cluster[1] - 1)
-    both = sm90_plan(
-        Operands.of("bf16", layout=layout), cluster=cluster, schedule="cooperative", tile=(128, 256, 64)
-    )
+    both = sm90_plan(Operands.of("bf16", layout=layout), cluster=cluster, schedule="cooperative", tile=(128, 256, 64))
     assert both.barrier("empty").arrivals == 8 * (cluster[0] + cluster[1] - 1)
 
 
@@ -77,9 +75,9 @@ def test_registers_go_from_the_producer_to_the_consumers():
         given = [role.registers for role in plan.roles]
         assert sum(given) <= 504
         assert given[1] >= plan.registers()["accumulators"] + 24
-    assert [
-        role.registers for role in sm90_plan(schedule="cooperative", consumers=1, tile=(64, 128, 64)).roles
-    ] == [None] * 2
+    assert [role.registers for role in sm90_plan(schedule="cooperative", consumers=1, tile=(64, 128, 64)).roles] == [
+        None
+    ] * 2
 
 
 def test_cooperative_consumers_take_the_rows_in_halves():
@@ -106,7 +104,7 @@ def test_forms_are_plans(name):
 
 
 def test_the_description_says_who_waits_for_whom():
-    text = sm90_plan(slots=4).describe(Problem(8448, 9216, 512, operands=BF16))
+    text = sm90_plan(epi_stages=4).describe(Problem(8448, 9216, 512, operands=BF16))
     for line in (
         "4752  66 x 72 x 1 tiles", "132  pingpong, persistent", "2  128 x 128", "5  81920 bytes",
         "8  65536 bytes", "S<3,3,3> o 0 o (128,64,5):(64,1,8192)", "40 registers", "232 registers",
@@ -121,13 +119,13 @@ def test_the_description_says_who_waits_for_whom():
 
 
 def test_every_broken_rule_at_once():
-    text = complaints(tile=(128, 256, 64), registers=(40, 233), cluster=(4, 4), slots=1)
+    text = complaints(tile=(128, 256, 64), registers=(40, 233), cluster=(4, 4), epi_stages=1)
     for rule in (
         "256 (accumulators) + about 23 = 279 registers; its role has 233",
         "a cluster of 16 CTAs; 8 are the most",
         "consumer 0 has 233 registers; multiples of 8",
         "the roles ask for 64768 registers; 384 threads are launched with 64512",
-        "slots = 1, where a consumer's tile has 8 of 64 x 64",
+        "epilogue stages = 1, where a consumer's tile has 8 of 64 x 64",
     ):
         assert rule in text
 
@@ -145,12 +143,12 @@ def test_every_broken_rule_at_once():
         ({"ctas": 1, "cluster": (2, 1)}, "1 CTAs holds no cluster of 2"),
         ({"schedule": "single", "cluster": (2, 1)}, "one tile a CTA, without clusters"),
         ({"stagger_cycles": 5}, "only cooperative consumers begin"),
-        ({"deferred": True}, "only cooperative consumers of a persistent grid store a tile behind"),
-        ({"schedule": "cooperative", "deferred": True, "ctas": None}, "consumers of a persistent grid"),
-        ({"schedule": "cooperative", "deferred": True, "store": "direct"}, "leaves through slots, by TMA"),
-        ({"schedule": "cooperative", "deferred": True, "with_c": True}, "where C is added, a tile is not"),
+        ({"overlapped": True}, "only cooperative consumers of a persistent grid store a tile behind"),
+        ({"schedule": "cooperative", "overlapped": True, "ctas": None}, "consumers of a persistent grid"),
+        ({"schedule": "cooperative", "overlapped": True, "store": "direct"}, "leaves through epilogue stages, by TMA"),
+        ({"schedule": "cooperative", "overlapped": True, "with_c": True}, "where C is added, a tile is not"),
         (
-            {"schedule": "cooperative", "deferred": True, "tile": (256, 160, 64)},
+            {"schedule": "cooperative", "overlapped": True, "tile": (256, 160, 64)},
             "consumer 1 has 232 registers; 160 sums, 80 of the tile before and 32 besides",
         ),
         ({"consumers": 3, "tile": (128, 192, 64)}, "its role has 160"),
@@ -163,10 +161,11 @@ def test_every_broken_rule_at_once():
         ({"tile": (64, 80, 64), "cluster": (3, 1)}, "80 rows of 128 bytes of a k-major tile do not divide into 3 "),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
-        ({"shared_d": "padded", "store": "tma_warp", "slots": 4}, "which padded rows do not leave by"),
-        ({"subtile_n": 48}, "subtiles of 48 columns do not fill a tile of 128; 16, 32, 64 or 128 are expected"),
-        ({"tile": (64, 24, 64)}, "in subtiles of 16, 32 or 64 columns, none of which fill a tile of 24. Take a mult"),
-        ({"store": "tma_warp", "with_c": True, "slots": 4}, "warps store rows of their own only"),
+        ({"shared_d": "padded", "store": "tma_warp", "epi_stages": 4}, "which padded rows do not leave by"),
+        ({"epi_tile_n": 48}, "epilogue tiles of 48 columns do not fill a tile of 128; 16, 32, 64 or 128 are expected"),
+        ({"tile": (64, 24, 64)},
+         "in epilogue tiles of 16, 32 or 64 columns, none of which fill a tile of 24. Take a mult"),
+        ({"store": "tma_warp", "with_c": True, "epi_stages": 4}, "warps store rows of their own only"),
         ({"raster": "spiral"}, "'spiral' is not a raster"),
         ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
         ({"stream": 1, "schedule": "cooperative", "ctas": None}, "those of a persistent grid"),
@@ -188,23 +187,25 @@ ONE = {"tile": (64, 96, 64), "schedule": "cooperative", "consumers": 1}
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"k_ctas": 0}, "k_ctas = 0; a positive integer is expected"),
-        ({"k_ctas": -2}, "k_ctas = -2; a positive integer is expected"),
-        ({"k_ctas": True}, "k_ctas = True; a positive integer is expected"),
-        ({"k_ctas": 7}, "k_ctas = 7: each of them stores as many of the 96 columns as the others, a multiple of 8."),
-        ({"k_ctas": 4}, "in subtiles of 16, 32 or 64 columns, none of which fill a tile of 24"),
-        ({"k_ctas": 4}, "k_ctas = 4: each CTA stores 24 of the tile's 96 columns."),
-        ({"k_ctas": 3, "cluster": (1, 2)}, "cluster = (1, 2): beside k_ctas = 3 its tiles lie along M. Take (1, 1)."),
-        ({"k_ctas": 3, "cluster": (4, 1)}, "a cluster of 12 CTAs; 8 are the most"),
-        ({"k_ctas": 3, "ctas": 2}, "a persistent grid of 2 CTAs holds no cluster of 3"),
-        ({"k_ctas": 2, "tile": (64, 288, 64), "cluster": (2, 1)}, "all 288 columns of a tile by one wgmma, not"),
-        ({"k_ctas": 3, "split_k": 2}, "where K is split besides, CTAs do not share K"),
-        ({"k_ctas": 3, "stream": 1}, "where K is split besides, CTAs do not share K"),
-        ({"k_ctas": 3, "fill": True}, "where K is split besides, CTAs do not share K"),
-        ({"k_ctas": 3, "deferred": True}, "stored behind the products of the next, CTAs do not share K"),
-        ({"k_ctas": 3, "schedule": "single"}, "where there is no producer, CTAs do not share K"),
+        ({"cluster_k": 0}, "cluster_k = 0; a positive integer is expected"),
+        ({"cluster_k": -2}, "cluster_k = -2; a positive integer is expected"),
+        ({"cluster_k": True}, "cluster_k = True; a positive integer is expected"),
+        ({"cluster_k": 7},
+         "cluster_k = 7: each of them stores as many of the 96 columns as the others, a multiple of 8."),
+        ({"cluster_k": 4}, "in epilogue tiles of 16, 32 or 64 columns, none of which fill a tile of 24"),
+        ({"cluster_k": 4}, "cluster_k = 4: each CTA stores 24 of the tile's 96 columns."),
+        ({"cluster_k": 3, "cluster": (1, 2)},
+         "cluster = (1, 2): beside cluster_k = 3 its tiles lie along M. Take (1, 1)."),
+        ({"cluster_k": 3, "cluster": (4, 1)}, "a cluster of 12 CTAs; 8 are the most"),
+        ({"cluster_k": 3, "ctas": 2}, "a persistent grid of 2 CTAs holds no cluster of 3"),
+        ({"cluster_k": 2, "tile": (64, 288, 64), "cluster": (2, 1)}, "all 288 columns of a tile by one wgmma, not"),
+        ({"cluster_k": 3, "split_k": 2}, "where K is split besides, CTAs do not share K"),
+        ({"cluster_k": 3, "stream": 1}, "where K is split besides, CTAs do not share K"),
+        ({"cluster_k": 3, "fixup": True}, "where K is split besides, CTAs do not share K"),
+        ({"cluster_k": 3, "overlapped": True}, "stored behind the products of the next, CTAs do not share K"),
+        ({"cluster_k": 3, "schedule": "single"}, "where there is no producer, CTAs do not share K"),
         (
-            {"k_ctas": 8, "tile": (128, 256, 64), "schedule": "pingpong", "consumers": 2},
+            {"cluster_k": 8, "tile": (128, 256, 64), "schedule": "pingpong", "consumers": 2},
             "no room for a k-tile, 49152 bytes, beside 262144 of sums of CTAs that share K",
         ),
     ],
@@ -215,26 +216,24 @@ def test_where_ctas_do_not_share_k(options, rule):
 
 def test_where_ctas_do_not_share_k_of_such_operands():
     halves = Operands.of("f16", layout="nt", acc="f16")
-    assert "sums of f16 do not fill registers" in complaints(
-        halves, **{**ONE, "tile": (64, 64, 64)}, k_ctas=2
-    )
+    assert "sums of f16 do not fill registers" in complaints(halves, **{**ONE, "tile": (64, 64, 64)}, cluster_k=2)
     whole = Operands.of("s8", layout="nt", out="s32")
-    text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", k_ctas=2)
+    text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", cluster_k=2)
     told = "each of 2 CTAs that share K stores 40 of 80 columns: n = 40 is above 32 and not a multiple of 16"
     assert f"{told}, as s8 needs it." in text
     with pytest.raises(PlanError, match="where the epilogue is gated, CTAs do not share K"):
-        ending_in(Epilogue(swiglu(Accumulator())), sm90_plan(BF16, **ONE, k_ctas=3))
+        with_epilogue(Epilogue(swiglu(Accumulator())), sm90_plan(BF16, **ONE, cluster_k=3))
 
 
 def test_a_plan_whose_k_nobody_shares_is_not_told_of_it():
-    assert "k_ctas" not in complaints(tile=(64, 100, 64))
+    assert "cluster_k" not in complaints(tile=(64, 100, 64))
 
 
 @pytest.mark.parametrize(
     ("operands", "rule"),
     [
         (Operands.of("bf16", align_bytes=8), "A is aligned to 8 bytes; TMA needs 16"),
-        (Operands.of("bf16", align_bytes=8), "With +pack behind the plan's name it is copied first."),
+        (Operands.of("bf16", align_bytes=8), "With +repack behind the plan's name it is copied first."),
         (replace(BF16, d=replace(BF16.d, align_bytes=4)), "a store by TMA needs 16, of the address"),
         (
             Operands.of("e4m3", layout="nn", out="bf16"),
@@ -261,14 +260,12 @@ def test_barriers_are_counted_and_not_given():
     plan = sm90_plan()
     with pytest.raises(PlanError, match="'barriers' is no field of a plan"):
         plan.with_(barriers=plan.barriers[1:])
-    with pytest.raises(
-        UnsupportedError, match="nothing is called 'parts'; there are full, empty, subtile, turn"
-    ):
-        plan.barrier("parts")
+    with pytest.raises(UnsupportedError, match="nothing is called 'splits'; there are full, empty, epi_tile, order"):
+        plan.barrier("splits")
 
 
 def test_more_named_barriers_than_a_cta_has():
-    """6 consumers, each with a barrier for its turn, its subtiles and its parts: 18, and that of all threads."""
+    """6 consumers, each with a barrier for its turn, its epilogue tiles and its parts: 18, and that of all threads."""
     rule = "19 named barriers, that of all threads included; a CTA has 16."
     assert rule in complaints(tile=(64, 16, 64), consumers=6, split_k=2)
 
@@ -276,16 +273,19 @@ def test_more_named_barriers_than_a_cta_has():
 def test_an_epilogue_of_further_operands():
     more = sm90_plan().with_(epilogue=Epilogue(Scalar("gamma") * Accumulator() + Tile("e")))
     assert more.fetched_tile == ""
-    assert "epilogue of subtile i, with E from global memory" in str(more.program("consumer 0"))
+    assert "epilogue of epilogue tile i, with E from global memory" in str(more.program("consumer 0"))
     by_tma = sm90_plan(with_c=True)
     renamed = by_tma.with_(epilogue=Epilogue(Accumulator() + Tile("residual") * Row("bias")))
     assert renamed.fetched_tile == "residual"
-    text = "epilogue of subtile i, with residual from its slot (waits for c[i]) and bias from global memory"
+    text = (
+        "epilogue of epilogue tile i, with residual from its epilogue stage (waits for c[i]) and bias "
+        "from global memory"
+    )
     assert text in str(renamed.program("consumer 0"))
     with pytest.raises(
-        PlanError, match="residual is f32 n-major; the slots that it comes to hold bf16, n-major"
+        PlanError, match="residual is f32 n-major; the epilogue stages that it comes to hold bf16, n-major"
     ):
-        renamed.with_(operands=renamed.operands.with_further(residual=Operand(f32, "n")))
+        renamed.with_(operands=renamed.operands.with_aux(residual=Operand(f32, "n")))
     assert sm90_plan().with_(epilogue=Epilogue(Scalar("alpha") * Accumulator() + 1)).has_c is False
 
 
@@ -337,9 +337,7 @@ def test_names_serve_all_that_wgmma_does(named):
 
 def aligned_to(align: int, **of: str) -> Operands:
     operands = Operands.of("bf16", layout="nt", **of)
-    return replace(
-        operands, c=replace(operands.c, align_bytes=align), d=replace(operands.d, align_bytes=align)
-    )
+    return replace(operands, c=replace(operands.c, align_bytes=align), d=replace(operands.d, align_bytes=align))
 
 
 @pytest.mark.parametrize(
@@ -352,66 +350,68 @@ def aligned_to(align: int, **of: str) -> Operands:
         ("sm90_128x256", 4, {"out": "f32"}, 128, 32),  # 256 would be 1024, more than 768
         ("sm90_256x192", 4, {"out": "f32"}, 96, 32),  # 192 would leave room for two stages of 56 KiB
         ("sm90_wide_2x1", 2, {"out_major": "m"}, 96, 16),  # as many as there are in 256 bytes
-        ("sm90_slots", 2, {}, 128, 16),
+        ("sm90_epi_stages", 2, {}, 128, 16),
         ("sm90_64x128", 2, {}, 128, 16),
         ("sm90_64x32", 2, {}, 32, 16),  # and not 16, as a box has
         ("sm90_192x160", 4, {"out": "f32"}, 80, 32),
     ],
 )
 def test_d_that_tma_cannot_store_leaves_by_lines(name, align, of, columns, width):
-    """By the consumer's threads, as much at a time as D is aligned to; one slot is enough for them."""
+    """By the consumer's threads, as much at a time as D is aligned to; one epilogue stage is enough for them."""
     plan = plan_named(name, aligned_to(align, **of))
-    assert isinstance(plan.slots.store, TiledCopy)
-    assert (plan.slots.subtile, plan.slots.count, plan.slots.store.atom.bits) == ((64, columns), 1, width)
-    assert plan.slots.turned
-    assert not plan_named("sm90_padded", BF16).slots.turned
+    assert isinstance(plan.epi_stages.store, TiledCopy)
+    assert (plan.epi_stages.epi_tile, plan.epi_stages.count, plan.epi_stages.store.atom.bits) == (
+        (64, columns),
+        1,
+        width,
+    )
+    assert plan.epi_stages.rotates_lines
+    assert not plan_named("sm90_padded", BF16).epi_stages.rotates_lines
 
 
 def test_epilogues_shorten_lines():
     """Rows of 128 bytes beside operands and functions, and of 64 beside several results: what is read, and what is
     worked out, has to be held as well."""
     acc, of_row = Accumulator(), {"bias": Operand.of_kind(Row, BF16.d.dtype)}
-    plain = plan_named("sm90_slots", aligned_to(2))
-    assert plan_named("sm90_slots", aligned_to(2), True).slots.subtile == (64, 64)
-    assert ending_in(Epilogue(acc + Row("bias")), plain, of_row).slots.subtile == (64, 64)
-    assert ending_in(Epilogue(relu(acc)), plain).slots.subtile == (64, 64)
-    several = ending_in(Epilogue(relu(acc), further=(("aux", acc),)), plain, {"aux": plain.operands.d})
-    assert (several.slots.subtile, several.slot_results) == ((64, 32), ("aux", "d"))
+    plain = plan_named("sm90_epi_stages", aligned_to(2))
+    assert plan_named("sm90_epi_stages", aligned_to(2), True).epi_stages.epi_tile == (64, 64)
+    assert with_epilogue(Epilogue(acc + Row("bias")), plain, of_row).epi_stages.epi_tile == (64, 64)
+    assert with_epilogue(Epilogue(relu(acc)), plain).epi_stages.epi_tile == (64, 64)
+    several = with_epilogue(Epilogue(relu(acc), aux=(("aux", acc),)), plain, {"aux": plain.operands.d})
+    assert (several.epi_stages.epi_tile, several.epi_stage_results) == ((64, 32), ("aux", "d"))
     for alone in (acc, 2 * acc, acc * Scalar("alpha")):
-        assert ending_in(Epilogue(alone), plain).slots == plain.slots
-    narrow = sm90_plan(aligned_to(2), shared_d="padded", subtile_n=16)
-    assert ending_in(Epilogue(acc + Row("bias")), narrow, of_row).slots == narrow.slots
+        assert with_epilogue(Epilogue(alone), plain).epi_stages == plain.epi_stages
+    narrow = sm90_plan(aligned_to(2), shared_d="padded", epi_tile_n=16)
+    assert with_epilogue(Epilogue(acc + Row("bias")), narrow, of_row).epi_stages == narrow.epi_stages
     of_warps = mma_tma_plan(aligned_to(2))
-    assert ending_in(Epilogue(acc + Row("bias")), of_warps, of_row).slots == of_warps.slots
+    assert with_epilogue(Epilogue(acc + Row("bias")), of_warps, of_row).epi_stages == of_warps.epi_stages
 
 
 def test_deferred_stores_are_those_of_tma():
-    for operands, deferred in ((BF16, True), (aligned_to(2), False)):
-        assert plan_named("sm90_deferred", operands).pipeline.deferred == deferred
+    for operands, overlapped in ((BF16, True), (aligned_to(2), False)):
+        assert plan_named("sm90_overlapped", operands).pipeline.overlapped == overlapped
 
 
 def test_some_tiles_leave_out_of_registers():
     """64 x 16, whose recipe says so; not 64 x 24, which leaves by lines, or eight columns of an m-major D at a time."""
     for align, width in ((2, 16), (4, 32)):
         plan = plan_named("sm90_64x16", aligned_to(align))
-        assert (plan.slots, plan.store_d.bits) == (None, width)
-        lines = plan_named("sm90_64x24", aligned_to(align)).slots
-        assert (lines.subtile, lines.store.atom.bits) == ((64, 24), width)
-    turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).slots
-    assert (turned.subtile, turned.store.box) == ((64, 8), (64, 8))
+        assert (plan.epi_stages, plan.store_d.bits) == (None, width)
+        lines = plan_named("sm90_64x24", aligned_to(align)).epi_stages
+        assert (lines.epi_tile, lines.store.atom.bits) == ((64, 24), width)
+    turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).epi_stages
+    assert (turned.epi_tile, turned.store.box) == ((64, 8), (64, 8))
     assert turned.to_shared.atom.name == "stmatrix.x2.trans.bf16"
 
 
-@pytest.mark.parametrize(
-    "changes", [{"major": "m"}, {"align_bytes": 4}, {"dtype": DType.parse("f32")}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"major": "m"}, {"align_bytes": 4}, {"dtype": DType.parse("f32")}], ids=str)
 def test_c_that_is_not_like_d_is_read_straight(changes):
     """D leaves by TMA as ever; C alone does not come by it."""
-    plan = plan_named("sm90_slots", replace(BF16, c=replace(BF16.c, **changes)), True)
-    assert isinstance(plan.slots.store, TmaBox)
-    assert (plan.slots.load_c, plan.slots.from_shared) == (None, None)
+    plan = plan_named("sm90_epi_stages", replace(BF16, c=replace(BF16.c, **changes)), True)
+    assert isinstance(plan.epi_stages.store, TmaBox)
+    assert (plan.epi_stages.load_c, plan.epi_stages.from_shared) == (None, None)
     assert "c" not in {barrier.name for barrier in plan.barriers}
-    assert plan_named("sm90_slots", BF16, True).slots.load_c is not None
+    assert plan_named("sm90_epi_stages", BF16, True).epi_stages.load_c is not None
     assert "load C" in plan.describe()
     assert plan.violations(problem=Problem(64, 72, 64, operands=plan.operands)) == []
 
@@ -471,15 +471,15 @@ def test_a_turned_line_of_no_whole_lines_of_banks_has_conflicts():
     assert found.in_grid == (64 * 3, 64 * 3 + 32, 64 * 3)
 
 
-@pytest.mark.parametrize(("subtile_n", "sectors"), [(128, 8 * 8 + 120 * 9), (64, 8 * 8 + 120 * 10)])
-def test_sectors_of_lines(subtile_n, sectors):
+@pytest.mark.parametrize(("epi_tile_n", "sectors"), [(128, 8 * 8 + 120 * 9), (64, 8 * 8 + 120 * 10)])
+def test_sectors_of_lines(epi_tile_n, sectors):
     """Rows of 2046 bytes: row r begins -2r bytes off a sector, on one where r is a multiple of 16: 8 rows of 128. The
     256 bytes of another touch 9 sectors, or as two lines of 128, each by itself, 5 and 5. Out of registers 4 lanes of a
     row store each second element, by one instruction in each of 8 rows."""
     odd = aligned_to(2)
     problem = Problem(1024, 1023, 64, operands=odd)
     stores = {}
-    for how in ({"shared_d": "padded", "subtile_n": subtile_n}, {"store": "direct"}):
+    for how in ({"shared_d": "padded", "epi_tile_n": epi_tile_n}, {"store": "direct"}):
         (found,) = [x for x in check(sm90_plan(odd, **how), problem).global_ if x.name == "store D"]
         stores[next(iter(how))] = (found.requests, found.sectors)
     assert stores["shared_d"] == (512, sectors)
@@ -490,23 +490,23 @@ def test_sectors_of_lines(subtile_n, sectors):
 @pytest.mark.parametrize(("columns", "of_subtile"), [(200, 40), (168, 56), (216, 72), (120, 40)])
 def test_rows_of_an_odd_number_of_16_bytes_are_not_swizzled(columns, of_subtile):
     """Row r of 5 times 16 bytes begins in the group of banks 5r % 8: 0, 5, 2, 7, 4, 1, 6, 3 of eight rows; 7 and 9
-    times 16 bytes alike. So a subtile leaves in one box, and stmatrix writes eight rows at once."""
-    plan = sm90_plan(BF16, tile=(128, columns, 64), schedule="cooperative", subtile_n=of_subtile)
+    times 16 bytes alike. So an epilogue tile leaves in one box, and stmatrix writes eight rows at once."""
+    plan = sm90_plan(BF16, tile=(128, columns, 64), schedule="cooperative", epi_tile_n=of_subtile)
     assert odd_columns(columns) == of_subtile
     assert [str(plan.smem_d[mode]) for mode in (0, 1)] == [f"64:{of_subtile}", f"{of_subtile}:1"]
-    assert (plan.slots.store.box, plan.slots.store.swizzle) == ((of_subtile, 64), "none")
+    assert (plan.epi_stages.store.box, plan.epi_stages.store.swizzle) == ((of_subtile, 64), "none")
     stores = [a for a in check(plan, Problem(512, 600, 128, operands=BF16)).shared if a.op == "stmatrix"]
     assert stores
     assert all(access.cost.conflicts == 0 for access in stores)
 
 
 def test_rows_of_a_transposed_d_are_swizzled():
-    plan = sm90_plan(BF16.transposed, tile=(128, 200, 64), schedule="cooperative", subtile_n=40)
-    assert (plan.slots.store.box, plan.slots.store.swizzle) == ((64, 40), "128B")
+    plan = sm90_plan(BF16.transposed, tile=(128, 200, 64), schedule="cooperative", epi_tile_n=40)
+    assert (plan.epi_stages.store.box, plan.epi_stages.store.swizzle) == ((64, 40), "128B")
 
 
 @pytest.mark.parametrize(
-    ("tile", "slots", "columns"),
+    ("tile", "epi_stages", "columns"),
     [
         ((128, 128, 128), None, 128),
         ((128, 128, 128), 4, 64),
@@ -514,12 +514,12 @@ def test_rows_of_a_transposed_d_are_swizzled():
         ((64, 64, 128), 2, 32),
     ],
 )
-def test_subtiles_of_bytes_are_enough_for_the_slots(tile, slots, columns):
+def test_subtiles_of_bytes_are_enough_for_the_slots(tile, epi_stages, columns):
     bytewise = Operands.of("e4m3", layout="nt")
-    plan = sm90_plan(bytewise, tile=tile, slots=slots)
-    assert plan.slots.subtile == (64, columns)
-    assert plan.slots.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
-    narrow = complaints(bytewise, tile=tile, subtile_n=16, shared_d="padded")
+    plan = sm90_plan(bytewise, tile=tile, epi_stages=epi_stages)
+    assert plan.epi_stages.epi_tile == (64, columns)
+    assert plan.epi_stages.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
+    narrow = complaints(bytewise, tile=tile, epi_tile_n=16, shared_d="padded")
     assert "128 threads do not store 64 rows of 16 elements of e4m3, 16 each at a time" in narrow
 
 
@@ -531,8 +531,8 @@ def test_a_plan_spelled_out():
     assert (plan.pipeline.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is no argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
-    with pytest.raises(PlanError, match="'slots=two' does not read"):
-        plan_named("sm90:slots=two", BF16)
+    with pytest.raises(PlanError, match="'epi_stages=two' does not read"):
+        plan_named("sm90:epi_stages=two", BF16)
 
 
 # --- a split of K ------------------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_a_split_in_the_description():
     text = sm90_plan(tile=(64, 128, 64), split_k=4).describe()
     for line in (
         "4  parts of K", "blocked, added by the CTA that ends last",
-        "2  8 bytes", "barrier parts", "2  128 arrivals", "128 sums of other parts",
+        "2  8 bytes", "barrier splits", "2  128 arrivals", "128 sums of other parts",
     ):  # fmt: skip
         assert line in text, line
     text = sm90_plan(stream=2).describe(Problem(512, 28672, 8192, operands=BF16))
@@ -553,10 +553,10 @@ def test_a_split_in_the_description():
 
 def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
     """232 registers hold 128 sums, 8 vectors of another part and of a total, 64, and what addresses take."""
-    for tile, sums, vectors in (((128, 128, 64), 128, 8), ((64, 128, 64), 64, 16), ((128, 192, 64), 192, 2)):
+    for tile, accumulators, vectors in (((128, 128, 64), 128, 8), ((64, 128, 64), 64, 16), ((128, 192, 64), 192, 2)):
         plan, whole = sm90_plan(tile=tile, split_k=2), sm90_plan(tile=tile)
-        assert plan.smem_bytes() == {**whole.smem_bytes(), "tickets": 8}
-        assert plan.registers() == {"accumulators": sums, "sums of other parts": 8 * vectors}
+        assert plan.smem_bytes() == {**whole.smem_bytes(), "semaphores": 8}
+        assert plan.registers() == {"accumulators": accumulators, "sums of other parts": 8 * vectors}
         assert sum(plan.registers().values()) + 24 <= max(r.registers for r in plan.roles)
         assert plan.stages == whole.stages
 
@@ -564,34 +564,34 @@ def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
 def test_a_split_that_a_pipeline_does_not_carry_out():
     plan = sm90_plan(split_k=2)
     with pytest.raises(PlanError) as caught:
-        plan.with_(split=Split(2, "strided", "kernel"))
+        plan.with_(split=KSplit(2, "strided", "kernel"))
     assert "the parts of K are strided; neighbouring k-tiles" in str(caught.value)
     assert "reduction = 'last' is expected" in str(caught.value)
-    assert sm90_plan().with_(split=Split(2, reduction="last")).barriers == plan.barriers
+    assert sm90_plan().with_(split=KSplit(2, reduction="last")).barriers == plan.barriers
 
 
 def test_names_of_splits():
     """A split behind a name; the arguments spelled out make the same plan."""
     for name, text in (
-        ("sm90_64x128/k4", "sm90:tile=64x128x64,slots=2,store=tma_warp,split_k=4"),
+        ("sm90_64x128/k4", "sm90:tile=64x128x64,epi_stages=2,store=tma_warp,split_k=4"),
         ("sm90_cooperative_2x1/stream", None),
         ("sm90_wide_2x1/stream1", "sm90:tile=128x192x64,cluster=2x1,stream=1"),
-        ("sm90_wide_2x1/fill", "sm90:tile=128x192x64,cluster=2x1,fill=1"),
+        ("sm90_wide_2x1/fixup", "sm90:tile=128x192x64,cluster=2x1,fixup=1"),
         ("sm90_stream", "sm90:tile=128x256x64,schedule=cooperative,cluster=2x1,stream=2"),
-        ("sm90_fill", "sm90:tile=128x128x64,cluster=2x1,fill=1"),
-        ("sm90_split", "sm90:tile=64x128x64,slots=2,split_k=4"),
+        ("sm90_fixup", "sm90:tile=128x128x64,cluster=2x1,fixup=1"),
+        ("sm90_split", "sm90:tile=64x128x64,epi_stages=2,split_k=4"),
     ):
         plan = plan_named(name, BF16)
         assert plan.name == name
         assert text is None or plan_named(text, BF16).key() == plan.key()
     assert plan_named("sm90_cooperative_2x1/stream", BF16).split.waves == 2
     for wrong in (
-        "sm90_slots/fill2",
-        "sm90_slots/k2/fill",
+        "sm90_epi_stages/fill2",
+        "sm90_epi_stages/k2/fixup",
         "sm90_64x128/k",
         "sm90_64x128/k4last",
         "sm90_what/k2",
-        "sm90_slots/streams",
+        "sm90_epi_stages/streams",
     ):
         with pytest.raises(UnsupportedError, match="no plan is called"):
             plan_named(wrong, BF16)

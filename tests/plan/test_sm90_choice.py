@@ -12,26 +12,26 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
-from cutegemm.choose.candidate import Ways
-from cutegemm.choose.catalog import built, choose, chosen, plan_named, ranked
-from cutegemm.choose.ladders.sm90 import SM90_LADDER
-from cutegemm.choose.names import recipe_named
-from cutegemm.choose.sm90.choice import FEW_WAVES, SEVERAL_WAVES
-from cutegemm.choose.sm90.costs import COSTS
-from cutegemm.choose.sm90.named import SM90_CHOSEN, SM90_TWO_LEVEL
-from cutegemm.choose.sm90.shapes import Shapes, TileShape
-from cutegemm.choose.sm90.tiles import every_tile
-from cutegemm.choose.sm90.time import Model, predicted_us
+from cutegemm.choice.candidate import Variants
+from cutegemm.choice.catalog import built, choose, chosen, plan_named, ranked
+from cutegemm.choice.ladders.sm90 import SM90_LADDER
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.sm90.choice import FEW_WAVES, SEVERAL_WAVES
+from cutegemm.choice.sm90.costs import COSTS
+from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED
+from cutegemm.choice.sm90.shapes import Shapes, TileShape
+from cutegemm.choice.sm90.tiles import every_tile
+from cutegemm.choice.sm90.time import Model, predicted_us
 from cutegemm.errors import PlanError
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE, device_named
 from cutegemm.plan import Operands, Problem
-from cutegemm.plan.work.split import FILLED, Split
+from cutegemm.plan.work.split import FIXUP, KSplit
 from docs.evidence.fit_sm90 import timed
 from docs.evidence.fitting import errors, fit, losses
 
 BF16 = Operands.of("bf16", layout="nt")
-ONE = Ways(np.array([0]))
+ONE = Variants(np.array([0]))
 BY_NAME = {recipe.name: recipe.shape for recipe in (*SM90_LADDER, *SM90_CHOSEN)}
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "evidence" / "data"
 # Bounds for the time of the choice over that of the best candidate that was timed: on average, and at most. The first
@@ -53,11 +53,11 @@ def recorded(file):
 
 def divisions(name, operands, problem):
     """How the candidates of a name divide K, where they do: the numbers of parts, and "fill"."""
-    found = [one.recipe for one in ranked(operands, problem, transposed=False) if one.recipe.name == name]
+    found = [one.recipe for one in ranked(operands, problem, swap_ab=False) if one.recipe.name == name]
     splits = [recipe.split for recipe in found if recipe.split is not None]
     return [
-        *sorted(split.parts for split in splits if not split.owned),
-        *["fill" for split in splits if split.owned],
+        *sorted(split.splits for split in splits if not split.fixup),
+        *["fixup" for split in splits if split.fixup],
     ]
 
 
@@ -97,9 +97,9 @@ def test_a_fit_finds_constants_that_err_less():
 
 def test_many_plans_are_predicted_as_each_by_itself():
     problem = Problem(1000, 3000, 5000)
-    for split in (Split(), Split(3), FILLED):
+    for split in (KSplit(), KSplit(3), FIXUP):
         recipes = [replace(recipe, split=split) for recipe in SM90_CHOSEN]
-        together = Model.of(recipes, BF16, DEFAULT_DEVICE).predict(Ways.of(recipes), problem).us
+        together = Model.of(recipes, BF16, DEFAULT_DEVICE).predict(Variants.of(recipes), problem).us
         assert together.tolist() == pytest.approx(
             [predicted_us(one.shape, BF16, problem, split=split) for one in recipes]
         )
@@ -109,10 +109,10 @@ def test_many_plans_are_predicted_as_each_by_itself():
 def test_both_ways_are_predicted_as_each_by_itself(layout):
     operands = Operands.of("bf16", layout=layout)
     problem = Problem(1000, 3000, 5000, operands=operands)
-    recipes = [replace(one, split=Split(3), transposed=way) for way in (False, True) for one in SM90_CHOSEN]
-    both = Model.of(recipes, operands, DEFAULT_DEVICE).predict(Ways.of(recipes), problem).us
+    recipes = [replace(one, split=KSplit(3), swap_ab=way) for way in (False, True) for one in SM90_CHOSEN]
+    both = Model.of(recipes, operands, DEFAULT_DEVICE).predict(Variants.of(recipes), problem).us
     each = [
-        predicted_us(one.shape, own.operands, own, split=Split(3))
+        predicted_us(one.shape, own.operands, own, split=KSplit(3))
         for own in (problem, problem.transposed)
         for one in SM90_CHOSEN
     ]
@@ -127,12 +127,12 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
     """Each combination builds another third of the recipes."""
     operands = Operands.of(dtype, layout="nt", out="bf16" if dtype == "e4m3" else None)
     operands = replace(operands, d=replace(operands.d, align_bytes=align_bytes))
-    two_level = SM90_TWO_LEVEL if dtype == "e4m3" else ()
-    for recipe in [*SM90_CHOSEN, *two_level][first::3]:
+    promoted = SM90_PROMOTED if dtype == "e4m3" else ()
+    for recipe in [*SM90_CHOSEN, *promoted][first::3]:
         plan = recipe.build(operands)
-        slots, tile = plan.slots, plan.pipeline.consumer_tile
-        subtiles = 0 if slots is None else math.prod(tile) // math.prod(slots.subtile)
-        assert recipe.shape.ring(operands) == (plan.stages, subtiles), recipe.name
+        epi_stages, tile = plan.epi_stages, plan.pipeline.consumer_tile
+        epi_tiles = 0 if epi_stages is None else math.prod(tile) // math.prod(epi_stages.epi_tile)
+        assert recipe.shape.pipeline_state(operands) == (plan.stages, epi_tiles), recipe.name
 
 
 # --- what is chosen ----------------------------------------------------------------------------------------
@@ -150,24 +150,22 @@ def test_the_choice():
 def test_how_fp8_is_summed_up(dtype):
     fp8 = Operands.of(dtype, layout="nt", out="bf16")
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
-        assert not chosen(fp8, Problem(*shape))[1].pipeline.two_level
-        assert chosen(fp8, Problem(*shape), accumulate="two_level")[1].pipeline.two_level
+        assert not chosen(fp8, Problem(*shape))[1].pipeline.promoted
+        assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].pipeline.promoted
     # Of one k-tile there is nothing to add its sums to
-    short = [
-        chosen(fp8, Problem(4096, 4096, k), accumulate="two_level")[1].pipeline.two_level for k in (128, 144)
-    ]
+    short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].pipeline.promoted for k in (128, 144)]
     assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")
-    assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="two_level")[1].pipeline.two_level
-    with pytest.raises(PlanError, match="accumulate = 'slow'; fast or two_level is expected"):
+    assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="promoted")[1].pipeline.promoted
+    with pytest.raises(PlanError, match="accumulate = 'slow'; fast or promoted is expected"):
         chosen(fp8, Problem(64, 64, 64), accumulate="slow")
-    assert {named.options["two_level"] for named in SM90_TWO_LEVEL} == {True}
+    assert {named.options["promoted"] for named in SM90_PROMOTED} == {True}
 
 
 @pytest.mark.parametrize("shape", [(128, 128, 16384), (256, 256, 131072), (512, 512, 8192)])
 def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     plan = choose(BF16, Problem(*shape))
-    assert plan.split.is_split or plan.k_ctas > 1
+    assert plan.split.is_split or plan.cluster_k > 1
     assert choose(BF16, Problem(*shape), with_c=True).has_c
 
 
@@ -186,14 +184,14 @@ def test_what_idle_ctas_take():
     k-tiles, so that the last wave is 0.79 of one. 66 x 3 tiles leave nothing to take, and 64 of 66 too little."""
     name = "sm90_cluster_2x1"
     fills = [
-        "fill" in divisions(name, BF16, Problem(*shape))
+        "fixup" in divisions(name, BF16, Problem(*shape))
         for shape in ((2048, 8192, 8192), (256 * 66, 128 * 3, 8192), (512, 4096, 8192))
     ]
     assert fills == [True, False, False]
     unlimited = replace(COSTS, burst=1e9)  # at the power limit a wave that is not full costs less
     whole, filled = [
         predicted_us(BY_NAME[name], BF16, Problem(2048, 8192, 8192), split=how, costs=unlimited)
-        for how in (Split(), FILLED)
+        for how in (KSplit(), FIXUP)
     ]
     assert (7 + 101 / 128) / 8 < filled / whole < 1
 
@@ -201,11 +199,11 @@ def test_what_idle_ctas_take():
 def test_no_tile_has_an_owner_by_a_ring_of_three_stages():
     """256 x 192 leaves room for three; 128 x 256 and 256 x 160 for four."""
     problem = Problem(5000, 5000, 5000)
-    owned = {one.recipe for one in ranked(BF16, problem) if one.recipe.division.owned}
-    stages = {recipe.shape.ring(BF16)[0] for recipe in owned}
-    assert len(owned) > 50
+    fixup = {one.recipe for one in ranked(BF16, problem) if one.recipe.division.fixup}
+    stages = {recipe.shape.pipeline_state(BF16)[0] for recipe in fixup}
+    assert len(fixup) > 50
     assert min(stages) == 4
-    assert BY_NAME["sm90_256x192_2x1"].ring(BF16)[0] == 3
+    assert BY_NAME["sm90_256x192_2x1"].pipeline_state(BF16)[0] == 3
 
 
 def test_no_large_cluster_waits_for_another():
@@ -219,58 +217,52 @@ def test_no_large_cluster_waits_for_another():
         for one in ranked(BF16, problem):
             ctas = math.prod(one.recipe.shape.cluster if one.recipe.family == "sm90" else (1,))
             if ctas in seen and (m > 64 or ctas == 8):
-                of = problem.transposed if one.recipe.transposed else problem
+                of = problem.transposed if one.recipe.swap_ab else problem
                 (tiles,) = Model(Shapes.of([one.recipe.shape], of.operands), of.operands).tiling(of).tiles
                 waves = FEW_WAVES if math.prod(one.recipe.tile) >= SEVERAL_WAVES else 1
-                assert tiles * one.recipe.division.parts <= {4: 30, 8: 15}[ctas] * waves
+                assert tiles * one.recipe.division.splits <= {4: 30, 8: 15}[ctas] * waves
                 seen[ctas] += 1
     assert min(seen.values()) > 50
 
 
 def test_how_many_candidates_there_are():
     """Each once, and not so many that a choice takes long."""
-    for recipes, most in ((SM90_CHOSEN, 287), (SM90_TWO_LEVEL, 100)):
+    for recipes, most in ((SM90_CHOSEN, 287), (SM90_PROMOTED, 100)):
         assert len({recipe.name for recipe in recipes}) == len(recipes) <= most
 
 
 @pytest.mark.parametrize("given", [*every_tile()], ids=lambda given: given.name)
 def test_every_tile_has_a_plan_that_keeps_the_rules(given):
-    tile, cluster, depth, k_ctas = given.tile, given.cluster, given.depth, given.k_ctas
-    usual = [
-        named for named in SM90_CHOSEN if named.shape.raster is None and named.shape.epilogue != "single"
-    ]
+    tile, cluster, depth, cluster_k = given.tile, given.cluster, given.depth, given.cluster_k
+    usual = [named for named in SM90_CHOSEN if named.shape.raster is None and named.shape.epilogue != "single"]
     found = [
         named
         for named in usual
-        if (named.tile, named.shape.cluster, named.shape.depth, named.shape.k_ctas)
-        == (tile, cluster, depth, k_ctas)
+        if (named.tile, named.shape.cluster, named.shape.depth, named.shape.cluster_k)
+        == (tile, cluster, depth, cluster_k)
         and named.shape.ctas_per_sm == 1
         and ("_coop" in named.name) == given.is_alone
     ]
-    has_both = tile == (128, 192) and math.prod(cluster) == 2 and k_ctas == 1 and not given.is_alone
-    assert len(found) == (2 if has_both else 1)  # with narrow slots, and with wide ones
+    has_both = tile == (128, 192) and math.prod(cluster) == 2 and cluster_k == 1 and not given.is_alone
+    assert len(found) == (2 if has_both else 1)  # with narrow epilogue stages, and with wide ones
     plans = [plan_named(named.name, BF16) for named in found]
     for named, plan in zip(found, plans, strict=True):
-        assert (plan.product_tile, plan.k_ctas) == ((*tile, 64 * depth), k_ctas)
-        assert (plan.cta_tile[1], plan.cluster_mn) == (tile[1] // k_ctas, (cluster[0], cluster[1] * k_ctas))
-        assert plan.pipeline.deferred == (named.shape.epilogue == "deferred")
+        assert (plan.mma_tile, plan.cluster_k) == ((*tile, 64 * depth), cluster_k)
+        assert (plan.cta_tile[1], plan.cluster_mn) == (tile[1] // cluster_k, (cluster[0], cluster[1] * cluster_k))
+        assert plan.pipeline.overlapped == (named.shape.epilogue == "overlapped")
         assert (plan.pipeline.kind == "pingpong") == (named.shape.epilogue == "pingpong")
         assert not (named.shape.alone and named.shape.waits_for_next)
-    assert [(plan.stages, plan.slots.subtile[1]) for plan in plans if tile == (128, 192)] in (
+    assert [(plan.stages, plan.epi_stages.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
         [],
         [(4, 64), (5, 32)] if has_both else [(5, 32)],
     )
 
 
-@pytest.mark.parametrize(
-    ("tile", "cluster"), [((128, 128), (2, 2)), ((128, 160), (4, 2)), ((128, 96), (2, 4))]
-)
+@pytest.mark.parametrize(("tile", "cluster"), [((128, 128), (2, 2)), ((128, 160), (4, 2)), ((128, 96), (2, 4))])
 def test_the_only_tile_of_a_cta_is_shared_where_d_is_of_16_bits(tile, cluster):
     name = f"sm90_{tile[0]}x{tile[1]}_{cluster[0]}x{cluster[1]}"
     kinds = {
-        (dtype, out, align): plan_named(
-            name, Operands.of(dtype, layout="nt", out=out, align_bytes=align)
-        ).pipeline.kind
+        (dtype, out, align): plan_named(name, Operands.of(dtype, layout="nt", out=out, align_bytes=align)).pipeline.kind
         for dtype, out, align in (
             ("bf16", "bf16", 16),
             ("bf16", "f32", 16),
@@ -288,10 +280,7 @@ def test_k_tiles_twice_as_deep():
     assert (deep.cta_tile, usual.cta_tile) == ((64, 16, 128), (64, 16, 64))
     assert deep.stages == 11
     problem = Problem(112, 32, 12032)
-    times = [
-        predicted_us(BY_NAME[name], BF16, problem, split=Split(6))
-        for name in ("sm90_64x16_deep", "sm90_64x16")
-    ]
+    times = [predicted_us(BY_NAME[name], BF16, problem, split=KSplit(6)) for name in ("sm90_64x16_deep", "sm90_64x16")]
     assert 0.8 < times[0] / times[1] < 1
 
 
@@ -304,7 +293,7 @@ def test_a_problem_and_its_transpose_take_the_same_time(m):
 
 @pytest.mark.parametrize(("operands", "arch"), [(BF16, "sm_90"), (Operands.of("f32"), "sm_90a")])
 def test_only_wgmma_multiplies_the_transposed_problem(operands, arch):
-    assert not any(one.recipe.transposed for one in ranked(operands, Problem(16, 4096, 4096), arch))
+    assert not any(one.recipe.swap_ab for one in ranked(operands, Problem(16, 4096, 4096), arch))
 
 
 @pytest.mark.parametrize(("ctas", "at_once"), [(1, 132), (2, 264), (3, 396)])
@@ -332,7 +321,7 @@ def test_two_ctas_of_one_warpgroup_share_a_multiprocessor(columns, stages):
 def test_tiles_of_few_columns_are_for_a_d_of_few_columns():
     nn = Operands.of("bf16", layout="nn")
     of_few = {str(one.recipe) for one in ranked(nn, Problem(16, 14704, 7568))}
-    assert "transposed:sm90_128x16_2x1" in of_few
+    assert "swap_ab:sm90_128x16_2x1" in of_few
     tiles = {one.recipe.tile for one in ranked(nn, Problem(704, 1680, 64)) if one.recipe.family == "sm90"}
     assert (128, 64) in tiles
     assert not tiles & {(128, 16), (128, 32)}
@@ -348,7 +337,7 @@ def test_large_tiles_by_single_halves_are_not_considered():
 def test_a_refusal_of_the_transposed_problem_says_so():
     """B is n-major: as A of the transposed problem it is m-major, and no wgmma of bytes takes that."""
     with pytest.raises(PlanError, match="for D\\^T = B\\^T A\\^T, whose A is B\\^T") as caught:
-        plan_named("transposed:sm90_slots", Operands.of("e4m3"))
+        plan_named("swap_ab:sm90_epi_stages", Operands.of("e4m3"))
     assert "A is m-major" in str(caught.value)
 
 
@@ -359,7 +348,7 @@ def test_what_cannot_be_built_is_not_taken():
     refused = [one.recipe for one in ranked(operands, problem) if one.recipe.tile == (64, 48)]
     assert refused
     for recipe in refused:
-        with pytest.raises(PlanError, match="subtiles"):
+        with pytest.raises(PlanError, match="epilogue tiles"):
             built(recipe, operands, operands, problem)
     assert chosen(operands, problem)[0] not in refused
 
@@ -369,10 +358,9 @@ def test_what_cannot_be_built_is_not_taken():
 
 def test_the_model_grows_with_the_work():
     recipes = [*SM90_LADDER, *SM90_CHOSEN]
-    model, ways = Model.of(recipes, BF16, DEFAULT_DEVICE), Ways.of(recipes)
+    model, variants = Model.of(recipes, BF16, DEFAULT_DEVICE), Variants.of(recipes)
     us = [
-        model.predict(ways, Problem(m, 4096, k)).us
-        for m, k in ((512, 64), (512, 512), (4096, 512), (4096, 4096))
+        model.predict(variants, Problem(m, 4096, k)).us for m, k in ((512, 64), (512, 512), (4096, 512), (4096, 4096))
     ]
     assert (np.diff(us, axis=0) >= 0).all()
 
@@ -389,14 +377,14 @@ def test_a_tile_that_is_read_for_each_that_is_stored():
         return times[1] / times[0]
 
     assert 1 < longer("sm90_wide_2x1") < 1.02
-    assert longer("sm90_deferred_2x1") > 1.03
+    assert longer("sm90_overlapped_2x1") > 1.03
 
 
 def test_at_the_power_limit_what_no_products_overlap_is_lost():
     """64 k-tiles of 128 x 256 are stored behind the first products of the next tile, those of 128 x 192 meanwhile; with
     K = 28672 that does not matter."""
     short, long = [
-        predicted_us(BY_NAME["sm90_deferred_2x1"], BF16, Problem(8192, 14336, k))
+        predicted_us(BY_NAME["sm90_overlapped_2x1"], BF16, Problem(8192, 14336, k))
         / predicted_us(BY_NAME["sm90_wide_2x1"], BF16, Problem(8192, 14336, k))
         for k in (4096, 28672)
     ]
@@ -431,7 +419,7 @@ def test_lines_of_short_rows_are_asked_for_more_often():
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "slots", "columns"),
+    ("name", "stages", "epi_stages", "columns"),
     [
         ("sm90_128x96", 7, 3, 32),
         ("sm90_128x112_coop_2x1", 7, 3, 16),
@@ -443,14 +431,14 @@ def test_lines_of_short_rows_are_asked_for_more_often():
         ("sm90_256x144_2x1", 4, 3, 16),
     ],
 )
-def test_slots_take_no_room_of_a_stage(name, stages, slots, columns):
-    """Of 227 KiB less the barriers. 192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 slots of 64 x 32 are 216 KiB;
-    with 3 they are 228. 128 x 128: 6 stages of 32 KiB and, of 2 consumers, 2 slots of 64 x 64 are 224; with 3 they are
-    240. 128 x 96: 7 stages of 28 KiB and 3 slots of 64 x 32 are 220. 128 x 112: 7 stages of 30 KiB and 3 slots of 64 x
-    16 are 222; the 7 that divide a consumer's 112 columns are 238. 192 x 144: 5 of 42 and 2 of 64 x 16 are 222; with 3
-    they are 228."""
+def test_slots_take_no_room_of_a_stage(name, stages, epi_stages, columns):
+    """Of 227 KiB less the barriers. 192 x 192: 4 stages of 48 KiB and, of 3 consumers, 2 epilogue stages of 64 x 32 are
+    216 KiB; with 3 they are 228. 128 x 128: 6 stages of 32 KiB and, of 2 consumers, 2 epilogue stages of 64 x 64 are
+    224; with 3 they are 240. 128 x 96: 7 stages of 28 KiB and 3 epilogue stages of 64 x 32 are 220. 128 x 112: 7 stages
+    of 30 KiB and 3 epilogue stages of 64 x 16 are 222; the 7 that divide a consumer's 112 columns are 238. 192 x 144: 5
+    of 42 and 2 of 64 x 16 are 222; with 3 they are 228."""
     plan = plan_named(name, BF16)
-    assert (plan.stages, plan.slots.count, plan.slots.subtile[1]) == (stages, slots, columns)
+    assert (plan.stages, plan.epi_stages.count, plan.epi_stages.epi_tile[1]) == (stages, epi_stages, columns)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 2])
@@ -459,35 +447,34 @@ def test_what_leaves_by_threads_takes_longer(align_bytes):
     long ones rather than by short ones; nothing is stored behind products."""
     odd = replace(BF16, d=replace(BF16.d, align_bytes=align_bytes))
     problem = Problem(13291, 13289, 64)
-    wide, square, deferred, cooperative = [
+    wide, square, overlapped, cooperative = [
         predicted_us(BY_NAME[name], odd, problem)
-        for name in ("sm90_wide_along_n", "sm90_slots", "sm90_deferred_2x1", "sm90_cooperative_2x1")
+        for name in ("sm90_wide_along_n", "sm90_epi_stages", "sm90_overlapped_2x1", "sm90_cooperative_2x1")
     ]
     across = predicted_us(BY_NAME["sm90_wide_along_n"], replace(odd, d=replace(odd.d, major="m")), problem)
     is_odd = align_bytes == 2
-    assert (square > 1.08 * wide, deferred == pytest.approx(cooperative), across > 1.4 * wide) == (
-        is_odd,
-    ) * 3
+    assert (square > 1.08 * wide, overlapped == pytest.approx(cooperative), across > 1.4 * wide) == (is_odd,) * 3
 
 
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
         ("sm90_128x192_2x1", 192), ("sm90_64x192_2x1", 192), ("sm90_64x64_2x1", 64),
-        ("transposed:sm90_128x176_2x1", 176), ("transposed:sm90_128x136_1x2", 136),
-        ("transposed:sm90_128x192_2x1", 96), ("transposed:sm90_128x160_2x1", 80),
+        ("swap_ab:sm90_128x176_2x1", 176), ("swap_ab:sm90_128x136_1x2", 136),
+        ("swap_ab:sm90_128x192_2x1", 96), ("swap_ab:sm90_128x160_2x1", 80),
     ],
 )  # fmt: skip
 def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns):
-    """By subtiles of 32 columns, as boxes of TMA have them, 13163 x 2201 x 536 takes 83 us by 128 x 192, and 60 by one
-    of 192; 4155 x 185 x 144 20 us by a transposed 128 x 176 of 16 columns, and 10 of 176 (one H200, 2026-11-26)."""
+    """By epilogue tiles of 32 columns, as boxes of TMA have them, 13163 x 2201 x 536 takes 83 us by 128 x 192, and 60
+    by one of 192; 4155 x 185 x 144 20 us by a transposed 128 x 176 of 16 columns, and 10 of 176 (one H200,
+    2026-11-26)."""
     odd = Operands.of("bf16", layout="nt")
     odd = replace(odd, d=replace(odd.d, align_bytes=2))
     plan = plan_named(name, odd)
-    assert plan.slots.subtile == (64, columns)
-    shape = BY_NAME[name.removeprefix("transposed:")]
-    own = odd.transposed if name.startswith("transposed:") else odd
-    assert shape.ring(own) == (
+    assert plan.epi_stages.epi_tile == (64, columns)
+    shape = BY_NAME[name.removeprefix("swap_ab:")]
+    own = odd.transposed if name.startswith("swap_ab:") else odd
+    assert shape.pipeline_state(own) == (
         plan.stages,
         plan.consumer_d_tile[0] // 64 * (plan.consumer_d_tile[1] // columns),
     )
@@ -507,7 +494,7 @@ def test_short_runs_of_lanes_take_longer_to_store():
     of_m = replace(odd, d=replace(odd.d, major="m"))
     for other in (BF16, of_m):
         by_eight, by_sixteen, _ = [predicted_us(shape, other, Problem(4920, 3236, 104)) for shape in shapes]
-        assert by_eight < 1.15 * by_sixteen  # and more subtiles than one
+        assert by_eight < 1.15 * by_sixteen  # and more epilogue tiles than one
 
 
 def test_more_parts_cost_more_to_add_up():
@@ -516,7 +503,7 @@ def test_more_parts_cost_more_to_add_up():
     free = replace(COSTS, l2=1e-9, burst=1e9)
     device = replace(DEFAULT_DEVICE, own_rates=replace(DEFAULT_DEVICE.measured, tma_read_gb_s=1e30))
     meeting = [
-        predicted_us(shape, BF16, long, device, Split(parts, reduction="last"), free)
+        predicted_us(shape, BF16, long, device, KSplit(parts, reduction="last"), free)
         - predicted_us(shape, BF16, Problem(64, 64, (1 << 20) // parts), device, costs=free)
         for parts in (2, 4, 8)
     ]
@@ -535,10 +522,8 @@ def test_the_rates_are_those_of_the_device():
     rates = [device_named(name).measured.tma_read_gb_s for name in ("h200", "h100")]
     assert 1.3 < h100 / h200 < rates[0] / rates[1]
     assert half == pytest.approx(h200, rel=0.35)
-    wide, square = BY_NAME["sm90_deferred_2x1"], Problem(8192, 8192, 8192)
-    whole, part = [
-        predicted_us(wide, BF16, square, device) for device in (DEFAULT_DEVICE, DEFAULT_DEVICE.with_sms(66))
-    ]
+    wide, square = BY_NAME["sm90_overlapped_2x1"], Problem(8192, 8192, 8192)
+    whole, part = [predicted_us(wide, BF16, square, device) for device in (DEFAULT_DEVICE, DEFAULT_DEVICE.with_sms(66))]
     assert 1.4 < part / whole < 2
 
 
@@ -566,16 +551,16 @@ def test_parts_are_long_enough():
         return divisions(name, operands, Problem(m, 64, k))
 
     assert parts(BF16, 64, 511) == []
-    assert parts(BF16, 64, 2048) == [2, 3, 4, "fill"]
+    assert parts(BF16, 64, 2048) == [2, 3, 4, "fixup"]
     assert parts(fp8, 64, 2048) == [2]
-    assert parts(fp8, 64, 4096) == [2, 3, 4, "fill"]
-    assert parts(BF16, 64 * 44, 2048) == [2, 3, "fill"]  # 132 parts are a whole wave
-    assert parts(BF16, 64 * 45, 2048) == [2, "fill"]
+    assert parts(fp8, 64, 4096) == [2, 3, 4, "fixup"]
+    assert parts(BF16, 64 * 44, 2048) == [2, 3, "fixup"]  # 132 parts are a whole wave
+    assert parts(BF16, 64 * 45, 2048) == [2, "fixup"]
     assert parts(BF16, 64 * 132, 2048) == []  # a whole wave
-    assert parts(BF16, 128 * 132, 2048, "sm90_slots") == []
-    assert parts(BF16, 128 * 133, 2048, "sm90_slots") == ["fill"]
-    assert parts(fp8, 128 * 133, 4096, "sm90_slots") == ["fill"]
-    assert parts(BF16, 128 * 131, 8192, "sm90_slots") == []  # of 128 k-tiles an owner would keep all
+    assert parts(BF16, 128 * 132, 2048, "sm90_epi_stages") == []
+    assert parts(BF16, 128 * 133, 2048, "sm90_epi_stages") == ["fixup"]
+    assert parts(fp8, 128 * 133, 4096, "sm90_epi_stages") == ["fixup"]
+    assert parts(BF16, 128 * 131, 8192, "sm90_epi_stages") == []  # of 128 k-tiles an owner would keep all
 
 
 def test_helpers_of_owners_read_from_memory_again():
@@ -583,7 +568,7 @@ def test_helpers_of_owners_read_from_memory_again():
     tf32, h100 = Operands.of("tf32", layout="nt"), device_named("h100")
     problem = Problem(288, 5216, 10576, operands=tf32)
     said = {str(one.recipe): one.us for one in ranked(tf32, problem, device=h100)}
-    along_n, along_m = (said[f"transposed:sm90_128x144_{cluster}/fill"] for cluster in ("1x2", "2x1"))
+    along_n, along_m = (said[f"swap_ab:sm90_128x144_{cluster}/fixup"] for cluster in ("1x2", "2x1"))
     assert 1.05 * along_n < along_m  # 125 and 154 us
 
 
@@ -594,7 +579,7 @@ def test_rows_that_begin_at_no_line_are_not_joined():
         problem = Problem(7840, 5216, k, operands=bytes_of).transposed
         alone, paired = [
             predicted_us(recipe_named(name).shape, problem.operands, problem)
-            for name in ("sm90_two_level_128x192", "sm90_two_level_128x192_2x1")
+            for name in ("sm90_promoted_128x192", "sm90_promoted_128x192_2x1")
         ]
         assert (alone < paired) == joined
 

@@ -93,12 +93,8 @@ def test_layout_is_the_function_where_there_is_one(raster):
             group = even(extent, raster.group)
         if group and extent % group:
             is_given = raster.kind.startswith("grouped")
-            advice = (
-                ", or choose a group that divides" if is_given else "  Call `tile`, which accepts every grid"
-            )
-            with pytest.raises(
-                LayoutError, match=f"(?s)no layout gives the order .*: its last band.*{advice}"
-            ):
+            advice = ", or choose a group that divides" if is_given else "  Call `tile`, which accepts every grid"
+            with pytest.raises(LayoutError, match=f"(?s)no layout gives the order .*: its last band.*{advice}"):
                 raster.as_layout(grid_m, grid_n, batch)
         else:
             layout = raster.as_layout(grid_m, grid_n, batch)

@@ -50,13 +50,9 @@ def test_values_of_each_thread_form_its_quads(block, warp, thread, quad, lanes_a
     a, b = mma.offsets_a(Layout((block[0], 2))), mma.offsets_b(Layout((block[1], 2)))
     for thr in range(mma.threads):
         w, lane = divmod(thr, 32)
-        lane_mn = (
-            (lane % lanes[0], lane // lanes[0]) if lanes_along == "m" else (lane // lanes[1], lane % lanes[1])
-        )
+        lane_mn = (lane % lanes[0], lane // lanes[0]) if lanes_along == "m" else (lane // lanes[1], lane % lanes[1])
         warp_mn = (w % warps[0], w // warps[0]) if warps_along == "m" else (w // warps[1], w % warps[1])
-        rows, columns = (
-            rows_of(warp_mn[i], lane_mn[i], warp[i], lanes[i], thread[i], quad[i]) for i in (0, 1)
-        )
+        rows, columns = (rows_of(warp_mn[i], lane_mn[i], warp[i], lanes[i], thread[i], quad[i]) for i in (0, 1))
         assert (c[thr, 0] == [[(row, column) for column in columns] for row in rows]).all()
         assert a[thr, 0].tolist() == [[row, row + block[0]] for row in rows]
         assert b[thr, 0].tolist() == [[column, column + block[1]] for column in columns]

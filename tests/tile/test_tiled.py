@@ -31,9 +31,7 @@ from cutegemm.tile.tv import make_layout_tv
 from tests.oracle.tile_cases import random_copy, random_mma, tiled_copy
 from tests.tile.naive import MODES, copy_elements, index_in, mma_elements
 
-SIMT = TiledMma(
-    fma(), Layout(((4, 2), (8, 4), 1), ((8, 32), (1, 64), 0)), (Layout((16, 4), (4, 1)), 64, None)
-)
+SIMT = TiledMma(fma(), Layout(((4, 2), (8, 4), 1), ((8, 32), (1, 64), 0)), (Layout((16, 4), (4, 1)), 64, None))
 WARPS = TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1)), (32, 32, 16))
 
 
@@ -111,9 +109,7 @@ def test_swizzled_targets_keep_their_swizzle():
     assert (part.offsets() == swizzled[93].reshape(-1, order="F")).all()
     copy = make_tiled_copy_A(ldmatrix(bf16, 4), WARPS)
     assert (copy.offsets_s(smem) == smem.inner(copy.offsets_s(smem.outer))).all()
-    assert (
-        copy.get_slice(93).partition_S(smem).offsets() == copy.offsets_s(smem)[93].reshape(-1, order="F")
-    ).all()
+    assert (copy.get_slice(93).partition_S(smem).offsets() == copy.offsets_s(smem)[93].reshape(-1, order="F")).all()
 
 
 def test_partitions_of_arrays_are_views():
@@ -153,9 +149,7 @@ def test_copies_are_those_of_the_definition(side):
         assert np.array_equal(offsets, expected), case
         tiled = copy.layout_src_tv_tiled if side == "s" else copy.layout_dst_tv_tiled
         one = index_in(copy.tiler_mn, copy_elements(copy, side, copy.tiler_mn))
-        assert (tiled.offsets().reshape(copy.threads, -1, order="F") == one.reshape(*one.shape[:2])).all(), (
-            case
-        )
+        assert (tiled.offsets().reshape(copy.threads, -1, order="F") == one.reshape(*one.shape[:2])).all(), case
         for thr in case.threads:
             part = getattr(copy.get_slice(thr), f"partition_{side.upper()}")(Layout(case.extents))
             assert (part.offsets() == offsets[thr].reshape(-1, order="F")).all(), case
@@ -221,10 +215,7 @@ def test_plans_may_use_them_as_keys():
     with pytest.raises(AttributeError):
         copy.tiler_mn = (1, 1)  # type: ignore[misc]
     assert str(copy) == "copy.128b.f32 by (256,4):(4,1), tile (128,8): 256 threads"
-    assert (
-        str(WARPS)
-        == "mma.m16n8k16.f32.bf16 x (2,2,1):(1,2,0), permuted (32,32,16): (32,32,16) by 128 threads"
-    )
+    assert str(WARPS) == "mma.m16n8k16.f32.bf16 x (2,2,1):(1,2,0), permuted (32,32,16): (32,32,16) by 128 threads"
 
 
 def permuted_mmas(count, seed):

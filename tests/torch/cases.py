@@ -33,9 +33,7 @@ GATED = {
 }
 
 
-def normal(
-    *shape: int, seed: int = 0, grad: bool = False, dtype: torch.dtype = torch.float64
-) -> torch.Tensor:
+def normal(*shape: int, seed: int = 0, grad: bool = False, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Normally distributed numbers, the same ones in each run."""
     generator = torch.Generator().manual_seed(sum((i + 1) * n for i, n in enumerate(shape)) + 1000 * seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_(grad)
@@ -51,9 +49,7 @@ def parted(x: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tens
 
 def gradients(result, inputs, seed: int = 7):
     """Of the inputs, where those of the results are noise."""
-    results = [
-        each for each in (result if isinstance(result, (tuple, list)) else [result]) if each is not None
-    ]
+    results = [each for each in (result if isinstance(result, (tuple, list)) else [result]) if each is not None]
     upstream = [normal(*each.shape, seed=seed + i, dtype=each.dtype) for i, each in enumerate(results)]
     return torch.autograd.grad(results, inputs, upstream)
 

@@ -168,20 +168,20 @@ def test_batches():
     for shape in ((3, M), (M,), (3, M, 1), (M, 1)):
         scale = normal(*shape, seed=3)
         column = scale if scale.shape[-1] == 1 else scale.unsqueeze(-1)
-        dx, postact, sums = gemm_dact(a, b, c, "relu", colvec_scale=scale, colvec_reduce=True)
+        dx, postact, accumulators = gemm_dact(a, b, c, "relu", colvec_scale=scale, colvec_reduce=True)
         relu = torch.relu(c)
         close([dx, postact], [(a @ b) * column * (c > 0), relu * column])
-        close([sums], [((a @ b) * relu).sum(-1)])
+        close([accumulators], [((a @ b) * relu).sum(-1)])
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_in_a_graph(dynamic):
     def call(a, b, c, scale):
         preact, postact = gemm_gated(a, b, c=c, alpha=0.5, postact_dtype=torch.float64)
-        dx, again, sums = gemm_dgated(
+        dx, again, accumulators = gemm_dgated(
             postact, b[:4, :4], preact, colvec_scale=scale, colvec_reduce=True, out_dtype=torch.float64
         )
-        return preact, postact, dx, again, sums
+        return preact, postact, dx, again, accumulators
 
     given = (A, B, normal(M, N, seed=2, grad=True), normal(M, seed=3, grad=True))
     compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")

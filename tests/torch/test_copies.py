@@ -138,9 +138,7 @@ def test_what_is_copied_for_a_kernel(launched, view, place, which):
     assert all(is_loadable(factor) for factor in launched[-1].calls[-1][:2])
     assert len(found) == (not is_fine)
     if found:
-        assert f"product of (8, 16) by (16, 32): a contiguous copy of {which} is made" in str(
-            found[0].message
-        )
+        assert f"product of (8, 16) by (16, 32): a contiguous copy of {which} is made" in str(found[0].message)
         assert (found[0].category, found[0].filename) == (CopyWarning, __file__)
 
 

@@ -65,9 +65,7 @@ CASES = {
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_as_many_as_of_torch(name, backward, monkeypatch):
-    monkeypatch.setattr(
-        "cutegemm.torch.gemm.wrong_devices", lambda given: []
-    )  # of `gemm`, as if the CPU were a GPU
+    monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])  # of `gemm`, as if the CPU were a GPU
     ours, theirs, given = CASES[name]
     found = counted(ours, *given, backward=backward)
     assert found == counted(theirs, *given, backward=backward) > 0

@@ -83,9 +83,7 @@ def test_factors_of_alpha_0_are_not_read(shape):
         close([found, by_c], [want, torch.full_like(c, 2 * 32 / c.numel())])
         assert not by_a.any()
         assert not by_b.any()
-    assert (
-        torch.func.jvp(lambda b: call(c.detach(), a.detach(), b), (b.detach(),), (b.detach(),))[1].eq(0).all()
-    )
+    assert torch.func.jvp(lambda b: call(c.detach(), a.detach(), b), (b.detach(),), (b.detach(),))[1].eq(0).all()
     batch = torch.vmap(call, (None, 0, None))(c.detach(), a.detach().expand(3, 4, 6), b.detach())
     close([batch], [want.expand(3, 4, 8)])
 
@@ -105,9 +103,7 @@ def test_operands_of_a_type_that_is_not_floating(kind):
         ("up_bias", lambda: cutegemm.mlp(x, w, w.t(), "relu", row)),
         ("bias", lambda: scaled_mm(x.to(A8.dtype), w.t().to(A8.dtype), ONE, 0, ONE, 0, bias=row)),
     ):
-        with pytest.raises(
-            UnsupportedError, match=rf"{name} is of {str(kind)[6:]}; float64.*Pass {name}\.to\("
-        ):
+        with pytest.raises(UnsupportedError, match=rf"{name} is of {str(kind)[6:]}; float64.*Pass {name}\.to\("):
             call()
     assert linear(x, w, torch.ones(6).half()).dtype == torch.float32  # of a floating type of its own
 
@@ -251,9 +247,7 @@ def test_of_bfloat16_it_errs_as_torch_does():
             given = [t.to(torch.bfloat16).requires_grad_() for t in (x, w, bias)]
             result = call(*given)
             found = [result.detach(), *gradients(result, given)]
-            errors.append(
-                [float((f.double() - e).norm() / e.norm()) for f, e in zip(found, wanted, strict=True)]
-            )
+            errors.append([float((f.double() - e).norm() / e.norm()) for f, e in zip(found, wanted, strict=True)])
         assert all(ours <= 1.1 * theirs for ours, theirs in zip(*errors, strict=True)), (activation, errors)
 
 
@@ -266,9 +260,7 @@ def test_scales():
     for ours in (
         scaled_mm(*by_rows, None, None, bias, torch.float32),
         scaled_mm(*by_rows, "NO_SWIZZLE", 0, bias, torch.float32, (1, 0), True),
-        scaled_mm(
-            a, b, [rows.view(4)], [1], [columns.t()], ["RowWise"], bias=bias, output_dtype=torch.float32
-        ),
+        scaled_mm(a, b, [rows.view(4)], [1], [columns.t()], ["RowWise"], bias=bias, output_dtype=torch.float32),
     ):
         assert (ours.double() - exact).abs().max() < 1e-4
     assert scaled_mm(*by_rows).dtype == torch.bfloat16
@@ -304,9 +296,7 @@ def test_autocast():
         assert linear(x, w, bias, "gelu").dtype == torch.bfloat16
         assert linear(x.double(), w.double()).dtype == torch.float64
         cast = linear(x, w, bias, "gelu")
-    assert torch.equal(
-        cast, linear(x.bfloat16(), w.bfloat16(), bias.bfloat16(), "gelu")
-    )  # of sums in float32
+    assert torch.equal(cast, linear(x.bfloat16(), w.bfloat16(), bias.bfloat16(), "gelu"))  # of sums in float32
     w.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         linear(x, w, bias).sum().backward()
@@ -442,9 +432,7 @@ def test_results_have_memory_of_their_own():
 def test_activations_of_whole_numbers(activation):
     a, b = torch.randint(-3, 4, (3, 8), dtype=torch.int8), torch.randint(-3, 4, (8, 4), dtype=torch.int8)
     got = gemm_act(a, b, activation=activation, out_dtype=torch.float32)[1]
-    function = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}.get(activation) or getattr(
-        F, activation
-    )
+    function = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}.get(activation) or getattr(F, activation)
     close(got, function((a.int() @ b.int()).float()), 1e-5)
 
 
@@ -456,9 +444,7 @@ def test_no_k_and_no_products():
         bmm(torch.zeros(3, 4), torch.zeros(4, 5))
 
 
-@pytest.mark.parametrize(
-    ("of_a", "of_b", "length"), [((1,), (2,), 2), ((2,), (1,), 2), ((2,), (), 2), ((), (3,), 3)]
-)
+@pytest.mark.parametrize(("of_a", "of_b", "length"), [((1,), (2,), 2), ((2,), (1,), 2), ((2,), (), 2), ((), (3,), 3)])
 def test_a_batch_of_one_is_that_of_each_product(of_a, of_b, length):
     a, b = torch.randn(*of_a, 3, 4), torch.randn(*of_b, 4, 6)
     want = (a @ b).expand(length, 3, 6)

@@ -83,9 +83,7 @@ def check_results(call, given):
             assert storage.nbytes() == result.numel() * result.element_size()
             assert not result._is_view()
             others = [*tensors, *results[:i], *results[i + 1 :]]
-            assert not storage.nbytes() or storage.data_ptr() not in [
-                x.untyped_storage().data_ptr() for x in others
-            ]
+            assert not storage.nbytes() or storage.data_ptr() not in [x.untyped_storage().data_ptr() for x in others]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -36,9 +36,7 @@ def by_torch(x, up, down, activation, up_bias=None, down_bias=None):
 
 
 def flat(x, up, down, *biases):
-    return [
-        each for each in (x, *(up if isinstance(up, tuple) else (up,)), down, *biases) if each is not None
-    ]
+    return [each for each in (x, *(up if isinstance(up, tuple) else (up,)), down, *biases) if each is not None]
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -82,11 +80,11 @@ def test_interleaved_weights_keep_gate_and_up():
     x, (gate, up), down, *_ = operands(True, False)
     whole, kept = torch.cat([gate, up]).detach().requires_grad_(), []
 
-    def pack(tensor):
+    def repack(tensor):
         kept.append(tuple(tensor.shape))
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(repack, lambda tensor: tensor):
         found = mlp(x, whole, down, "swiglu", interleaved=True)
     assert isinstance(found.grad_fn, Mlp._backward_cls)
     assert kept[-2:] == [(5, 6), (5, 6)]
@@ -122,11 +120,11 @@ def test_one_step_keeps_the_inputs_and_what_is_in_front_of_the_activation():
     x, up, down, *_ = operands(True, False)
     kept = []
 
-    def pack(tensor):
+    def repack(tensor):
         kept.append(tuple(tensor.shape))
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(repack, lambda tensor: tensor):
         found = mlp(x, up, down, "swiglu")
     assert isinstance(found.grad_fn, Mlp._backward_cls)
     assert sorted(kept) == sorted([(5, 4), (4, 6), (4, 6), (6, 3), (5, 12)])
@@ -234,9 +232,7 @@ def test_a_model_that_use_has_replaced_is_one_step_for_each_mlp():
     use(model)
     found = model["mlp"](torch.randn(2, 4))
     assert isinstance(found.grad_fn, Mlp._backward_cls)
-    ddp = torch.utils.checkpoint.checkpoint(
-        model["mlp"], torch.randn(2, 4, requires_grad=True), use_reentrant=False
-    )
+    ddp = torch.utils.checkpoint.checkpoint(model["mlp"], torch.randn(2, 4, requires_grad=True), use_reentrant=False)
     ddp.sum().backward()
     assert model["mlp"].gate_proj.weight.grad is not None
 
@@ -256,9 +252,7 @@ def test_every_rule_that_is_broken_is_said():
         mlp(torch.ones(2, 4), (torch.ones(6, 4), torch.ones(6, 4)), torch.ones(3, 6), "gelu")
     with pytest.raises(UnsupportedError, match=r"up\[1\] is a list"):
         mlp(torch.ones(2, 4), (torch.ones(6, 4), [1.0]), torch.ones(3, 6), "swiglu")
-    with pytest.raises(
-        UnsupportedError, match=r"up is \(7, 4\), interleaved = True; one weight .* of an even number"
-    ):
+    with pytest.raises(UnsupportedError, match=r"up is \(7, 4\), interleaved = True; one weight .* of an even number"):
         mlp(torch.ones(2, 4), torch.ones(7, 4), torch.ones(3, 3), "swiglu", interleaved=True)
     with pytest.raises(UnsupportedError, match="down has rows of 6, up has 6 rows, two for each of H"):
         mlp(torch.ones(2, 4), torch.ones(6, 4), torch.ones(3, 6), "swiglu", interleaved=True)

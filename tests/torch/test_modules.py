@@ -98,13 +98,9 @@ def test_linear_is_torch_s_with_an_activation():
     ours.load_state_dict(theirs.state_dict())
     close([ours(X)], [F.gelu(theirs(X))])
     assert isinstance(ours, nn.Linear)
-    with pytest.raises(
-        UnsupportedError, match=r"Linear: activation = 'mish' is unknown. Use one of None, 'relu'"
-    ):
+    with pytest.raises(UnsupportedError, match=r"Linear: activation = 'mish' is unknown. Use one of None, 'relu'"):
         Linear(8, 6, activation="mish")
-    with pytest.raises(
-        UnsupportedError, match=r"GatedMLP: activation = 'silu' is unknown. Use one of 'swiglu', "
-    ):
+    with pytest.raises(UnsupportedError, match=r"GatedMLP: activation = 'silu' is unknown. Use one of 'swiglu', "):
         GatedMLP(8, 6, activation="silu")
 
 
@@ -161,17 +157,13 @@ SAVED = {
     "of half": lambda model: model.bfloat16(),
     "loaded": lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())),
     "loaded from itself": lambda model: model.load_state_dict(model.state_dict()),
-    "loaded by assignment": lambda model: model.load_state_dict(
-        copy.deepcopy(model.state_dict()), assign=True
-    ),
+    "loaded by assignment": lambda model: model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True),
     "assigned from itself": lambda model: model.load_state_dict(model.state_dict(), assign=True),
     "copied": copy.deepcopy,
     "pickled": lambda model: pickle.loads(pickle.dumps(model)),
     "saved": lambda model: torch.load(saved_by_torch(model), weights_only=False),
     "shared": lambda model: model.share_memory(),
-    "swapped": lambda model: setattr(
-        model.gate_proj, "weight", nn.Parameter(model.gate_proj.weight.data.clone())
-    ),
+    "swapped": lambda model: setattr(model.gate_proj, "weight", nn.Parameter(model.gate_proj.weight.data.clone())),
     "replaced": use,
 }
 
@@ -198,9 +190,7 @@ def test_each_tensor_of_a_state_dict_has_a_storage_of_its_own(seed):
             tensors = list(part.state_dict().values())
             assert len({x.untyped_storage().data_ptr() for x in tensors}) == len(tensors)
             assert all(x.untyped_storage().nbytes() == x.numel() * x.element_size() for x in tensors)
-        close(
-            [x.to(before[name].dtype) for name, x in model.state_dict().items()], list(before.values()), 1e-2
-        )
+        close([x.to(before[name].dtype) for name, x in model.state_dict().items()], list(before.values()), 1e-2)
         kept = model.state_dict(keep_vars=True)
         assert all(kept[name] is p for name, p in model.named_parameters())
         with torch.no_grad():
@@ -419,7 +409,7 @@ LEFT = [
         "0",
         "its weight is a Quantized, a subclass of torch.Tensor",
     ),
-    (lambda: changed(nn.Linear(8, 8), pack), "0", "its weight is a Packed, a subclass of torch.Tensor"),
+    (lambda: changed(nn.Linear(8, 8), repack), "0", "its weight is a Packed, a subclass of torch.Tensor"),
     (lambda: changed(Conv1D(8, 8), mark), "0", "its weight is a Marked, a subclass of torch.Tensor"),
     (lambda: changed(nn.Linear(8, 8), sparsify), "0", "its weight has the layout torch.sparse_csr"),
     (lambda: changed(LlamaMLP(), quantize_gate), "0", "its gate_proj: its weight is a Quantized"),
@@ -508,9 +498,7 @@ def test_parts_with_hooks_are_called(block):
     seen = []
     block.mlp.gate_proj.register_forward_hook(lambda *given: seen.append(given))
     replaced = use(block)
-    assert replaced.left == {
-        "mlp": "hooks, or a forward of the instance, of its gate_proj would not be called"
-    }
+    assert replaced.left == {"mlp": "hooks, or a forward of the instance, of its gate_proj would not be called"}
     block(X)
     assert len(seen) == 1
 
@@ -572,9 +560,7 @@ def hook(mlp, name):
 
 
 def hook_with_keywords(mlp, name):
-    getattr(mlp, name).register_forward_hook(
-        lambda module, given, named, result: 3 * result, with_kwargs=True
-    )
+    getattr(mlp, name).register_forward_hook(lambda module, given, named, result: 3 * result, with_kwargs=True)
 
 
 def hook_before(mlp, name):
@@ -671,7 +657,7 @@ def quantize(mlp, name):
     layer.weight = nn.Parameter(Quantized.of(layer.weight.detach()), requires_grad=False)
 
 
-def pack(mlp, name):
+def repack(mlp, name):
     layer = getattr(mlp, name)
     layer.weight = Packed(layer.weight.detach().clone(), requires_grad=False)
 
@@ -727,7 +713,7 @@ def act_of(mlp):
 CHANGES_OF_LAYERS = (
     adapt, prune, parametrize, norm_by_hook, norm_by_parametrization, hook, hook_with_keywords, hook_before,
     hook_backward, hook_before_backward, patch, patch_as_accelerate, patch_and_back, other_class, without_bias,
-    other_layer, quantize, pack, mark,
+    other_layer, quantize, repack, mark,
 )  # fmt: skip
 CHANGES_OF_MLPS = (
     other_activation,
@@ -800,16 +786,11 @@ def test_random_changes_of_random_models(seed):
     plain = nn.Sequential(*[drawn.choice(KINDS)() for _ in range(3)]).double().eval()
     used = copy.deepcopy(plain)
     untouched = [
-        (layer, str(i), CHANGES_OF_LAYERS)
-        for i in range(3)
-        for layer in ("",)
-        if not list(plain[i].children())
+        (layer, str(i), CHANGES_OF_LAYERS) for i in range(3) for layer in ("",) if not list(plain[i].children())
     ]
     for i, module in enumerate(plain):
         names = [name for name, _ in module.named_children()]
-        untouched += [
-            (str(i), name, CHANGES_OF_LAYERS) for name in names if "act" not in name and name != "dropout"
-        ]
+        untouched += [(str(i), name, CHANGES_OF_LAYERS) for name in names if "act" not in name and name != "dropout"]
         untouched += [(str(i), name, CHANGES_OF_MLPS) for name in names if "act" in name]
     drawn.shuffle(untouched)
 
@@ -833,9 +814,7 @@ def test_random_changes_of_random_models(seed):
         change_one()
 
 
-@pytest.mark.parametrize(
-    "make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)]
-)
+@pytest.mark.parametrize("make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)])
 def test_a_forward_that_is_replaced_in_its_class(make, monkeypatch):
     """The class of the module itself, of a layer of it and of its activation."""
     plain = make().double().eval()
@@ -861,9 +840,7 @@ def test_hooks_of_all_modules_are_called():
     model = LlamaMLP().double()
     use(model)
     called = []
-    handle = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, given, result: called.append(module)
-    )
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, given, result: called.append(module))
     try:
         model(X)
     finally:
@@ -883,9 +860,7 @@ def test_hooks_are_not_called_by_use(block):
     close(list(model.state_dict().values()), list(before.values()), 0.0)
 
 
-@pytest.mark.parametrize(
-    "make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)]
-)
+@pytest.mark.parametrize("make", [LlamaMLP, GPT2MLP, TwoLayers, lambda: nn.Linear(8, 8), lambda: Conv1D(8, 8)])
 def test_a_method_outlives_undo(make):
     """Wrappers keep the `forward` of a module: from before `use`, or from before it is undone."""
     model = make().double().eval()
@@ -1091,9 +1066,7 @@ def test_a_model_is_traced_by_jit(make, is_recorded):
     use(used)
     with torch.set_grad_enabled(is_recorded):
         traced = torch.jit.trace(used, X)
-    assert not [
-        node for node in traced.inlined_graph.nodes() if "cutegemm" in node.kind() or "Python" in node.kind()
-    ]
+    assert not [node for node in traced.inlined_graph.nodes() if "cutegemm" in node.kind() or "Python" in node.kind()]
     file = io.BytesIO()
     torch.jit.save(traced, file)
     file.seek(0)
@@ -1176,9 +1149,7 @@ def test_weights_are_trained_behind_an_inference():
 
 MODES = (torch.inference_mode, torch.no_grad, torch.enable_grad)
 STEPS = {
-    "loaded": lambda model: model.load_state_dict(
-        {name: x.clone() for name, x in model.state_dict().items()}
-    ),
+    "loaded": lambda model: model.load_state_dict({name: x.clone() for name, x in model.state_dict().items()}),
     "of another type": lambda model: model.float().double(),
     "called": lambda model: model(X),
     "frozen": lambda model: model.requires_grad_(False),

@@ -327,14 +327,14 @@ def test_gemm_under_autocast(on_cpu, is_compiled):
     a, b, c = (normal(*shape, dtype=torch.float32, grad=True) for shape in ((5, 8), (8, 6), (5, 6)))
     halves = [t.bfloat16() for t in (a, b, c)]
     want = cutegemm.gemm(halves[0], halves[1], c=halves[2], beta=1.0)
-    sums, in_full = halves[0].float() @ halves[1].float(), a @ b
+    accumulators, in_full = halves[0].float() @ halves[1].float(), a @ b
     with torch.autocast("cpu", torch.bfloat16):
         close([gemm(a, b, c=c, beta=1.0)], [want])
         assert gemm(halves[0], b).dtype == torch.bfloat16
         assert gemm(a.double(), b.double()).dtype == torch.float64
         assert gemm(a.double(), b.double(), c=c.double(), beta=1.0).dtype == torch.float64
         wide = gemm(a, b, epilogue=lambda acc, e: acc + e, e=c, out_dtype=torch.float32)
-        close([wide], [sums + c], 1e-6)
+        close([wide], [accumulators + c], 1e-6)
         (by_a,) = torch.autograd.grad(gemm(a, b, c=c, beta=1.0).sum(), a)
         assert by_a.dtype == torch.float32
         with torch.no_grad():
@@ -349,9 +349,7 @@ def test_operands_with_the_names_of_gemm(on_cpu, is_compiled):
     torch._dynamo.reset()
 
     def call(a, b, c):
-        return cutegemm.gemm(
-            a, b, c=c, alpha=1.0, beta=0, epilogue=lambda acc, c, beta, alpha: alpha * acc * c + beta
-        )
+        return cutegemm.gemm(a, b, c=c, alpha=1.0, beta=0, epilogue=lambda acc, c, beta, alpha: alpha * acc * c + beta)
 
     if is_compiled:
         call = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -359,9 +357,7 @@ def test_operands_with_the_names_of_gemm(on_cpu, is_compiled):
     wanted = given[0] @ given[1] * given[2]
     found = call(*given)
     close([found, *gradients([found], given)], [wanted, *gradients([wanted], given)])
-    with pytest.raises(
-        UnsupportedError, match=r"bias given without an epilogue that takes them. Pass epilogue=\."
-    ):
+    with pytest.raises(UnsupportedError, match=r"bias given without an epilogue that takes them. Pass epilogue=\."):
         cutegemm.gemm(*given[:2], bias=given[2])
 
 
@@ -393,11 +389,7 @@ def test_types_of_results(on_cpu, asked, is_compiled):
     of_d = kinds[0] or torch.bfloat16
     kinds = [of_d, kinds[1] if len(kinds) > 1 and kinds[1] else of_d, torch.float32]
     wanted = [x.to(kind) for x, kind in zip(wanted, kinds, strict=True)]
-    found = (
-        torch.compile(call, fullgraph=True, backend="aot_eager")(a, w, bias)
-        if is_compiled
-        else call(a, w, bias)
-    )
+    found = torch.compile(call, fullgraph=True, backend="aot_eager")(a, w, bias) if is_compiled else call(a, w, bias)
     assert [x.dtype for x in found] == kinds
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want)
@@ -439,9 +431,7 @@ def test_several_results_and_out(on_cpu):
         on_meta = tuple(x.to("meta") for x in given) if isinstance(given, tuple) else given.to("meta")
         with pytest.raises(UnsupportedError, match=words):
             cutegemm.gemm(a.to("meta"), b.to("meta"), epilogue=epilogue, out=on_meta)
-    with pytest.raises(
-        UnsupportedError, match="out is a tuple where torch sees the call: in a graph, with gradients"
-    ):
+    with pytest.raises(UnsupportedError, match="out is a tuple where torch sees the call: in a graph, with gradients"):
         cutegemm.gemm(A, b, epilogue=epilogue, out=(out, None))
 
 

@@ -18,9 +18,7 @@ def test_the_page(monkeypatch):
 
 def test_the_example():
     command = [sys.executable, str(test_docs.ROOT / "examples" / "torch_model.py")]
-    said = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True, cwd=test_docs.ROOT
-    ).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=test_docs.ROOT).stdout
     lines = said.splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["torch", "cutegemm"]
     errors = [float(line.split("output ")[1].split(",")[0]) for line in lines[:2]]

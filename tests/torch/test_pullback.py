@@ -102,9 +102,7 @@ def test_ties_and_kinks():
     ]
     for text, theirs in cases:
         (result,) = formula(text).results
-        found = pullback(
-            [result], [torch.ones(3)], Values(lambda: x, {"y": y}), frozenset({"acc"}), TensorRules()
-        )
+        found = pullback([result], [torch.ones(3)], Values(lambda: x, {"y": y}), frozenset({"acc"}), TensorRules())
         (wanted,) = torch.autograd.grad(theirs().sum(), x)
         assert torch.equal(found["acc"].double(), wanted), text
 

@@ -35,8 +35,8 @@ def plain(a, b, bias, residual):
 def plain_by_torch(a, b, bias, residual):
     acc = a @ b
     x = acc + bias + residual
-    sums = (acc + bias).sum(-2)
-    return x, x.square().sum(-1), acc.amax(-2), F.silu(x).sum((-2, -1)), sums, x.amax(-1)
+    accumulators = (acc + bias).sum(-2)
+    return x, x.square().sum(-1), acc.amax(-2), F.silu(x).sum((-2, -1)), accumulators, x.amax(-1)
 
 
 def gated(a, b, bias, residual):
@@ -62,9 +62,7 @@ def operands(*lead, columns):
 
 
 @pytest.mark.parametrize("lead", [(), (2,)])
-@pytest.mark.parametrize(
-    ("ours", "theirs", "columns"), [(plain, plain_by_torch, 8), (gated, gated_by_torch, 4)]
-)
+@pytest.mark.parametrize(("ours", "theirs", "columns"), [(plain, plain_by_torch, 8), (gated, gated_by_torch, 4)])
 def test_values_and_gradients(ours, theirs, columns, lead):
     given = operands(*lead, columns=columns)
     close(ours(*given), theirs(*given))
@@ -119,18 +117,18 @@ def test_the_operator_has_fakes_and_gradients():
 
 def test_sums_of_float32_whatever_d_is():
     a, b = normal(5, 6, dtype=torch.bfloat16), normal(6, 8, seed=1, dtype=torch.bfloat16)
-    d, sums = product(a, (b,), "lambda acc: (acc, row_sum(acc))")
-    assert (d.dtype, sums.dtype) == (torch.bfloat16, torch.float32)
-    close([sums], [(a.float() @ b.float()).sum(-1)], 1e-6)
+    d, accumulators = product(a, (b,), "lambda acc: (acc, row_sum(acc))")
+    assert (d.dtype, accumulators.dtype) == (torch.bfloat16, torch.float32)
+    close([accumulators], [(a.float() @ b.float()).sum(-1)], 1e-6)
     whole = torch.ones(2, 3, dtype=torch.int8)
     assert product(whole, (whole.mT,), "lambda acc: (acc, row_max(acc))")[1].tolist() == [3.0, 3.0]
 
 
 def test_of_no_values():
-    _, sums, largest = product(
+    _, accumulators, largest = product(
         torch.zeros(0, 4), (torch.zeros(4, 3),), "lambda acc: (acc, column_sum(acc), total_max(acc))"
     )
-    assert (sums.tolist(), largest.item()) == ([0.0, 0.0, 0.0], -torch.inf)
+    assert (accumulators.tolist(), largest.item()) == ([0.0, 0.0, 0.0], -torch.inf)
 
 
 def test_columns_that_a_gated_result_does_not_have():

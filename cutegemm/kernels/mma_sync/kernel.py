@@ -24,7 +24,7 @@ from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpen
 from cutegemm.kernels.threads.workspace import WorkspaceGemm
 from cutegemm.machine.arch import Arch
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.program.schedule import Multiply, Read
+from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
@@ -35,10 +35,10 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan, arch)
-    if plan.sums is not None:
-        from cutegemm.kernels.mma_sync.skinny import SkinnyGemm
+    if plan.sliced_k is not None:
+        from cutegemm.kernels.mma_sync.gemv import GemvGemm
 
-        return SkinnyGemm(plan, arch)
+        return GemvGemm(plan, arch)
     return MmaSyncWorkspaceGemm(plan, arch) if plan.split.is_split else MmaSyncGemm(plan, arch)
 
 
@@ -64,8 +64,8 @@ class MmaSyncGemm(ScheduledGemm):
         buffer = step.k_block % self.plan.schedule.fragments
         a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
         for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
-            sums = parts.acc[None, m, n]
-            cute.mma_atom_call(parts.tiled_mma, sums, a[None, m], b[None, n], sums)
+            accumulators = parts.acc[None, m, n]
+            cute.mma_atom_call(parts.tiled_mma, accumulators, a[None, m], b[None, n], accumulators)
 
 
 class MmaSyncWorkspaceGemm(WorkspaceGemm, MmaSyncGemm):

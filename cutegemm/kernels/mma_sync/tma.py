@@ -17,15 +17,15 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from cutegemm.kernels import lower
+from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.kernel import Sm90Gemm
 from cutegemm.kernels.sm90.loads import Loads
-from cutegemm.kernels.sm90.parts import Parts
+from cutegemm.kernels.sm90.split_k import Parts
 from cutegemm.kernels.sm90.storage import Storage
-from cutegemm.kernels.sm90.sums import SumsOfCtas
 from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import reread, serpentine
-from cutegemm.kernels.trace import At, Ring
+from cutegemm.kernels.trace import At, MainloopPipeline
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program import steps as step
 
@@ -55,9 +55,9 @@ class TmaFedGemm(Sm90Gemm):
     """The kernel of an mma.sync plan with a ring of stages."""
 
     def consumers(
-        self, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
+        self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> WarpTracer:
-        return WarpTracer(self.plan, storage, parts, shared, loads)
+        return WarpTracer(self.plan, storage, split_k, shared, loads)
 
 
 class WarpTracer(ConsumerTracer):
@@ -75,7 +75,7 @@ class WarpTracer(ConsumerTracer):
         self.storage.tid = thread % WARP_THREADS
         return self.plan.own_tile(self.work.tile_mnl(at.tile, self.who.rank), warp)
 
-    def partition(self, ring: Ring) -> Products:
+    def partition(self, pipeline_state: MainloopPipeline) -> Products:
         """The warp's share of each k-tile."""
         plan, tid = self.plan, self.who.warp_idx * WARP_THREADS + cute.arch.lane_idx()
         tiled_mma = lower.tiled_mma(plan.tiled_mma)
@@ -83,24 +83,24 @@ class WarpTracer(ConsumerTracer):
         held, read = [], []
         for name, tile, part, buffers in zip(
             "ab",
-            (ring.sA, ring.sB),
-            (own.partition_A(ring.sA), own.partition_B(ring.sB)),
+            (pipeline_state.sA, pipeline_state.sB),
+            (own.partition_A(pipeline_state.sA), own.partition_B(pipeline_state.sB)),
             plan.fragment_buffers,
             strict=True,
         ):
             held.append(cute.make_rmem_tensor((*part.shape[:2], buffers), part.element_type))
             read.append(fragments.reader(plan, name, tile, held[-1], tid))
         inner, outer = read if plan.mma_order == "n" else read[::-1]
-        acc = cute.make_rmem_tensor(self.order_of_sums(own), lower.dtype(plan.operands.acc))
+        acc = cute.make_rmem_tensor(self.accumulator_order(own), lower.dtype(plan.operands.acc))
         return Products(tiled_mma, *held, inner, outer, acc)
 
-    def order_of_sums(self, own) -> cute.Layout:
-        """(MMA, MMA_M, MMA_N) to registers, in the order in which they leave: those of a subtile together."""
+    def accumulator_order(self, own) -> cute.Layout:
+        """(MMA, MMA_M, MMA_N) to registers, in the order in which they leave: those of an epilogue tile together."""
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
-        if self.plan.slots is None:
+        if self.plan.epi_stages is None:
             return cute.make_layout((of_atom, *rest))
         extents = tuple([cute.size(extent) for extent in (of_atom, *rest)])
-        return lower.layout(self.plan.order_of_sums(extents))
+        return lower.layout(self.plan.accumulator_order(extents))
 
     def k_tile(self, loop, at: At, names, k_tile, values) -> tuple:
         """A k-tile, and where the next one is, whose first fragments are read in it."""
@@ -112,11 +112,11 @@ class WarpTracer(ConsumerTracer):
         return at.get(names)
 
     def _Test(self, test: step.Test, at: At) -> None:
-        self.is_full = cute.arch.mbarrier_test_wait(self.ring.full + self.following, self.turned)
+        self.is_full = cute.arch.mbarrier_test_wait(self.pipeline_state.full + self.following, self.turned)
 
     def _Wait(self, wait: step.Wait, at: At) -> None:
         if wait.ahead:
-            self.wait_unless(self.is_full, self.ring.full + self.following, self.turned)
+            self.wait_unless(self.is_full, self.pipeline_state.full + self.following, self.turned)
         else:
             super()._Wait(wait, at)
 
@@ -151,5 +151,5 @@ class WarpTracer(ConsumerTracer):
         per = (rows if by_rows else columns) // p.outer.parts
         for m, n in serpentine(rows, columns, self.plan.mma_order):
             if (m if by_rows else n) // per == part:
-                sums = p.acc[None, m, n]
-                cute.mma_atom_call(p.tiled_mma, sums, a[None, m], b[None, n], sums)
+                accumulators = p.acc[None, m, n]
+                cute.mma_atom_call(p.tiled_mma, accumulators, a[None, m], b[None, n], accumulators)

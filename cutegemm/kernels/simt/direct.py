@@ -31,8 +31,7 @@ class DirectGemm(SimtGemm):
         ):
             mX, coords, rows = self.tiled(mX, mD.shape[1] if mX is mB else None)
             gX, cX = [
-                part(cute.local_tile(whole, (extent, 1), (at, None)))
-                for whole in (mX[None, None, batch], coords)
+                part(cute.local_tile(whole, (extent, 1), (at, None))) for whole in (mX[None, None, batch], coords)
             ]  # (1, REST_MN, 1, K)
             values = cute.size(gX, mode=[1])
             inside = [cute.elem_less(cX[0, i, 0, 0][0], rows) for i in range(values)]

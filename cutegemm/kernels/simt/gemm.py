@@ -10,7 +10,7 @@ import cutlass.cute as cute
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.threads.mainloop import ScheduledGemm, ThreadTiles, serpentine
-from cutegemm.plan.program.schedule import Multiply, Read
+from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):

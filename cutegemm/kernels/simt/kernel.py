@@ -18,6 +18,6 @@ class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
 
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
     """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
-    if plan.packs or plan.split.is_split:
+    if plan.repacks or plan.split.is_split:
         return SimtWorkspaceGemm(plan, arch)
     return DirectGemm(plan, arch) if plan.stages == 0 else SimtGemm(plan, arch)

@@ -14,11 +14,11 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.sm90 import integers
+from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.loads import Loads
-from cutegemm.kernels.sm90.parts import Parts
+from cutegemm.kernels.sm90.split_k import Parts
 from cutegemm.kernels.sm90.storage import Storage
-from cutegemm.kernels.sm90.sums import SumsOfCtas
-from cutegemm.kernels.trace import At, Ring, Tracer
+from cutegemm.kernels.trace import At, MainloopPipeline, Tracer
 from cutegemm.kernels.values import store_as_results
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
@@ -56,41 +56,39 @@ def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
     """The sum of two values, added before any product that is issued behind it, and not where it is needed."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
-    return Float32(
-        asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT)
-    )
+    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class ConsumerTracer(Tracer):
     """Methods without a decorator are plain Python, run while tracing.
 
     storage   how its sums get to global memory
-    parts     where the sums of the parts of a tile meet, where K is split
+    split_k   where the sums of the parts of a tile meet, where K is split
     shared    where those of CTAs meet that share K
     loads     in whose place a consumer asks for k-tiles, where there is no producer
     """
 
     def __init__(
-        self, plan: GemmPlan, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
+        self, plan: GemmPlan, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> None:
         super().__init__(plan)
-        self.storage, self.parts, self.shared, self.loads = storage, parts, shared, loads
+        self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
-    def trace(self, program, who, ring, work) -> None:
-        self.who, self.ring, self.work = who, ring, work
-        self.products = self.partition(ring)
+    def trace(self, program, who, pipeline_state, work) -> None:
+        self.who, self.pipeline_state, self.work = who, pipeline_state, work
+        self.products = self.partition(pipeline_state)
         who.lane = cute.arch.lane_idx()
         self.peer = self.peer_of(who.lane, who.rank)
         self.storage.set_up(who)
-        self.holds = program.has(step.Hold)
+        self.holds = program.has(step.KeepTile)
         if self.holds:
             self.hold(self.products.total)
-        super().trace(program, who, ring, work)
+        super().trace(program, who, pipeline_state, work)
 
-    def partition(self, ring: Ring) -> Products:
+    def partition(self, pipeline_state: MainloopPipeline) -> Products:
         """The consumer's share of each k-tile: all of it, or its rows."""
         plan, pipeline = self.plan, self.pipeline
-        sA = ring.sA
+        sA = pipeline_state.sA
         if pipeline.kind != "pingpong":
             sA = cute.local_tile(
                 sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (self.who.consumer, 0, 0)
@@ -100,18 +98,18 @@ class ConsumerTracer(Tracer):
         tCsA = thr_mma.partition_A(sA)
         by_registers = plan.tiled_mma.atom.a_source == "register"
         tCrA = mma.make_fragment_A(tCsA[None, None, None, 0] if by_registers else tCsA)
-        rows, columns = plan.consumer_product_tile
-        size = (columns // plan.column_parts, plan.cta_tile[2], plan.stages)
-        sB = [ring.sB]
-        if plan.column_parts > 1:
-            sB = [cute.local_tile(ring.sB, size, (part, 0, 0)) for part in range(plan.column_parts)]
+        rows, columns = plan.consumer_mma_tile
+        size = (columns // plan.b_column_blocks, plan.cta_tile[2], plan.stages)
+        sB = [pipeline_state.sB]
+        if plan.b_column_blocks > 1:
+            sB = [cute.local_tile(pipeline_state.sB, size, (part, 0, 0)) for part in range(plan.b_column_blocks)]
         b_mma = lower.tiled_mma(plan.consumer_b_mma)
         thr_b = b_mma.get_slice(self.who.tid)
         tCrB = tuple([b_mma.make_fragment_B(thr_b.partition_B(part)) for part in sB])
         shape, dtype = thr_mma.partition_shape_C((rows, size[0])), lower.dtype(plan.operands.acc)
-        accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.two_level)])
+        accs = tuple([cute.make_rmem_tensor(shape, dtype) for _ in range(1 + pipeline.promoted)])
         total = accs[0]
-        if pipeline.two_level:
+        if pipeline.promoted:
             total = cute.make_rmem_tensor(thr_mma.partition_shape_C((rows, columns)), dtype)
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
@@ -130,8 +128,8 @@ class ConsumerTracer(Tracer):
 
         The first k-block of the first k-tile overwrites the accumulator, which is known at run time.
         """
-        p, adds = self.products, at.k_tile if multiply.sums == step.ACC else 0
-        acc, tCrB = p.accs[_NUMBER[multiply.sums]], p.tCrB[multiply.sums == step.RIGHT]
+        p, adds = self.products, at.k_tile if multiply.accumulators == step.ACC else 0
+        acc, tCrB = p.accs[_NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
         if p.tCsA is None:
             tCrA = p.tCrA[None, None, None, at.stage]
         else:
@@ -158,13 +156,13 @@ class ConsumerTracer(Tracer):
         for i in range(cute.size(tCrA)):
             tCrA[i] = tCsA[i]
 
-    def _WaitProducts(self, wait: step.WaitProducts, at: At) -> None:
+    def _WaitMma(self, wait: step.WaitMma, at: At) -> None:
         warpgroup.wait_group(wait.pending)
 
-    def _AddLevel(self, add: step.AddLevel, at: At) -> None:
+    def _Promote(self, add: step.Promote, at: At) -> None:
         p = self.products
-        acc = p.accs[_NUMBER[add.sums]]
-        first = cute.size(acc) if add.sums == step.RIGHT else 0
+        acc = p.accs[_NUMBER[add.accumulators]]
+        first = cute.size(acc) if add.accumulators == step.RIGHT else 0
         for i in range(cute.size(acc)):
             p.total[first + i] = added_here(p.total[first + i], acc[i])
 
@@ -179,31 +177,31 @@ class ConsumerTracer(Tracer):
 
     # --- turns ----------------------------------------------------------------------------------------------
 
-    def _OpenTurns(self, turns: step.OpenTurns, at: At) -> None:
-        self.open_turns(at.number)
+    def _OpenOrder(self, turns: step.OpenOrder, at: At) -> None:
+        self.open_order(at.number)
 
     @cute.jit
-    def open_turns(self, first: Int32):
+    def open_order(self, first: Int32):
         """The first turn is the first consumer's, where there is a tile."""
-        if self.who.consumer == self.pipeline.turns - 1 and first < self.work.count:
-            self.hand_over()
+        if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
+            self.pass_order()
 
-    def _AwaitTurn(self, turn: step.AwaitTurn, at: At) -> None:
-        self.sync("turn", self.who.consumer)
+    def _AwaitOrder(self, turn: step.AwaitOrder, at: At) -> None:
+        self.sync("order", self.who.consumer)
 
     @cute.jit
-    def _HandOver(self, turn: cutlass.Constexpr, at: cutlass.Constexpr):
+    def _PassOrder(self, turn: cutlass.Constexpr, at: cutlass.Constexpr):
         if at.is_another:
-            self.hand_over()
+            self.pass_order()
 
-    def hand_over(self) -> None:
+    def pass_order(self) -> None:
         """To the next consumer."""
-        self.arrive("turn", (self.who.consumer + 1) % self.pipeline.consumers)
+        self.arrive("order", (self.who.consumer + 1) % self.pipeline.consumers)
 
     @cute.jit
     def _Stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
         if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.count:
-            cute.arch.mbarrier_wait(self.ring.full, 0)
+            cute.arch.mbarrier_wait(self.pipeline_state.full, 0)
         begun = cute.arch.clock()
         now = begun
         while now - begun < self.who.consumer * stagger.cycles:
@@ -216,7 +214,7 @@ class ConsumerTracer(Tracer):
 
     def _ForAhead(self, loop: step.ForAhead, at: At) -> None:
         at.stage, at.phase = Int32(0), Int32(0)
-        self.loads.set_up(self.ring, self.who.rank)
+        self.loads.set_up(self.pipeline_state, self.who.rank)
         self.load_first(loop.count, at.tile.k_count)
 
     @cute.jit
@@ -247,40 +245,40 @@ class ConsumerTracer(Tracer):
 
     # --- parts of a tile ------------------------------------------------------------------------------------
 
-    def _TakeTicket(self, ticket: step.TakeTicket, at: At) -> None:
-        at.ticket = self.ticket_of(at) if at.is_tile is None else self.ticket_where(at, at.is_tile)
+    def _IncrementSemaphore(self, semaphore: step.IncrementSemaphore, at: At) -> None:
+        at.semaphore = self.semaphore_of(at) if at.is_tile is None else self.semaphore_if(at, at.is_tile)
 
-    def ticket_of(self, at: At):
-        return self.parts.take_ticket(at.tile, self.who.rank, self.who.consumer, self.who.tid)
+    def semaphore_of(self, at: At):
+        return self.split_k.increment_semaphore(at.tile, self.who.rank, self.who.consumer, self.who.tid)
 
     @cute.jit
-    def ticket_where(self, at: cutlass.Constexpr, is_tile):
+    def semaphore_if(self, at: cutlass.Constexpr, is_tile):
         """The ticket, where there is a tile."""
         found = Int32(0)
         if is_tile:
-            found = self.ticket_of(at)
+            found = self.semaphore_of(at)
         return found
 
-    def _AddParts(self, parts: step.AddParts, at: At) -> None:
+    def _ReduceSplits(self, split_k: step.ReduceSplits, at: At) -> None:
         who = self.who
-        at.is_last = self.parts.add_up(
-            self.products.total, self.work, at.tile, at.ticket, who.rank, who.consumer, who.tid
+        at.is_last = self.split_k.add_up(
+            self.products.total, self.work, at.tile, at.semaphore, who.rank, who.consumer, who.tid
         )
 
     # --- sums of CTAs that share K --------------------------------------------------------------------------
 
-    def _SendSums(self, send: step.SendSums, at: At) -> None:
-        self.shared.send(self.products.total, at.k_count, at.sums_phase, self.who)
+    def _SendAccumulators(self, send: step.SendAccumulators, at: At) -> None:
+        self.shared.send(self.products.total, at.k_count, at.accumulators_phase, self.who)
 
-    def _AddSums(self, add: step.AddSums, at: At) -> None:
+    def _AddAccumulators(self, add: step.AddAccumulators, at: At) -> None:
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(self.who.tid)
         shape = own.partition_shape_C(self.pipeline.consumer_tile)
-        self.own_sums = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.acc))
-        self.shared.add(self.own_sums, at.sums_phase, self.who)
-        at.sums_phase ^= 1
+        self.own_accumulators = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.acc))
+        self.shared.add(self.own_accumulators, at.accumulators_phase, self.who)
+        at.accumulators_phase ^= 1
 
-    def _AwaitSpent(self, wait: step.AwaitSpent, at: At) -> None:
-        self.shared.await_spent(at.sums_phase, self.who)
+    def _AwaitConsumed(self, wait: step.AwaitConsumed, at: At) -> None:
+        self.shared.await_spent(at.accumulators_phase, self.who)
 
     # --- to global memory -----------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class ConsumerTracer(Tracer):
         return self.holds and at.is_last is not None
 
     def forget(self) -> None:
-        self.held.fill(0)
+        self.kept.fill(0)
 
     def condition(self, branch: step.If, at: At):
         if branch.condition == step.TILES_ARE_READ:
@@ -299,102 +297,104 @@ class ConsumerTracer(Tracer):
             return self.storage.warp == 0
         return super().condition(branch, at)
 
-    def _FetchTile(self, fetch: step.FetchTile, at: At) -> None:
+    def _LoadEpiTile(self, fetch: step.LoadEpiTile, at: At) -> None:
         if fetch.ahead is None:
             self.storage.fetch_first(self.own_mnl)
         else:
             self.storage.fetch_ahead(self.own_mnl, at.i + fetch.ahead)
 
     def _Evaluate(self, values: step.Evaluate, at: At) -> None:
-        if values.part == step.HEAD:
+        if values.section == step.HEAD:
             if self.shared is None:
-                self.sums = self.storage.head(self.products.total, at.k_count)
+                self.accumulators = self.storage.head(self.products.total, at.k_count)
             else:
-                self.sums = self.storage.head(self.own_sums, Int32(1))
+                self.accumulators = self.storage.head(self.own_accumulators, Int32(1))
             if not self.holds:  # where it lies is worked out as late as it can be
                 self.own_mnl = self.own_tile(at)
-            if self.plan.slots is not None and self.plan.slots.leave_over(self.plan.consumer_d_tile):
+            if self.plan.epi_stages is not None and self.plan.epi_stages.has_remainder(self.plan.consumer_d_tile):
                 self.storage.find_warp()
         else:
-            own, ups = self.storage.subtile(self.sums, at.i)
+            own, ups = self.storage.epi_tile(self.accumulators, at.i)
             self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase, ups)
             self.storage.find_warp()
 
-    def _StoreFurther(self, store: step.StoreFurther, at: At) -> None:
-        self.storage.store_further(self.results, at.i, self.own_mnl)
+    def _StoreAux(self, store: step.StoreAux, at: At) -> None:
+        self.storage.store_aux(self.results, at.i, self.own_mnl)
 
     def _Reduce(self, reduce: step.Reduce, at: At) -> None:
         self.storage.reduce(self.results, at.i, self.own_mnl)
 
-    def _ForSubtiles(self, loop: step.ForSubtiles, at: At) -> None:
-        if loop.held:
+    def _ForEpiTiles(self, loop: step.ForEpiTiles, at: At) -> None:
+        if loop.overlapped:
             self.store_left(loop, at, at.k_count, at.left)
             at.left = Int32(0)
             return
-        count = self.storage.subtiles
+        count = self.storage.epi_tiles
         for i in range(count):
             at.i = i
             self.steps(loop.steps, at)
-        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.slots.count) & 1)
+        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.epi_stages.count) & 1)
 
     def _WaitStores(self, wait: step.WaitStores, at: At) -> None:
         self.storage.wait_stores(wait.pending, wait.by)
 
-    def _WriteSlot(self, write: step.WriteSlot, at: At) -> None:
-        self.storage.write_slot(self.results(write.result), at.i, write.result)
+    def _WriteEpiStage(self, write: step.WriteEpiStage, at: At) -> None:
+        self.storage.write_epi_stage(self.results(write.result), at.i, write.result)
 
-    def _SyncSubtile(self, sync: step.SyncSubtile, at: At) -> None:
-        self.sync("subtile", self.who.consumer)
+    def _SyncEpiTile(self, sync: step.SyncEpiTile, at: At) -> None:
+        self.sync("epi_tile", self.who.consumer)
 
-    def _StoreSlot(self, store: step.StoreSlot, at: At) -> None:
-        held = (at.held_m, at.held_n, at.held_l)
-        self.storage.store_slot(store.by, at.i, held if self.holds else self.own_mnl, store.result)
+    def _StoreEpiStage(self, store: step.StoreEpiStage, at: At) -> None:
+        held = (at.overlapped_m, at.overlapped_n, at.overlapped_l)
+        self.storage.store_epi_stage(store.by, at.i, held if self.holds else self.own_mnl, store.result)
 
     def _StoreTile(self, store: step.StoreTile, at: At) -> None:
-        self.storage.store_tile(self.sums, self.own_mnl)
+        self.storage.store_tile(self.accumulators, self.own_mnl)
 
     # --- a tile that is stored behind the products of the next ----------------------------------------------
 
     def hold(self, acc) -> None:
-        """Registers for a tile as D has it, by subtiles."""
-        shape = self.storage.by_subtiles(acc).shape
-        self.held = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
+        """Registers for a tile as D has it, by epilogue tiles."""
+        shape = self.storage.by_epi_tiles(acc).shape
+        self.kept = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
 
-    def _Hold(self, hold: step.Hold, at: At) -> None:
+    def _KeepTile(self, hold: step.KeepTile, at: At) -> None:
         own_mnl = self.own_tile(at)
         if self.plan.tail.steps:
-            for i in range(self.storage.subtiles):
-                own, ups = self.storage.subtile(self.sums, i)
+            for i in range(self.storage.epi_tiles):
+                own, ups = self.storage.epi_tile(self.accumulators, i)
                 results = self.storage.tail(own, i, own_mnl, None, ups)
-                self.storage.store_further(results, i, own_mnl)
+                self.storage.store_aux(results, i, own_mnl)
                 self.storage.reduce(results, i, own_mnl)
-                self.held[None, i].store(results("d").load())
+                self.kept[None, i].store(results("d").load())
         else:
-            store_as_results(self.storage.by_subtiles(self.sums), self.held)
-        at.left = Int32(self.storage.subtiles)
-        at.held_m, at.held_n, at.held_l = own_mnl
+            store_as_results(self.storage.by_epi_tiles(self.accumulators), self.kept)
+        at.left = Int32(self.storage.epi_tiles)
+        at.overlapped_m, at.overlapped_n, at.overlapped_l = own_mnl
 
     @cute.jit
-    def _HeldSubtile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Behind each of the first k-tiles: a subtile of the tile before."""
+    def _OverlappedEpiTile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
+        """Behind each of the first k-tiles: an epilogue tile of the tile before."""
         if at.k_tile < at.left:
-            self.store_held(behind.steps, at, at.k_tile)
+            self.store_kept(behind.steps, at, at.k_tile)
 
     @cute.jit
     def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
-        """Stores the subtiles for which there were too few k-tiles."""
+        """Stores the epilogue tiles for which there were too few k-tiles."""
         for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):
-            self.store_held(loop.steps, at, i)
+            self.store_kept(loop.steps, at, i)
 
     @cute.jit
-    def store_held(self, steps: cutlass.Constexpr, at: cutlass.Constexpr, i: Int32):
-        """The i-th subtile: registers have no index, so a branch for each."""
-        for j in cutlass.range_constexpr(self.storage.subtiles):
+    def store_kept(self, steps: cutlass.Constexpr, at: cutlass.Constexpr, i: Int32):
+        """The i-th epilogue tile: registers have no index, so a branch for each."""
+        for j in cutlass.range_constexpr(self.storage.epi_tiles):
             if i == j:
                 self.store_one(steps, at, j)
 
     def store_one(self, steps, at: At, j: int) -> None:
-        """The j-th subtile of the tile that is held."""
-        self.results = lambda _: self.held[None, j]
+        """The j-th epilogue tile of the tile that is held."""
+        self.results = lambda _: self.kept[None, j]
         self.storage.find_warp()
-        self.steps(steps, At(i=j, held_m=at.held_m, held_n=at.held_n, held_l=at.held_l))
+        self.steps(
+            steps, At(i=j, overlapped_m=at.overlapped_m, overlapped_n=at.overlapped_n, overlapped_l=at.overlapped_l)
+        )

@@ -6,9 +6,9 @@ What each role does, in which order and behind which barrier, is the plan's prog
 memory, sets the barriers up, and each warp goes to its role, whose program is traced: the producer's by
 `loads`, the consumers' by `consumer`.
 
-Operands that are packed first are so by a kernel before this one: see `pack`. This one is launched while that runs, and
-waits for it when its barriers are set up: see `plan.launches`. The last k-tile is the ragged one: TMA fills what lies
-beyond K, M or N with zeros, and stores nothing there.
+Operands that are packed first are so by a kernel before this one: see `repack`. This one is launched while that runs,
+and waits for it when its barriers are set up: see `plan.launches`. The last k-tile is the ragged one: TMA fills what
+lies beyond K, M or N with zeros, and stores nothing there.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
-from cutegemm.kernels.gated import b_tile, columns_of_b, gates_and_ups
+from cutegemm.kernels.glu import b_tile, columns_of_b, gate_and_up
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
-from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
+from cutegemm.kernels.repack import Repacker, region
+from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
-from cutegemm.kernels.sm90.parts import Parts
+from cutegemm.kernels.sm90.split_k import Parts
 from cutegemm.kernels.sm90.storage import Storage, Targets
-from cutegemm.kernels.sm90.sums import SumsOfCtas
-from cutegemm.kernels.trace import Ring, Who
+from cutegemm.kernels.trace import MainloopPipeline, Who
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS, Arch
-from cutegemm.plan.launches import GEMM, PACK, is_early, launches_of
-from cutegemm.plan.memory.workspace import packed_bytes_of, regions
+from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
+from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
-from cutegemm.plan.sums import SUMS_ALIGN_BYTES, exchanged
+from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
 
 # The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
 # cluster; without a producer, and with mma.sync, places are numbers of the launch.
@@ -60,10 +60,10 @@ class Sm90Gemm:
         self.storage = Storage(plan)
 
     def consumers(
-        self, storage: Storage, parts: Parts | None, shared: SumsOfCtas | None, loads: Loads
+        self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> ConsumerTracer:
         """The tracer of the consumers' program."""
-        return ConsumerTracer(self.plan, storage, parts, shared, loads)
+        return ConsumerTracer(self.plan, storage, split_k, shared, loads)
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -87,16 +87,18 @@ class Sm90Gemm:
         operands = (tensors, (*results, *partials))
         columns = columns_of_b(plan, mD)
         extents = [Int64(extent) for extent in (mD.shape[0], columns, K, mD.shape[2])]
-        parts = regions(plan, *extents, TRACED)
-        firsts = {r.name: r.first for r in parts}
-        packed_bytes = packed_bytes_of(parts)
-        if cutlass.const_expr(plan.packs):
-            as_they_are = {packing.name: self.seen_as(*sources[packing.name]) for packing in plan.packs}
-            loaded |= Packer(plan.packs, self.launches[PACK]).launch(as_they_are, space, firsts, stream)
-        sums = region(space, firsts["sums"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
+        split_k = regions(plan, *extents, TRACED)
+        firsts = {r.name: r.first for r in split_k}
+        repacked_bytes = repacked_bytes_of(split_k)
+        if cutlass.const_expr(plan.repacks):
+            as_they_are = {repack.name: self.seen_as(*sources[repack.name]) for repack in plan.repacks}
+            loaded |= Repacker(plan.repacks, self.launches[REPACK]).launch(as_they_are, space, firsts, stream)
+        accumulators = (
+            region(space, firsts["accumulators"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
+        )
         tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         if cutlass.const_expr(plan.operands.gated):
-            loaded["b"] = gates_and_ups(loaded["b"], plan, mD.shape[1])
+            loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
         tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, b_tile(plan))
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, tma_a)
         work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
@@ -115,7 +117,7 @@ class Sm90Gemm:
             given.scalars,
             values,
             arrivals,
-            sums,
+            accumulators,
         ).launch(
             grid=(work.clusters * (cm * cn), 1, 1),
             block=(plan.threads, 1, 1),
@@ -124,7 +126,7 @@ class Sm90Gemm:
             min_blocks_per_mp=plan.ctas_per_sm,
             # Where it is left out, the DSL asks a driver for several CTAs
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT if plan.ctas_per_sm > 1 else None,
-            use_pdl=is_early(self.launches[GEMM], packed_bytes),
+            use_pdl=uses_pdl(self.launches[GEMM], repacked_bytes),
         )
         reducer.launch(partials, given, stream)
 
@@ -161,7 +163,7 @@ class Sm90Gemm:
         scalars: tuple,
         values: tuple,
         arrivals,
-        sums,
+        accumulators,
     ):
         plan = self.plan
         in_cluster = product(plan.cluster_mn)
@@ -176,14 +178,14 @@ class Sm90Gemm:
         sB = lower.smem_tensor(smem, plan.operands.b.dtype, plan.smem_b)  # (bN, bK, stages)
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
         place = None
-        if cutlass.const_expr(plan.k_ctas > 1):
+        if cutlass.const_expr(plan.cluster_k > 1):
             kind = lower.dtype(plan.operands.acc)
-            place = smem.allocate_array(kind, exchanged(plan).cosize(), byte_alignment=SUMS_ALIGN_BYTES)
+            place = smem.allocate_array(kind, exchanged(plan).cosize(), byte_alignment=ACCUMULATOR_ALIGN_BYTES)
         mbarriers = [barrier for barrier in plan.barriers if barrier.kind == "mbarrier"]
         at = {barrier.name: smem.allocate_array(Int64, barrier.count) for barrier in mbarriers}
-        tickets = None
+        semaphores = None
         if cutlass.const_expr(plan.split.is_split):
-            tickets = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
+            semaphores = smem.allocate_tensor(Int32, cute.make_layout(self.pipeline.consumers))
         work = plan.scheduler.from_values(values, TRACED).of_rank(rank)
         cluster, first_mnl = cta // in_cluster, (Int32(0), Int32(0), Int32(0))
         if warp_idx == _SETS_UP:
@@ -205,21 +207,21 @@ class Sm90Gemm:
             cute.arch.sync_threads()
         begin(self.launches[GEMM])
 
-        parts = None
+        split_k = None
         if cutlass.const_expr(plan.split.is_split):
-            parts = Parts(plan, arrivals, sums, tickets)
+            split_k = Parts(plan, arrivals, accumulators, semaphores)
         shared = None
-        if cutlass.const_expr(plan.k_ctas > 1):
-            shared = SumsOfCtas(plan, place, at["sums"], at["spent"])
-        ring = Ring(sA, sB, at["full"], at.get("empty", at["full"]))
+        if cutlass.const_expr(plan.cluster_k > 1):
+            shared = ClusterSplitK(plan, place, at["accumulators"], at["consumed"])
+        pipeline_state = MainloopPipeline(sA, sB, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
             Values.of(plan, operands, scalars),
         )
         loads = Loads(plan, tma_a, mA, tma_b, mB)
-        consumers = self.consumers(self.storage, parts, shared, loads)
+        consumers = self.consumers(self.storage, split_k, shared, loads)
         if cutlass.const_expr(self.pipeline.kind == "single"):
-            self.consume(consumers, ring, work, warp_idx, rank, cluster)
+            self.consume(consumers, pipeline_state, work, warp_idx, rank, cluster)
         else:
             first = plan.roles[0].warps
             produce, consume = plan.roles[0].registers, plan.roles[1].registers
@@ -228,16 +230,18 @@ class Sm90Gemm:
                     cute.arch.setmaxregister_decrease(produce)
                 if warp_idx == 0:
                     who = Who(warp_idx, None, None, None, rank, cluster)
-                    ProducerTracer(plan, loads, first_mnl).trace(plan.program("producer"), who, ring, work)
+                    ProducerTracer(plan, loads, first_mnl).trace(plan.program("producer"), who, pipeline_state, work)
             else:
                 if cutlass.const_expr(consume is not None):
                     cute.arch.setmaxregister_increase(consume)
-                self.consume(consumers, ring, work, warp_idx - first, rank, cluster)
+                self.consume(consumers, pipeline_state, work, warp_idx - first, rank, cluster)
 
-    def consume(self, consumers: ConsumerTracer, ring: Ring, work, warp_idx, rank, cluster) -> None:
+    def consume(
+        self, consumers: ConsumerTracer, pipeline_state: MainloopPipeline, work, warp_idx, rank, cluster
+    ) -> None:
         """All consumers: one code, which each goes through by its number."""
         pipeline = self.pipeline
         consumer = warp_idx // pipeline.consumer_warps
         tid = cute.arch.thread_idx()[0] % (WARP_THREADS * pipeline.consumer_warps)
         who = Who(warp_idx, consumer, tid, None, rank, cluster)
-        consumers.trace(self.plan.program(self.plan.roles[-1].name), who, ring, work)
+        consumers.trace(self.plan.program(self.plan.roles[-1].name), who, pipeline_state, work)

@@ -10,8 +10,8 @@ from cutlass import Int16, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.gated import b_tile
-from cutegemm.kernels.trace import LOADED, At, Ring, Tracer
+from cutegemm.kernels.glu import b_tile
+from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 
@@ -47,7 +47,7 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
 def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
     """(m_tile of A, n_tile of B, batch) that a CTA loads for a work tile."""
     own = work.tile_mnl(work.work_tile(number), rank)
-    bM, bN, _ = plan.product_tile
+    bM, bN, _ = plan.mma_tile
     rows = ((mA, bM), (mB, b_tile(plan)[0] if plan.operands.gated else bN))
     tiles = [cute.ceil_div(cute.size(mX, mode=[0]), step) for mX, step in rows]
     return tuple([Int32(each) for each in work.tiles.loaded_mnl(own, *tiles)])
@@ -68,7 +68,7 @@ class Loads:
         _, mA, _, mB = self.given
         return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
-    def set_up(self, ring: Ring, rank) -> None:
+    def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
         """Partitions both matrices for a CTA of the cluster."""
         plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
         bM, _, bK = plan.cta_tile
@@ -77,10 +77,10 @@ class Loads:
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
         share = n_rank if cn > 1 else 0
-        bN = plan.product_tile[1]
-        a = self.partition(plan.load_a, tma_a, mA, ring.sA, (bM, bK), bM, share, row << m_rank)
-        b = self.partition(plan.load_b, tma_b, mB, ring.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
-        self.boxes, self.ring = (a, b), ring
+        bN = plan.mma_tile[1]
+        a = self.partition(plan.load_a, tma_a, mA, pipeline_state.sA, (bM, bK), bM, share, row << m_rank)
+        b = self.partition(plan.load_b, tma_b, mB, pipeline_state.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
+        self.boxes, self.pipeline_state = (a, b), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
@@ -103,7 +103,7 @@ class Loads:
         """One warp: asks for a k-tile of A and of B."""
         a, b = self.boxes
         m_tile, n_tile, batch = tile_mnl
-        full = self.ring.full + stage
+        full = self.pipeline_state.full + stage
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
         cute.copy(a.atom, a.gX[None, m_tile, k_tile, batch], a.sX[None, stage], tma_bar_ptr=full, **a.options)
@@ -120,9 +120,9 @@ class ProducerTracer(Tracer):
         super().__init__(plan)
         self.loads, self.first_mnl = loads, first_mnl
 
-    def trace(self, program, who, ring, work) -> None:
-        self.loads.set_up(ring, who.rank)
-        super().trace(program, who, ring, work)
+    def trace(self, program, who, pipeline_state, work) -> None:
+        self.loads.set_up(pipeline_state, who.rank)
+        super().trace(program, who, pipeline_state, work)
 
     def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
         at.put(LOADED, self.first_mnl)

@@ -18,27 +18,23 @@ class OwnTile:
         assert plan.pipeline is not None
         self.plan, self.tile = plan, plan.consumer_d_tile
 
-    def gates_and_ups(self, sums):
+    def gate_and_up(self, accumulators):
         """Of a gated epilogue: a thread's sums that are gates, and those that are their ups, as D's tile lies."""
-        (of_atom, down, across), half = sums.shape, self.plan.consumer_d_tile[1]
+        (of_atom, down, across), half = accumulators.shape, self.plan.consumer_d_tile[1]
         if self.plan.pipeline.consumer_warps == 1:
             layout = cute.make_layout((of_atom, down, across // 2))
-            return tuple(
-                [cute.make_tensor(sums.iterator + first, layout) for first in (0, cute.size(layout))]
-            )
+            return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, cute.size(layout))])
         pairs, rows, columns = of_atom
         of_row = cute.size(of_atom) // 2
-        layout = cute.make_layout(
-            ((pairs, rows, columns // 2), down, across), stride=((1, 2, 4), 2 * of_row, 0)
-        )
+        layout = cute.make_layout(((pairs, rows, columns // 2), down, across), stride=((1, 2, 4), 2 * of_row, 0))
         assert 8 * (columns // 2) == half
-        return tuple([cute.make_tensor(sums.iterator + first, layout) for first in (0, of_row)])
+        return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
         """The consumer's part of C or of D."""
-        return self.part_of(mX[None, None, own_mnl[2]], own_mnl)
+        return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
 
-    def part_of(self, matrix, own_mnl):
+    def split_of(self, matrix, own_mnl):
         """The consumer's part of a matrix: a tile, or where its columns do not lie together a piece of it after
         the other; see `GemmPlan.column_of`."""
         m_tile, n_tile, _ = own_mnl
@@ -81,21 +77,21 @@ class OwnTile:
         bits = min(access.bits, access.dtype.bits * cute.size(source))
         copy_vector(universal_copy(access.dtype, bits), source, target)
 
-    def by_vectors(self, vector: int, own_mnl, tid, *tensors, sums, extents):
-        """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `sums`.
+    def by_vectors(self, vector: int, own_mnl, tid, *tensors, accumulators, extents):
+        """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `accumulators`.
 
         extents   of D
         """
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(tid)
-        coords = self.part_of(cute.make_identity_tensor(extents), own_mnl)
+        coords = self.split_of(cute.make_identity_tensor(extents), own_mnl)
         tiles = [coords if tensor is None else self.own_tile(tensor, own_mnl) for tensor in tensors]
         parts = [self.in_order(own.partition_C(tile)) for tile in tiles]
-        flat = sums if cute.rank(sums) == 1 else self.in_order(sums)
+        flat = accumulators if cute.rank(accumulators) == 1 else self.in_order(accumulators)
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
         """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""
-        if self.plan.slots is None or self.plan.pipeline.consumer_warps > 1:
+        if self.plan.epi_stages is None or self.plan.pipeline.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.atoms_at_once
         split = cute.logical_divide(part, (None, cute.make_layout(m), cute.make_layout(n))).layout

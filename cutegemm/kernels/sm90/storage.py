@@ -1,4 +1,4 @@
-"""How a consumer's sums get to global memory: through slots of shared memory, or straight out of registers.
+"""How a consumer's sums get to global memory: through epilogue stages of shared memory, or straight out of registers.
 
 What is computed of them on the way is the epilogue's expression: see `kernels.values`. What is done when, and
 behind which barrier, is in the plan's program: see `plan.program.roles`.
@@ -16,10 +16,10 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.gated import Both, up_of
+from cutegemm.kernels.glu import Both, up_of
 from cutegemm.kernels.reduce import Folds
+from cutegemm.kernels.sm90.epi_stage_lines import Lines
 from cutegemm.kernels.sm90.own_tile import OwnTile
-from cutegemm.kernels.sm90.slot_lines import Lines
 from cutegemm.kernels.trace import Who
 from cutegemm.kernels.values import Values, store_as_results
 from cutegemm.kernels.vectors import by_vectors, copy_vector
@@ -31,19 +31,20 @@ from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
 
 # Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
-_SUMS_BESIDE_WIDE_ROWS = 160
-# Of functions of as many sums, those with which rows of fewer bits are read as late as the subtile has been computed:
-# two registers were seen to be missing.
+_MAX_ACCUMULATORS_WITH_WIDE_ROWS = 160
+# Of functions of as many sums, those with which rows of fewer bits are read as late as the epilogue tile has been
+# computed: two registers were seen to be missing.
 _LATE_ROWS = frozenset({"silu"})
 
 
 @dataclass
 class Targets:
-    """C and D in global memory, and the slots. mC and mD are coordinates where TMA moves them, else tensors.
+    """C and D in global memory, and the epilogue stages. mC and mD are coordinates where TMA moves them, else tensors.
 
-    more        of results beside D that leave through slots: a copy and a tensor for each, as for D
-    sD          (M, N, slots, consumers) of subtiles; after `set_up` (M, N, slots) of this consumer
-    arrived_c   barriers of the slots
+    more        of results beside D that leave through epilogue stages: a copy and a tensor for each, as for D
+    sD          (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages) of this
+                consumer
+    arrived_c   barriers of the epilogue stages
     """
 
     tma_c: cute.CopyAtom
@@ -60,34 +61,33 @@ class Storage(OwnTile):
 
     def __init__(self, plan: GemmPlan) -> None:
         super().__init__(plan)
-        self.slots = plan.slots
-        self.by_tma = plan.slots is not None and isinstance(plan.slots.store, TmaBox)
-        self.c_by_tma = plan.slots is not None and plan.slots.load_c is not None
-        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(self.tile))
+        self.epi_stages = plan.epi_stages
+        self.by_tma = plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
+        self.c_by_tma = plan.epi_stages is not None and plan.epi_stages.load_c is not None
+        self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(self.tile))
 
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """For the tile that TMA brings, for D, and for each result beside it that leaves through slots: the copy by TMA
-        and the tensor that it takes; else the tensor itself."""
-        plan, slots, epilogue = self.plan, self.slots, self.plan.epilogue
+        """For the tile that TMA brings, for D, and for each result beside it that leaves through epilogue stages: the
+        copy by TMA and the tensor that it takes; else the tensor itself."""
+        plan, epi_stages, epilogue = self.plan, self.epi_stages, self.plan.epilogue
         c, d = (unused, mD), (unused, mD)
-        more = [(unused, operands[1][epilogue.beside.index(name)]) for name in plan.slot_results[:-1]]
+        more = [(unused, operands[1][epilogue.beside.index(name)]) for name in plan.epi_stage_results[:-1]]
         if self.c_by_tma:
             mC = operands[0][epilogue.tensors.index(plan.fetched_tile)]
-            c = lower.tma_atom(slots.load_c, mC, plan.smem_d, slots.subtile)
+            c = lower.tma_atom(epi_stages.load_c, mC, plan.smem_d, epi_stages.epi_tile)
         if self.by_tma:
             d, *more = [
-                lower.tma_atom(slots.store, mX, plan.smem_d, self.box_tile)
-                for mX in (mD, *[mX for _, mX in more])
+                lower.tma_atom(epi_stages.store, mX, plan.smem_d, self.box_tile) for mX in (mD, *[mX for _, mX in more])
             ]
         return c, d, tuple(more)
 
     @property
     def box_tile(self) -> tuple[int, int]:
-        """Rows and columns of D that one store moves: of a subtile, or of a warp."""
-        rows, columns = self.slots.subtile
-        return (self.slots.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+        """Rows and columns of D that one store moves: of an epilogue tile, or of a warp."""
+        rows, columns = self.epi_stages.epi_tile
+        return (self.epi_stages.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
 
     # --- device --------------------------------------------------------------------------------------------
 
@@ -99,46 +99,47 @@ class Storage(OwnTile):
     def use(self, targets: Targets, values: Values) -> None:
         """Takes over the arguments of the kernel."""
         self.targets, self.values = targets, values
-        self.ahead: dict[int, dict[str, Spread]] = {}  # of subtiles, what has been asked for
+        self.ahead: dict[int, dict[str, Spread]] = {}  # of epilogue tiles, what has been asked for
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
-        """The consumer's own slots, and their barriers."""
+        """The consumer's own epilogue stages, and their barriers."""
         self.tid, to = who.tid, self.targets
-        if self.slots is not None:
+        if self.epi_stages is not None:
             to.sD = to.sD[None, None, None, who.consumer]
-            to.arrived_c = to.arrived_c + who.consumer * self.slots.count
+            to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
 
-    def head(self, sums, k_tiles):
+    def head(self, accumulators, k_tiles):
         """The epilogue's head: its values of the sums alone."""
-        return self.values.head(sums, k_tiles, self.plan.operands.d.dtype)
+        return self.values.head(accumulators, k_tiles, self.plan.operands.d.dtype)
 
-    def by_subtiles(self, acc):
-        """(values of a subtile, subtiles), as the accumulators lie; of a gated epilogue those that are gates."""
+    def by_epi_tiles(self, acc):
+        """(values of an epilogue tile, epilogue tiles), as the accumulators lie; of a gated epilogue those that are
+        gates."""
         threads = self.plan.pipeline.consumer_threads
-        shape = (product(self.slots.subtile) // threads, self.subtiles)
+        shape = (product(self.epi_stages.epi_tile) // threads, self.epi_tiles)
         if not self.plan.operands.gated:
             return cute.make_tensor(acc.iterator, cute.make_layout(shape))
-        return self.gated_subtiles(acc)[0]
+        return self.glu_epi_tiles(acc)[0]
 
-    def gated_subtiles(self, acc):
+    def glu_epi_tiles(self, acc):
         """The same of gates, and of their ups."""
-        per = product(self.slots.subtile) // self.plan.pipeline.consumer_threads
-        down, across = self.slots.subtiles(self.tile)
+        per = product(self.epi_stages.epi_tile) // self.plan.pipeline.consumer_threads
+        down, across = self.epi_stages.epi_tiles(self.tile)
         layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
-    def subtile(self, sums, i: int):
-        """The sums of the i-th subtile, and of a gated epilogue their ups; else None."""
+    def epi_tile(self, accumulators, i: int):
+        """The sums of the i-th epilogue tile, and of a gated epilogue their ups; else None."""
         if not self.plan.operands.gated:
-            return self.by_subtiles(sums)[None, i], None
-        gates, ups = self.gated_subtiles(sums)
+            return self.by_epi_tiles(accumulators)[None, i], None
+        gates, ups = self.glu_epi_tiles(accumulators)
         return gates[None, i], ups[None, i]
 
-    def converted(self, sums):
+    def converted(self, accumulators):
         """Values of some elements as those of D."""
-        out = cute.make_rmem_tensor(sums.shape, lower.dtype(self.plan.operands.d.dtype))
-        store_as_results(sums, out)
+        out = cute.make_rmem_tensor(accumulators.shape, lower.dtype(self.plan.operands.d.dtype))
+        store_as_results(accumulators, out)
         return out
 
     def find_warp(self):
@@ -157,13 +158,13 @@ class Storage(OwnTile):
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
-        """One warp: the subtiles of C that have a slot."""
-        for i in range(self.slots.count):
+        """One warp: the epilogue tiles of C that have an epilogue stage."""
+        for i in range(self.epi_stages.count):
             self.fetch(own_mnl, i)
 
     def fetch_ahead(self, own_mnl, i: int) -> None:
-        """One warp: a subtile of C that has had no slot yet."""
-        if self.slots.count <= i < self.subtiles:
+        """One warp: an epilogue tile of C that has had no epilogue stage yet."""
+        if self.epi_stages.count <= i < self.epi_tiles:
             self.fetch_read(own_mnl, i)
 
     @cute.jit
@@ -172,67 +173,63 @@ class Storage(OwnTile):
             self.fetch(own_mnl, i)
 
     def fetch(self, own_mnl, i: int) -> None:
-        """One warp: asks for the i-th subtile of C, to a slot that no store reads any more."""
-        slots, to = self.slots, self.targets
-        slot, _ = slots.slot_at(i)
-        subtile = cute.local_tile(
-            self.own_tile(to.mC, own_mnl), slots.subtile, slots.subtile_at(i, self.tile)
+        """One warp: asks for the i-th epilogue tile of C, to an epilogue stage that no store reads any more."""
+        epi_stages, to = self.epi_stages, self.targets
+        epi_stage, _ = epi_stages.epi_stage_at(i)
+        epi_tile = cute.local_tile(
+            self.own_tile(to.mC, own_mnl), epi_stages.epi_tile, epi_stages.epi_tile_at(i, self.tile)
         )
         tCsC, tCgC = cpasync.tma_partition(
-            to.tma_c, 0, cute.make_layout(1), cute.group_modes(to.sD, 0, 2), cute.group_modes(subtile, 0, 2)
+            to.tma_c, 0, cute.make_layout(1), cute.group_modes(to.sD, 0, 2), cute.group_modes(epi_tile, 0, 2)
         )
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(
-                to.arrived_c + slot, self.plan.barrier("c").transaction_bytes
-            )
-        cute.copy(to.tma_c, tCgC, tCsC[None, slot], tma_bar_ptr=to.arrived_c + slot)
+            cute.arch.mbarrier_arrive_and_expect_tx(to.arrived_c + epi_stage, self.plan.barrier("c").transaction_bytes)
+        cute.copy(to.tma_c, tCgC, tCsC[None, epi_stage], tma_bar_ptr=to.arrived_c + epi_stage)
 
-    def tail(self, sums, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
-        """The tail on the sums of a subtile: what its results are, by name, each of its type.
+    def tail(self, accumulators, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
+        """The tail on the sums of an epilogue tile: what its results are, by name, each of its type.
 
-        phase   of the barriers of slots, where a tile comes to a slot
+        phase   of the barriers of epilogue stages, where a tile comes to an epilogue stage
         ups     of sums that are gates
 
-        Rows and columns of the next subtile are asked for before this one is computed, or right behind, where registers
-        are left for them. Of several results each is worked out when it is asked for, so that registers hold one of
-        them; where D is alone, it is computed here.
+        Rows and columns of the next epilogue tile are asked for before this one is computed, or right behind, where
+        registers are left for them. Of several results each is worked out when it is asked for, so that registers hold
+        one of them; where D is alone, it is computed here.
         """
-        spread = self.spread_ahead(i, sums, own_mnl)
-        reads_ahead = i + 1 < self.subtiles and self.reads_ahead
+        spread = self.spread_ahead(i, accumulators, own_mnl)
+        reads_ahead = i + 1 < self.epi_tiles and self.reads_ahead
         if reads_ahead and not self.reads_late:
-            self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
+            self.ahead[i + 1] = self.spread_ahead(i + 1, accumulators, own_mnl)
 
         def fetch(name: str) -> Any:
             if self.c_by_tma and name == self.plan.fetched_tile:
-                slot, used = self.slots.slot_at(i)
-                return self.read_slot(slot, phase ^ (used & 1))
-            return spread[name] if name in spread else self.read_global(name, sums, i, own_mnl)
+                epi_stage, used = self.epi_stages.epi_stage_at(i)
+                return self.read_epi_stage(epi_stage, phase ^ (used & 1))
+            return spread[name] if name in spread else self.read_global(name, accumulators, i, own_mnl)
 
         tail = self.values.tail_part
         if tail.is_whole:
-            of = self.values.worked_out(tail, sums, fetch, ups)
+            of = self.values.worked_out(tail, accumulators, fetch, ups)
             return lambda name: of(name, lower.dtype(self.plan.operands.matrix(name).dtype))
-        self.values.carry_out_all(tail.steps, sums, fetch)
-        values = self.converted(sums)
+        self.values.carry_out_all(tail.steps, accumulators, fetch)
+        values = self.converted(accumulators)
         if reads_ahead and self.reads_late:
-            self.ahead[i + 1] = self.spread_ahead(i + 1, sums, own_mnl)
+            self.ahead[i + 1] = self.spread_ahead(i + 1, accumulators, own_mnl)
         return lambda _: values
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether registers are left for rows and columns of the next subtile.
+        """Whether registers are left for rows and columns of the next epilogue tile.
 
         They are not where a row has two numbers for each column of D, nor for wide rows beside many sums.
         """
         plan = self.plan
-        words = max(
-            [plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0
-        )
+        words = max([plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0)
         return not self.values.epilogue.halved and not (self.holds_many and words >= REGISTER_BITS)
 
     @property
     def reads_late(self) -> bool:
-        """Whether what is read ahead is asked for when the subtile before it has been computed; of D alone."""
+        """Whether what is read ahead is asked for when the epilogue tile before it has been computed; of D alone."""
         tail = self.values.epilogue.tail
         named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
         return self.holds_many and not tail.is_whole and bool(named & _LATE_ROWS)
@@ -240,30 +237,32 @@ class Storage(OwnTile):
     @property
     def holds_many(self) -> bool:
         """Whether a thread has so many sums that few registers are left."""
-        return self.plan.registers()["accumulators"] > _SUMS_BESIDE_WIDE_ROWS
+        return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
-    def spread_ahead(self, i: int, sums, own_mnl) -> dict[str, Spread]:
-        """Operands that stay the same along a mode, of the i-th subtile: those that have been asked for, or now."""
+    def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
+        """Operands that stay the same along a mode, of the i-th epilogue tile: those that have been asked for, or
+        now."""
         if i in self.ahead:
             return self.ahead.pop(i)
         names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
-        return {name: self.read_spread(name, sums, i, own_mnl) for name in names}
+        return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
-    def read_slot(self, slot: int, phase) -> cute.Tensor:
-        """A thread's values of the subtile that has come to a slot."""
+    def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
+        """A thread's values of the epilogue tile that has come to an epilogue stage."""
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
-        from_shared = lower.tiled_copy(self.slots.from_shared).get_slice(self.tid)
+        from_shared = lower.tiled_copy(self.epi_stages.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
         held = from_shared.partition_D(to.sD)[None, None, None, 0].shape
         tCrC = cute.make_rmem_tensor(held, lower.dtype(operand.dtype))
-        cute.arch.mbarrier_wait(to.arrived_c + slot, phase)
-        cute.copy(from_shared, tCsC[None, None, None, slot], tCrC)
+        cute.arch.mbarrier_wait(to.arrived_c + epi_stage, phase)
+        cute.copy(from_shared, tCsC[None, None, None, epi_stage], tCrC)
         return tCrC
 
-    def read_global(self, name: str, sums, i: int, own_mnl) -> Any:
-        """A thread's values of a tile for the i-th subtile, (vector, vectors): all of its loads; zeros outside."""
+    def read_global(self, name: str, accumulators, i: int, own_mnl) -> Any:
+        """A thread's values of a tile for the i-th epilogue tile, (vector, vectors): all of its loads; zeros
+        outside."""
         mX = self.values.tensors[name]
-        vX, vcX, vSums = self.vectors(name, mX, sums, own_mnl)
+        vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
         held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
         held.fill(0)
         count = cute.size(vSums, mode=[1])
@@ -272,17 +271,18 @@ class Storage(OwnTile):
             self.copy_inside(name, vX[None, at], held[None, j], vcX[0, at], self.extents, (0, 1))
         return held
 
-    def read_spread(self, name: str, sums, i: int, own_mnl) -> Spread | Both:
-        """A thread's values of an operand that stays the same along a mode, for the i-th subtile; each is read once."""
+    def read_spread(self, name: str, accumulators, i: int, own_mnl) -> Spread | Both:
+        """A thread's values of an operand that stays the same along a mode, for the i-th epilogue tile; each is read
+        once."""
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
         if operand.gated:
-            return Both(*[self.read_row(name, of, sums, i, own_mnl) for of in (mX, up_of(mX, operand))])
-        return self.read_row(name, mX, sums, i, own_mnl)
+            return Both(*[self.read_row(name, of, accumulators, i, own_mnl) for of in (mX, up_of(mX, operand))])
+        return self.read_row(name, mX, accumulators, i, own_mnl)
 
-    def read_row(self, name: str, mX, sums, i: int, own_mnl) -> Spread:
+    def read_row(self, name: str, mX, accumulators, i: int, own_mnl) -> Spread:
         """The same of an operand, or of the numbers of gates or of ups in it."""
         operand = self.plan.operands.matrix(name)
-        vX, vcX, vSums = self.vectors(name, mX, sums, own_mnl)
+        vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
         vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
         modes = tuple([mode for mode, of in enumerate("mn") if of not in operand.broadcast])
         loads, places = {}, []
@@ -304,9 +304,7 @@ class Storage(OwnTile):
         return Spread(places)
 
     @cute.jit
-    def load_spread(
-        self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside
-    ):
+    def load_spread(self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside):
         """Reads what is inside. Nearly always that is all of it, and then one address serves all loads."""
         if all_inside:
             for source, held, _ in loads:
@@ -316,10 +314,10 @@ class Storage(OwnTile):
                 held.fill(0)
                 self.copy_inside(name, source, held, at, self.extents, modes)
 
-    def vectors(self, name: str, mX, sums, own_mnl):
+    def vectors(self, name: str, mX, accumulators, own_mnl):
         """A thread's part of an operand or of a result, its coordinates, and sums, as (vector, vectors)."""
         return self.by_vectors(
-            self.vector_of(name), own_mnl, self.tid, mX, None, sums=sums, extents=self.extents
+            self.vector_of(name), own_mnl, self.tid, mX, None, accumulators=accumulators, extents=self.extents
         )
 
     def vector_of(self, name: str) -> int:
@@ -327,9 +325,9 @@ class Storage(OwnTile):
         access = self.plan.access(name)
         return access.bits // access.dtype.bits
 
-    def store_further(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """Results beside D, of the i-th subtile: out of registers to global memory."""
-        for name in self.plan.further_results:
+    def store_aux(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
+        """Results beside D, of the i-th epilogue tile: out of registers to global memory."""
+        for name in self.plan.aux_outputs:
             values = results(name)
             vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
             count = cute.size(vOut, mode=[1])
@@ -354,21 +352,21 @@ class Storage(OwnTile):
         return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
 
     def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """What reductions take of the i-th subtile, to what a warp has of its rows or columns."""
+        """What reductions take of the i-th epilogue tile, to what a warp has of its rows or columns."""
         names = [name for name, _ in self.values.epilogue.reductions]
         if i == 0 and names:
             self.folded = self.folds(own_mnl)
         for name in names:
             values = results(name)
-            at, _ = self.by_vectors(1, own_mnl, self.tid, None, sums=values, extents=self.extents)
+            at, _ = self.by_vectors(1, own_mnl, self.tid, None, accumulators=values, extents=self.extents)
             count = cute.size(values)
             coords = [at[0, i * count + j] for j in range(count)]
             self.folded.add(name, values, i * count, coords)
 
-    # --- through slots -------------------------------------------------------------------------------------
+    # --- through epilogue stages -------------------------------------------------------------------------------------
 
     def wait_stores(self, pending: int, by: str) -> None:
-        """Until no more stores of a warp than these still read their slots."""
+        """Until no more stores of a warp than these still read their epilogue stages."""
         if by == step.FIRST_WARP:
             self.wait_by_first(pending)
             return
@@ -381,32 +379,32 @@ class Storage(OwnTile):
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
-    def write_slot(self, values, i: int, result: str) -> None:
-        """The values of the i-th subtile of a result into its slot."""
-        to_shared = lower.tiled_copy(self.slots.to_shared).get_slice(self.tid)
-        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.slot_of(i, result)]
+    def write_epi_stage(self, values, i: int, result: str) -> None:
+        """The values of the i-th epilogue tile of a result into its epilogue stage."""
+        to_shared = lower.tiled_copy(self.epi_stages.to_shared).get_slice(self.tid)
+        tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.epi_stage_of(i, result)]
         held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
         tDrD = cute.make_tensor(values.iterator, cute.make_layout(held))
         cute.copy(to_shared, tDrD, tDsD)
         if self.by_tma:
             cute.arch.fence_proxy("async.shared", space="cta")
 
-    def slot_of(self, i: int, result: str) -> int:
-        """The slot of the i-th subtile of a result."""
-        return self.slots.slot_at(self.plan.slot_number(i, result))[0]
+    def epi_stage_of(self, i: int, result: str) -> int:
+        """The epilogue stage of the i-th epilogue tile of a result."""
+        return self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
         """The copy by TMA of a result, and the tensor that it takes."""
-        to, further = self.targets, self.plan.slot_results[:-1]
-        return to.more[further.index(result)] if result in further else (to.tma_d, to.mD)
+        to, aux = self.targets, self.plan.epi_stage_results[:-1]
+        return to.more[aux.index(result)] if result in aux else (to.tma_d, to.mD)
 
-    def store_slot(self, by: str, i: int, own_mnl, result: str) -> None:
-        """The i-th subtile of a result out of its slot."""
+    def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:
+        """The i-th epilogue tile of a result out of its epilogue stage."""
         if by == step.ALL:
-            self.copy_slot(i, own_mnl, result)
+            self.copy_epi_stage(i, own_mnl, result)
         elif by == step.EACH_WARP and not self.by_tma:
             cute.arch.sync_warp()
-            self.copy_slot(i, own_mnl, result)
+            self.copy_epi_stage(i, own_mnl, result)
             cute.arch.sync_warp()
         elif by == step.EACH_WARP:
             cute.arch.sync_warp()
@@ -421,46 +419,47 @@ class Storage(OwnTile):
             self.store_box(i, own_mnl, Int32(0), result)
 
     def store_box(self, i: int, own_mnl, box, result: str) -> None:
-        """One warp: the i-th subtile of a result by TMA, all of the slot or a warp's rows.
+        """One warp: the i-th epilogue tile of a result by TMA, all of the epilogue stage or a warp's rows.
 
-        box   which rows of the slot
+        box   which rows of the epilogue stage
         """
-        slots, to = self.slots, self.targets
+        epi_stages, to = self.epi_stages, self.targets
         tma, mX = self.target_of(result)
-        boxes = slots.subtile[0] // self.box_tile[0]
-        sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, slots))
+        boxes = epi_stages.epi_tile[0] // self.box_tile[0]
+        sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, epilogue stages))
         gBox = cute.zipped_divide(self.own_tile(mX, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
         tBsD, tBgD = cpasync.tma_partition(tma, 0, cute.make_layout(1), sBox, gBox)
-        m, n = slots.subtile_at(i, self.tile)
-        slot = self.slot_of(i, result)
+        m, n = epi_stages.epi_tile_at(i, self.tile)
+        epi_stage = self.epi_stage_of(i, result)
         cute.copy(
             tma,
-            tBsD[None, (box, 0, slot)],
+            tBsD[None, (box, 0, epi_stage)],
             tBgD[None, (m * boxes + box, n)],
-            **lower.l2_policy(slots.store),
+            **lower.l2_policy(epi_stages.store),
         )
         cute.arch.cp_async_bulk_commit_group()
 
-    def copy_slot(self, i: int, own_mnl, result: str) -> None:
-        """A slot to global memory by the consumer's threads: some reads of a thread first, then what is inside of D."""
-        slots, to = self.slots, self.targets
-        down, across = slots.subtiles(self.tile)
-        (m, n), (m_tile, n_tile, batch) = slots.subtile_at(i, self.tile), own_mnl
+    def copy_epi_stage(self, i: int, own_mnl, result: str) -> None:
+        """An epilogue stage to global memory by the consumer's threads: some reads of a thread first, then what is
+        inside of D."""
+        epi_stages, to = self.epi_stages, self.targets
+        down, across = epi_stages.epi_tiles(self.tile)
+        (m, n), (m_tile, n_tile, batch) = epi_stages.epi_tile_at(i, self.tile), own_mnl
         extents, (_, mX) = to.mD.shape[:2], self.target_of(result)
         tiles = [mX[None, None, batch], cute.make_identity_tensor(extents)]
         at = (m_tile * down + m, n_tile * across + n)
-        gD, coords = [cute.local_tile(tensor, slots.subtile, at) for tensor in tiles]
-        own = lower.tiled_copy(slots.store).get_slice(self.tid)
-        if slots.turned:
-            first = own.partition_D(cute.make_identity_tensor(slots.subtile))[0, 0, 0]
-            sD = to.sD[None, None, self.slot_of(i, result)]
-            lines = Lines(slots, self.plan.operands.d.major, sD, gD, first)
+        gD, coords = [cute.local_tile(tensor, epi_stages.epi_tile, at) for tensor in tiles]
+        own = lower.tiled_copy(epi_stages.store).get_slice(self.tid)
+        if epi_stages.rotates_lines:
+            first = own.partition_D(cute.make_identity_tensor(epi_stages.epi_tile))[0, 0, 0]
+            sD = to.sD[None, None, self.epi_stage_of(i, result)]
+            lines = Lines(epi_stages, self.plan.operands.d.major, sD, gD, first)
             self.copy_lines(lines, *lines.inside(coords[0, 0], extents))
             return
-        tDsD = own.partition_S(to.sD)[None, None, None, self.slot_of(i, result)]
+        tDsD = own.partition_S(to.sD)[None, None, None, self.epi_stage_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
-        cute.copy(lower.copy_atom(slots.store.atom), tDsD, tDrD)
+        cute.copy(lower.copy_atom(epi_stages.store.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
             for x in range(cute.size(tDrD, mode=[1])):
                 self.store_line(tDrD[None, x, y], tDgD[None, x, y], tDcD[0, x, y], extents)
@@ -469,12 +468,12 @@ class Storage(OwnTile):
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
         """One access to D, where its first element is inside: so are the others then."""
         if cute.elem_less(at, extents):
-            copy_vector(self.slots.store.atom, values, gD)
+            copy_vector(self.epi_stages.store.atom, values, gD)
 
     @cute.jit
     def copy_lines(self, lines: cutlass.Constexpr, count: Int32, left: Int32):
         """The lines that are inside of D, some at a time. They are loops: in straight code each access would have its
-        own condition, and the addresses of all lines be kept in registers from one subtile to the next.
+        own condition, and the addresses of all lines be kept in registers from one epilogue tile to the next.
 
         left   vectors of a line that are inside
         """
@@ -497,12 +496,10 @@ class Storage(OwnTile):
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
         given = {"d": self.targets.mD, **tensors, **results}
         folds = self.folds(own_mnl) if epilogue.reductions else None
-        sums, ups = (acc, None) if not self.plan.operands.gated else self.gates_and_ups(acc)
-        given |= {
-            (name, "up"): up_of(tensors[name], self.plan.operands.matrix(name)) for name in epilogue.halved
-        }
+        accumulators, ups = (acc, None) if not self.plan.operands.gated else self.gate_and_up(acc)
+        given |= {(name, "up"): up_of(tensors[name], self.plan.operands.matrix(name)) for name in epilogue.halved}
         *parts, vcD, vAcc = self.by_vectors(
-            vector, own_mnl, self.tid, *given.values(), None, sums=sums, extents=self.extents
+            vector, own_mnl, self.tid, *given.values(), None, accumulators=accumulators, extents=self.extents
         )
         vUps = None if ups is None else by_vectors(self.in_order(ups), (vector,))
         for i in range(cute.size(parts[0], mode=[1])):
@@ -515,7 +512,7 @@ class Storage(OwnTile):
     @cute.jit
     def store_vector(
         self,
-        sums: cutlass.Constexpr,
+        accumulators: cutlass.Constexpr,
         gX: cutlass.Constexpr,
         at,
         extents: cutlass.Constexpr,
@@ -529,15 +526,15 @@ class Storage(OwnTile):
         if cute.elem_less(at, extents):
             tail = self.values.tail_part
             if cutlass.const_expr(tail.is_whole):
-                of = self.values.worked_out(tail, sums, lambda name: self.read_vectors(name, gX), ups)
+                of = self.values.worked_out(tail, accumulators, lambda name: self.read_vectors(name, gX), ups)
                 for name in tail.outputs[1:]:
                     self.copy(name, of(name, gX[name].element_type), gX[name])
                 for name, values in reduced.items():
                     values.store(of(name, values.element_type).load())
                 self.store_values(of("d", gX["d"].element_type), gX["d"])
             else:
-                self.values.carry_out_all(tail.steps, sums, lambda name: self.read_vector(name, gX[name]))
-                self.store_values(self.converted(sums), gX["d"])
+                self.values.carry_out_all(tail.steps, accumulators, lambda name: self.read_vector(name, gX[name]))
+                self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
         """One access to D."""

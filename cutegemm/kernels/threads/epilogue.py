@@ -15,13 +15,13 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.gated import Both, as_sums, up_of
+from cutegemm.kernels.glu import Both, as_accumulators, up_of
 from cutegemm.kernels.reduce import Folds
 from cutegemm.kernels.values import Values, as_result
 from cutegemm.kernels.vectors import by_vectors, condition, copy_vector, zeros
 from cutegemm.machine.arch import Arch
-from cutegemm.plan.ending import SUMS_BESIDE_THEM, VECTORS_OF_TILES
 from cutegemm.plan.epilogue import Epilogue
+from cutegemm.plan.epilogue_access import MANY_ACCUMULATORS, VECTORS_OF_TILES
 from cutegemm.plan.launches import launches_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
@@ -36,9 +36,7 @@ class Reader:
     What stays the same along a mode is read once.
     """
 
-    def __init__(
-        self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents
-    ) -> None:
+    def __init__(self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents) -> None:
         self.end, self.plan, self.parts, self.coords, self.extents = end, end.plan, parts, coords, extents
         # Where there are several, one of them may be read and another one not
         tiles = epilogue.tiles
@@ -150,7 +148,7 @@ class ScheduledEpilogue:
             tile_mnl,
         )
         tiles = (gD, *others, coords, gD if sD is None else sD)
-        parts = [thr_mma.partition_C(as_sums(tile, self.plan)) for tile in tiles]
+        parts = [thr_mma.partition_C(as_accumulators(tile, self.plan)) for tile in tiles]
         vD, *vX, vcD, vsD = [self.by_vectors(part) for part in parts]
         held_by = {which: acc}
         if which is None:
@@ -160,7 +158,7 @@ class ScheduledEpilogue:
         if self.plan.operands.gated:
             ups_by = {gate: held_by[up] for gate, up in self.plan.paired_vectors}
             held_by = {gate: held_by[gate] for gate in ups_by}
-        many = self.plan.registers()["accumulators"] > SUMS_BESIDE_THEM
+        many = self.plan.registers()["accumulators"] > MANY_ACCUMULATORS
         at_once = VECTORS_OF_TILES // 2 if many else VECTORS_OF_TILES
         extents = (mD.shape[0], mD.shape[1])
         keys = [*names, *[(name, "up") for name in halved]]
@@ -196,7 +194,7 @@ class ScheduledEpilogue:
             unit, first = (i, 0) if by_vectors else (0, i * vector)
             folds.add(name, values, first, [coords[v] for v in range(vector)], unit)
 
-    def computed(self, epilogue: Epilogue, sums, operands, kind, ups=None) -> dict[str, cute.Tensor]:
+    def computed(self, epilogue: Epilogue, accumulators, operands, kind, ups=None) -> dict[str, cute.Tensor]:
         """All results of a vector of sums, or what they reduce, by name.
 
         operands   (vector) of each operand
@@ -210,7 +208,7 @@ class ScheduledEpilogue:
         for v in range(vector):
             elements, known = {name: held[v] for name, held in operands.items()}, {}
             for name, expression in (*epilogue.results, *reduced):
-                held = sums[v] if ups is None else (sums[v], ups[v])
+                held = accumulators[v] if ups is None else (accumulators[v], ups[v])
                 total = values.element(expression, held, elements, values.kind, known)
                 out[name][v] = as_result(total, out[name].element_type)
         return out

@@ -66,12 +66,8 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
             own = tiled_mma.get_slice(tid)
             part = own.partition_A(plain) if operand == "a" else own.partition_B(plain)
             return _by_words(atom, Addresses(part, given.inner, _WORDS[atom.bits]), held)
-        if (
-            not plan.by_registers
-        ):  # for want of registers ldmatrix swizzles each address anew beside such tiles
-            return _by_matrices(
-                atom, Addresses(thr.partition_S(plain), given.inner, tile.element_type), target
-            )
+        if not plan.by_registers:  # for want of registers ldmatrix swizzles each address anew beside such tiles
+            return _by_matrices(atom, Addresses(thr.partition_S(plain), given.inner, tile.element_type), target)
 
     def read(_: int, buffer: int, k_block: int, stage: Any) -> None:
         cute.copy(copy, source[None, None, k_block, stage], target[None, None, buffer])
@@ -90,9 +86,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
     if period * kind.bits > 8 * smem_align_bytes(kind, given) or (stages % period).any():
         return False
     if atom.threads == WARP_THREADS:
-        offsets = (make_tiled_copy_A if operand == "a" else make_tiled_copy_B)(atom, mma).offsets_s(
-            given.outer
-        )
+        offsets = (make_tiled_copy_A if operand == "a" else make_tiled_copy_B)(atom, mma).offsets_s(given.outer)
     elif atom.bits in _WORDS:
         offsets = mma.offsets_a(given.outer) if operand == "a" else mma.offsets_b(given.outer)
     else:

@@ -44,7 +44,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import LaunchArguments, launch_arguments, operands_seen
-from cutegemm.kernels.gated import by_blocks, columns_of_b
+from cutegemm.kernels.glu import by_blocks, columns_of_b
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.lines import ALL_THREADS, from_line
 from cutegemm.kernels.reduce import Reducer
@@ -54,14 +54,14 @@ from cutegemm.kernels.work import TRACED
 from cutegemm.plan.launches import GEMM
 from cutegemm.plan.plan import HALF_BITS
 from cutegemm.plan.problem import Operand
-from cutegemm.plan.program.schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
+from cutegemm.plan.program.thread_schedule import Commit, Fetch, Multiply, Read, Repeat, Store, Sync, Wait
 from cutegemm.plan.shared import smem_align_bytes
+from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
-from cutegemm.plan.work.shares import WorkTile
 
 # Sums of a thread that leave so few registers for the end that with divisors from the host, found by fewer
 # instructions than a quotient takes, up to 13 of them spill (simt_128x128, D not aligned, CUDA 13)
-_MANY_SUMS = 128
+_MANY_ACCUMULATORS = 128
 _FEW_REGISTERS = 64  # of a thread: likewise at the start (sgemm_05_row_of_4)
 
 
@@ -220,9 +220,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
         """The caller's tensor with its modes in CuTe's order, the batch last."""
         if self.plan.operands.batched:
-            return cute.make_tensor(
-                tensor.iterator, cute.select(tensor.layout, mode=[1 + first, 1 + second, 0])
-            )
+            return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1 + first, 1 + second, 0]))
         matrix = cute.select(tensor.layout, mode=[first, second])
         return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
 
@@ -311,7 +309,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
         """The end of a tile: its sums through the epilogue to D."""
         tiles = work.tiles
-        if self.plan.registers()["accumulators"] >= _MANY_SUMS:
+        if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
@@ -422,10 +420,10 @@ class ScheduledGemm(ScheduledEpilogue):
                 offset = cute.crd2idx(place, source.layout)
                 held[place] = load_half(first + Int64(offset) * size, inside[at])
             return
-        if step.parts == 1:
+        if step.chunks == 1:
             cute.copy(load.copy, source, held, pred=inside)
             return
-        for i, j in part_of(source, step):
+        for i, j in split_of(source, step):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
@@ -434,7 +432,7 @@ class ScheduledGemm(ScheduledEpilogue):
         is_there   whether there is such a k-tile
         """
         source = load.gX[None, None, None, k_tile]
-        for i, j in part_of(source, step):
+        for i, j in split_of(source, step):
             for v in range(cute.size(load.pX, mode=[0])):
                 one, held = source[(None, v), i, j], load.rX[(None, v), i, j]
                 words = cute.size(one) * source.element_type.width // Int32.width
@@ -535,11 +533,11 @@ def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, in
     return [((v, i, j), ((0, v), i, j)) for v, i, j in itertools.product(*extents)]
 
 
-def part_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
+def split_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
     """(REST_MN, REST_K) of a k-tile that a step moves."""
     rest_mn, rest_k = [cute.size(source, mode=[mode]) for mode in (1, 2)]
     count = rest_mn * rest_k
-    first, end = count * step.part // step.parts, count * (step.part + 1) // step.parts
+    first, end = count * step.chunk // step.chunks, count * (step.chunk + 1) // step.chunks
     return [(at % rest_mn, at // rest_mn) for at in range(first, end)]
 
 

@@ -2,7 +2,7 @@
 
 | plan              | launches, in order                                                                    |
 |-------------------|---------------------------------------------------------------------------------------|
-| packs A, B        | `pack.Packer`, then the GEMM, whose operands are the packed ones                      |
+| packs A, B        | `repack.Repacker`, then the GEMM, whose operands are the packed ones                      |
 | shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `parts`                      |
 
 Where each thing lies in the workspace is `plan.memory.workspace.regions`.
@@ -16,18 +16,18 @@ from cutlass import Int32, Int64
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import launch_arguments
-from cutegemm.kernels.gated import columns_of_b
+from cutegemm.kernels.glu import columns_of_b
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT
-from cutegemm.kernels.pack import Packer, region
 from cutegemm.kernels.reduce import Reducer
-from cutegemm.kernels.threads.parts import PartsGemm
+from cutegemm.kernels.repack import Repacker, region
+from cutegemm.kernels.threads.split_k import SplitKGemm
 from cutegemm.kernels.values import Values
 from cutegemm.kernels.work import TRACED
-from cutegemm.plan.launches import GEMM, PACK, SUMS, is_early
-from cutegemm.plan.memory.workspace import packed_bytes_of, regions
+from cutegemm.plan.launches import GEMM, REPACK, SUMS, uses_pdl
+from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 
 
-class WorkspaceGemm(PartsGemm):
+class WorkspaceGemm(SplitKGemm):
     """A plan that needs a workspace: it packs operands, shares tiles, or both."""
 
     @cute.jit
@@ -44,26 +44,26 @@ class WorkspaceGemm(PartsGemm):
         parts = regions(plan, *extents, TRACED)
         firsts = {r.name: r.first for r in parts}
         whole = {"a": mA, "b": mB}
-        if cutlass.const_expr(plan.packs):
-            whole |= Packer(plan.packs, self.launches[PACK]).launch(whole, space, firsts, stream)
-        sums, arrivals = [
+        if cutlass.const_expr(plan.repacks):
+            whole |= Repacker(plan.repacks, self.launches[REPACK]).launch(whole, space, firsts, stream)
+        accumulators, arrivals = [
             region(space, firsts[name], kind) if name in firsts else mD
-            for name, kind in (("sums", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
+            for name, kind in (("accumulators", lower.dtype(plan.operands.acc)), ("arrivals", Int32))
         ]
         tiles = self.handed(work.tiles)
-        self.parts_kernel(whole["a"], whole["b"], of_d, mD, sums, arrivals, given.scalars, tiles).launch(
+        self.split_k_kernel(whole["a"], whole["b"], of_d, mD, accumulators, arrivals, given.scalars, tiles).launch(
             grid=(work.tiles.count if plan.persistent is None else work.clusters, plan.split_k, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT,
-            use_pdl=is_early(self.launches[GEMM], packed_bytes_of(parts)),
+            use_pdl=uses_pdl(self.launches[GEMM], repacked_bytes_of(parts)),
         )
         if cutlass.const_expr(SUMS in self.launches):
             vectors = bM * bN // (plan.threads * plan.store_d.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
-            self.add_kernel(K, of_d, mD, sums, scalars, tiles).launch(
+            self.add_kernel(K, of_d, mD, accumulators, scalars, tiles).launch(
                 grid=(added, vectors, 1),
                 block=(plan.threads, 1, 1),
                 stream=stream,

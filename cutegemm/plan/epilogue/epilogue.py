@@ -50,23 +50,23 @@ LARGEST = 256  # operations of an expression: each of them is several instructio
 class Step:
     """One operation on all that was computed before it, which it knows as the accumulator.
 
-    further      other values that are made of the same, by name: auxiliary results
+    aux          other values that are made of the same, by name: auxiliary results
     reductions   sums and maxima of values that are made of the same, by name
     """
 
     expression: Expression
-    further: tuple[tuple[str, Expression], ...] = ()
+    aux: tuple[tuple[str, Expression], ...] = ()
     reductions: tuple[tuple[str, Reduction], ...] = ()
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All that it computes."""
-        return (self.expression, *[expression for _, expression in (*self.further, *self.reductions)])
+        return (self.expression, *[expression for _, expression in (*self.aux, *self.reductions)])
 
     @property
     def has_several(self) -> bool:
         """Whether it has results beside D."""
-        return bool(self.further or self.reductions)
+        return bool(self.aux or self.reductions)
 
     @property
     def tiles(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Step:
         return [child.has_accumulator for child in node.children].count(True) == 1
 
     def __str__(self) -> str:
-        return _printed(self.expression, (*self.further, *self.reductions))
+        return _printed(self.expression, (*self.aux, *self.reductions))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Epilogue(hooks.Shown):
     """What becomes D, and what is stored beside it.
 
     expression   D's, with the accumulator and operands of names of their own
-    further      auxiliary results of D's extents, by name
+    aux          auxiliary results of D's extents, by name
     reductions   sums and maxima over rows, columns or all of D, by name
     raises       PlanError with every rule that is broken
 
@@ -139,7 +139,7 @@ class Epilogue(hooks.Shown):
     """
 
     expression: Expression
-    further: tuple[tuple[str, Expression], ...] = ()
+    aux: tuple[tuple[str, Expression], ...] = ()
     reductions: tuple[tuple[str, Reduction], ...] = ()
 
     def __post_init__(self) -> None:
@@ -147,17 +147,17 @@ class Epilogue(hooks.Shown):
             if not isinstance(each, Expression):
                 raise PlanError("epilogue", [f"expression = {each!r}; an Expression is expected."])
         object.__setattr__(self, "expression", distributed(self.expression))
-        further = tuple([(name, distributed(expression)) for name, expression in self.further])
+        aux = tuple([(name, distributed(expression)) for name, expression in self.aux])
         reductions = tuple([(name, distributed(expression)) for name, expression in self.reductions])
-        object.__setattr__(self, "further", further)
+        object.__setattr__(self, "aux", aux)
         object.__setattr__(self, "reductions", reductions)
-        broken = list(_broken(self))
-        if broken:
-            raise PlanError(f"epilogue {self}", broken)
+        violations = list(_violations(self))
+        if violations:
+            raise PlanError(f"epilogue {self}", violations)
 
     @property
     def _whole(self) -> Step:
-        return Step(self.expression, self.further, self.reductions)
+        return Step(self.expression, self.aux, self.reductions)
 
     @property
     def results(self) -> tuple[tuple[str, Expression], ...]:
@@ -166,7 +166,7 @@ class Epilogue(hooks.Shown):
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
         """
-        return (("d", self.expression), *self.further)
+        return (("d", self.expression), *self.aux)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -212,9 +212,7 @@ class Epilogue(hooks.Shown):
         >>> Epilogue(swiglu(Accumulator())).gated, LINEAR.gated
         ('halves', '')
         """
-        found = [
-            node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)
-        ]
+        found = [node.by for each in self._whole.expressions for node in each.nodes() if isinstance(node, Half)]
         return found[0] if found else ""
 
     @property
@@ -229,9 +227,7 @@ class Epilogue(hooks.Shown):
         if not self.gated:
             return ()
         whole = (*self.results, *self.reductions)
-        return tuple(
-            [name for name, each in whole if not any(isinstance(node, Half) for node in each.nodes())]
-        )
+        return tuple([name for name, each in whole if not any(isinstance(node, Half) for node in each.nodes())])
 
     @cached_property
     def halved(self) -> tuple[str, ...]:
@@ -274,14 +270,14 @@ class Epilogue(hooks.Shown):
         if self.gated:
             rule = f"it takes {self.gated} of the columns of A @ B, which are rows of D^T = B^T A^T. Take another plan."
             raise PlanError(f"epilogue {self}", [rule])
-        further = tuple([(name, _transposed(each)) for name, each in self.further])
+        aux = tuple([(name, _transposed(each)) for name, each in self.aux])
         reductions = tuple(
             [
                 (name, Reduction(each.operation, _TURNED[each.along], _transposed(each.child)))
                 for name, each in self.reductions
             ]
         )
-        return Epilogue(_transposed(self.expression), further, reductions)
+        return Epilogue(_transposed(self.expression), aux, reductions)
 
     @cached_property
     def without_tiles(self) -> Epilogue:
@@ -315,12 +311,12 @@ class Epilogue(hooks.Shown):
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
-                return Epilogue(step.expression, step.further, step.reductions)  # there is no other
+                return Epilogue(step.expression, step.aux, step.reductions)  # there is no other
             whole = step.expression.replaced(Accumulator(), whole)
         return Epilogue(whole)
 
     def __str__(self) -> str:
-        return _printed(self.expression, (*self.further, *self.reductions))
+        return _printed(self.expression, (*self.aux, *self.reductions))
 
 
 _TURNED = {("n",): ("m",), ("m",): ("n",), ("m", "n"): ("m", "n")}
@@ -334,8 +330,8 @@ def _transposed(node: Expression) -> Expression:
     return node.with_children(*map(_transposed, node.children)) if node.children else node
 
 
-def _printed(expression: Expression, further: Iterable[tuple[str, Expression]]) -> str:
-    return ", ".join([str(expression), *[f"{name} = {each}" for name, each in further]])
+def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
+    return ", ".join([str(expression), *[f"{name} = {each}" for name, each in aux]])
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -353,7 +349,7 @@ def _chain(expression: Expression) -> list[Expression]:
     return [*_chain(inner[0]), expression.with_children(*children)]
 
 
-def _broken(epilogue: Epilogue) -> Iterator[str]:
+def _violations(epilogue: Epilogue) -> Iterator[str]:
     if not any(each.has_accumulator for _, each in epilogue.results):
         yield "the sums of A @ B do not appear in it. Make it of an Accumulator()."
     wholes = (*epilogue.results, *epilogue.reductions)

@@ -29,9 +29,7 @@ class Expression(hooks.Shown):
     `+`, `-`, `*`, `/` and comparisons take another expression or a number; Python's `abs` is there too.
     """
 
-    precedence: ClassVar[int] = (
-        4  # of what is printed: 0 a comparison, 1 a sum, 2 a product, 3 a sign, 4 a name
-    )
+    precedence: ClassVar[int] = 4  # of what is printed: 0 a comparison, 1 a sum, 2 a product, 3 a sign, 4 a name
 
     @property
     def children(self) -> tuple[Expression, ...]:
@@ -573,9 +571,7 @@ def expression_of(value: Any) -> Expression | None:
         try:
             return Constant(float(value))
         except OverflowError:
-            raise TypeError(
-                f"{shown(value)} is too large for a float; use a number that float32 holds."
-            ) from None
+            raise TypeError(f"{shown(value)} is too large for a float; use a number that float32 holds.") from None
     return value if isinstance(value, Expression) else None
 
 

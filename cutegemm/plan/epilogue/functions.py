@@ -139,9 +139,7 @@ def softcap(x: Any, cap: float) -> Expression:
     50 * tanh(acc * 0.02)
     """
     if isinstance(cap, int | float) and not _LEAST_CAP <= max(cap, -cap) <= _MOST_CAP:
-        raise TypeError(
-            f"softcap: cap is {shown(cap)}; a number of magnitude {_LEAST_CAP} to {_MOST_CAP} is expected."
-        )
+        raise TypeError(f"softcap: cap is {shown(cap)}; a number of magnitude {_LEAST_CAP} to {_MOST_CAP} is expected.")
     return cap * tanh(_expression("softcap", x) * (1 / cap))
 
 
@@ -275,9 +273,7 @@ def glu(x: Any, interleaved: bool = False) -> Expression:
     return _gated(sigmoid, x, interleaved)
 
 
-def swiglu_oai(
-    x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0
-) -> Expression:
+def swiglu_oai(x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0) -> Expression:
     """Return gate * sigmoid(alpha * gate) * (up + 1), as gpt-oss has it; see `swiglu` for `interleaved`.
 
     limit    gate is at most this and up lies in [-limit, limit] before; None leaves both as they are

@@ -60,22 +60,18 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
         raise PlanError("epilogue", [f"epilogue = {function!r}; a function of the accumulator is expected."])
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    broken, others = [], parameters[1:]
+    violations, others = [], parameters[1:]
     if not parameters or parameters[0].kind not in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY):
-        broken.append("it takes no accumulator. Its first parameter is the sums of A @ B.")
+        violations.append("it takes no accumulator. Its first parameter is the sums of A @ B.")
     names = [each.name for each in others if each.kind in _BY_NAME]
     for each in others:
         if each.kind not in _BY_NAME:
-            broken.append(f"its parameter {each} has no name of its own. Name each operand.")
+            violations.append(f"its parameter {each} has no name of its own. Name each operand.")
         elif each.name not in kinds and each.default is each.empty:
-            broken.append(
-                f"it takes {each.name!r}, which is not passed. Pass it by this name: {each.name}=..."
-            )
-    broken += [
-        f"{name!r} is passed, but it takes no operand of this name." for name in kinds if name not in names
-    ]
-    if broken:
-        raise PlanError(f"epilogue {signature}", broken)
+            violations.append(f"it takes {each.name!r}, which is not passed. Pass it by this name: {each.name}=...")
+    violations += [f"{name!r} is passed, but it takes no operand of this name." for name in kinds if name not in names]
+    if violations:
+        raise PlanError(f"epilogue {signature}", violations)
     symbols = {name: kind(name) for name, kind in kinds.items()}
     try:
         returned = function(Accumulator(), **symbols)
@@ -83,9 +79,7 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
         raise
     except Exception as error:  # of the caller's own function, which may raise anything
         made_of = "An epilogue is made of + - * /, comparisons and the functions of cutegemm.epilogue."
-        raise PlanError(
-            f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]
-        ) from error
+        raise PlanError(f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]) from error
     several = returned if isinstance(returned, tuple | list) else (returned,)
     results = [each for each in map(expression_of, several) if each is not None]
     if not several or len(results) < len(several):

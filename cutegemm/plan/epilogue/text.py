@@ -152,8 +152,8 @@ def function_of(text: str) -> Callable[..., Any]:
     tree = _lambda(text)
     names, body = tuple([each.arg for each in tree.args.args]), tree.body
 
-    def function(*sums: Any, **operands: Any) -> Any:
-        given = {**dict(zip(names, sums, strict=False)), **operands}
+    def function(*accumulators: Any, **operands: Any) -> Any:
+        given = {**dict(zip(names, accumulators, strict=False)), **operands}
         reader = _Reader(text, {name: expression_of(value) or value for name, value in given.items()})
         if isinstance(body, ast.Tuple):
             return tuple([reader.expression(part) for part in body.elts])
@@ -172,18 +172,14 @@ def _several(returned: Any) -> tuple[Expression, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _epilogue(
-    text: str, kinds: Mapping[str, type[Input]], results: list[tuple[str | None, Expression]]
-) -> Epilogue:
+def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[str | None, Expression]]) -> Epilogue:
     if not results or results[0][0] is not None:
-        raise PlanError(
-            f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."]
-        )
+        raise PlanError(f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."])
     (_, first), *others = results
     named = [(name or result_name(i), each) for i, (name, each) in enumerate(others)]
-    further = tuple([(name, each) for name, each in named if not isinstance(each, Reduction)])
+    aux = tuple([(name, each) for name, each in named if not isinstance(each, Reduction)])
     reductions = tuple([(name, each) for name, each in named if isinstance(each, Reduction)])
-    epilogue = Epilogue(first, further, reductions)
+    epilogue = Epilogue(first, aux, reductions)
     unused = [name for name in kinds if name not in epilogue.kinds]
     if unused:
         raise PlanError(
@@ -210,9 +206,7 @@ def _lambda(text: str) -> ast.Lambda:
     if not isinstance(tree, ast.Lambda):
         raise PlanError(f"epilogue {text!r}", [expected])
     given = tree.args
-    if not given.args or (
-        given.vararg or given.kwarg or given.kwonlyargs or given.defaults or given.posonlyargs
-    ):
+    if not given.args or (given.vararg or given.kwarg or given.kwonlyargs or given.defaults or given.posonlyargs):
         raise PlanError(f"epilogue {text!r}", [expected])
     return tree
 

@@ -111,7 +111,7 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
     if plan.pipeline is not None:
         out = np.empty((threads, values * rest_m * rest_n, *more), table.dtype)
-        out[:, plan.order_of_sums((values, rest_m, rest_n)).offsets()] = _flat(table)
+        out[:, plan.accumulator_order((values, rest_m, rest_n)).offsets()] = _flat(table)
         return out[:, None]
     vector = plan.store_d.values
     if values % vector and plan.operands.d.major == "n":
@@ -130,18 +130,18 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
     Of a gated plan these are the registers of the gates; the up of each is added to its element.
     """
-    held, (bm, _) = in_units(plan, plan.ending_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
-    gating = plan.gating
-    if gating is None:
+    held, (bm, _) = in_units(plan, plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
+    glu = plan.glu
+    if glu is None:
         return held
-    held = held[:, :, list(_registers_of_gates(plan))]
-    return held % bm + bm * gating.d_column(held // bm)
+    held = held[:, :, list(_gate_registers(plan))]
+    return held % bm + bm * glu.d_column(held // bm)
 
 
-def _registers_of_gates(plan: GemmPlan) -> tuple[int, ...]:
+def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
     """Return the registers of a unit that hold gates, in the order in which they are stored."""
     if plan.pipeline is not None:
-        return plan.leaving_pairs.gates
+        return plan.stored_pairs.gates
     vector = plan.store_d.values
     return tuple([gate * vector + i for gate, _ in plan.paired_vectors for i in range(vector)])
 
@@ -153,7 +153,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     raises   PlanError where its threads do not hold D so that registers, then lanes, have the values of a row
 
     >>> from cutegemm.build import sm90_plan
-    >>> found = folding(sm90_plan(tile=(64, 64, 64), subtile_n=32), ("n",))
+    >>> found = folding(sm90_plan(tile=(64, 64, 64), epi_tile_n=32), ("n",))
     >>> found.groups[:8], found.lanes, found.pieces, str(found.piece_of)
     ((0, 0, 1, 1, 0, 0, 1, 1), (1, 2), 1, '(1,4):(0,0)')
     """
@@ -165,9 +165,7 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
     lane = np.arange(len(own))
     lanes = tuple([1 << bit for bit in range(5) if np.array_equal(own, own[lane ^ (1 << bit)])])
     leads = lane % WARP_THREADS & sum(lanes) == 0
-    by_warp = own[leads].reshape(
-        len(own) // WARP_THREADS, -1, *own.shape[1:]
-    )  # (warps, lanes, units, results)
+    by_warp = own[leads].reshape(len(own) // WARP_THREADS, -1, *own.shape[1:])  # (warps, lanes, units, results)
     rows = np.moveaxis(by_warp, 2, 0).reshape(own.shape[1], len(by_warp), -1)
     seen: dict[bytes, int] = {}
     pieces = np.zeros(rows.shape[:2], np.int64)
@@ -187,7 +185,8 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
         raise PlanError(
             f"plan {plan.name!r}",
             [
-                f"its threads hold D as {plan.ending_mma.tv_layout_C_tiled}, where registers and lanes do not have the "
+                f"its threads hold D as {plan.epilogue_mma.tv_layout_C_tiled}, where registers and "
+                "lanes do not have the "
                 f"values of {over} together, and so cannot reduce them. Take a plan whose warps hold a block of D."
             ],
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARPGROUP_THREADS
 from cutegemm.plan.memory.partials import partials_shape
-from cutegemm.plan.sums import SUM_VECTOR
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.scheduler import WorkGrid
 
@@ -49,20 +49,20 @@ def regions(
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
-    >>> plan = simt_plan(Operands.of("f32"), pack="a", split_k=2)
+    >>> plan = simt_plan(Operands.of("f32"), repack="a", split_k=2)
     >>> regions(plan, 100, 200, 64, 1)
-    [Region(name='a', first=0, size=32768), Region(name='sums', first=32768, size=262144)]
+    [Region(name='a', first=0, size=32768), Region(name='accumulators', first=32768, size=262144)]
     """
     ops, (bm, bn, _) = plan.operands, plan.cta_tile
     work = plan.scheduler.tiles(m, n, l, arithmetic).along(k)
     sizes: list[tuple[str, Any]] = []
     if plan.split.is_split and plan.split.reduction == "last":
         sizes.append(("arrivals", counters(plan, work) * _ARRIVAL_BYTES))
-    for packing in plan.packs:
-        rows, columns = packing.extents(m if packing.name == "a" else n, k, arithmetic.maximum)
-        sizes.append((packing.name, rows * columns * l * (getattr(ops, packing.name).dtype.bits // 8)))
+    for repack in plan.repacks:
+        rows, columns = repack.extents(m if repack.name == "a" else n, k, arithmetic.maximum)
+        sizes.append((repack.name, rows * columns * l * (getattr(ops, repack.name).dtype.bits // 8)))
     if plan.split.is_split:
-        sizes.append(("sums", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
+        sizes.append(("accumulators", work.slots * (plan.scheduler.cluster_size * bm * bn * (ops.acc.bits // 8))))
     sizes += [(region_of(name), size) for name, size in partials_bytes(plan, m, n, l).items()]
     out, first = [], 0
     for name, size in sizes:
@@ -85,7 +85,7 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
     return found
 
 
-def packed_bytes_of(parts: list[Region]) -> Any:
+def repacked_bytes_of(parts: list[Region]) -> Any:
     """Bytes of the packed operands among the parts of a workspace."""
     return sum([region.size for region in parts if region.name in ("a", "b")])
 
@@ -97,7 +97,7 @@ def region_of(reduction: str) -> str:
 
 def needs_workspace(plan: GemmPlan) -> bool:
     """Whether a plan's kernel takes a workspace."""
-    return bool(plan.packs) or plan.split.is_split or bool(plan.epilogue.reductions)
+    return bool(plan.repacks) or plan.split.is_split or bool(plan.epilogue.reductions)
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
@@ -137,14 +137,14 @@ def _readers(plan: GemmPlan) -> int:
     return 1 if plan.pipeline is None else plan.pipeline.readers
 
 
-def sums_layout(plan: GemmPlan, slots: Any) -> Layout:
+def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
     """The layout of the parts' sums: (vector, threads, vectors, slots), in elements.
 
     A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. The slots are
     those of `WorkGrid.slot_of`. For plans with a pipeline see `slot_layout`.
 
     >>> from cutegemm.build import simt_plan
-    >>> str(sums_layout(simt_plan(split_k=2), 12))
+    >>> str(partials_layout(simt_plan(split_k=2), 12))
     '(4,256,16,12):(1,4,1024,16384)'
     """
     bm, bn, _ = plan.cta_tile
@@ -168,6 +168,6 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     bm, bn, _ = plan.cta_tile
     of_consumer = bm * bn // readers
     ctas = plan.scheduler.cluster_size
-    shape = (SUM_VECTOR, threads, of_consumer // (SUM_VECTOR * threads), readers, ctas, slots)
-    line = SUM_VECTOR * threads
-    return Layout(shape, (1, SUM_VECTOR, line, of_consumer, bm * bn, bm * bn * ctas))
+    shape = (ACCUMULATOR_VECTOR, threads, of_consumer // (ACCUMULATOR_VECTOR * threads), readers, ctas, slots)
+    line = ACCUMULATOR_VECTOR * threads
+    return Layout(shape, (1, ACCUMULATOR_VECTOR, line, of_consumer, bm * bn, bm * bn * ctas))

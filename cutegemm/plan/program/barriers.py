@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program.expand import Place, expand
-from cutegemm.plan.work.shares import WorkTile
+from cutegemm.plan.work.division import WorkTile
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 # In the order in which they lie in shared memory, and in which named barriers are numbered.
-NAMES = ("full", "empty", "read", "subtile", "c", "turn", "parts", "sums", "spent")
-_MBARRIERS = ("full", "empty", "c", "sums", "spent")
+NAMES = ("full", "empty", "read", "epi_tile", "c", "order", "splits", "accumulators", "consumed")
+_MBARRIERS = ("full", "empty", "c", "accumulators", "consumed")
 KINDS = {"read": "cta", **dict.fromkeys(_MBARRIERS, "mbarrier")}  # the others are named
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier, or one for each stage, slot or consumer.
+    """A barrier, or one for each stage, epilogue stage or consumer.
 
     kind                "cta" (all threads), "named" (some warps) or "mbarrier"
     count               how many of them
@@ -46,14 +46,14 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     pipeline = plan.pipeline
     assert pipeline is not None
     tiles = [
-        WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.turns)
+        WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.tiles_in_flight)
     ]
     arrivals: defaultdict[tuple[str, int], int] = defaultdict(int)
     phases: Counter[tuple[str, int]] = Counter()
     size_bytes: dict[str, int] = {}
     threads: dict[tuple[str, int], dict[tuple[int, type], int]] = defaultdict(dict)
     for number, role in enumerate(plan.roles):
-        for each in expand(plan, plan.program(role.name), Place(0, number), tiles, pipeline.turns + 1):
+        for each in expand(plan, plan.program(role.name), Place(0, number), tiles, pipeline.tiles_in_flight + 1):
             if isinstance(each, op.Arrive):
                 arrivals[each.barrier, each.index] += each.count * len(each.ctas)
             elif isinstance(each, op.Expect):
@@ -68,8 +68,8 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     for (name, _), by_role in threads.items():
         found[name][sum(by_role.values())] += 1
     counts = {"full": plan.stages, "empty": plan.stages, "read": 1}
-    if plan.slots is not None:
-        counts["c"] = plan.slots.count * pipeline.consumers
+    if plan.epi_stages is not None:
+        counts["c"] = plan.epi_stages.count * pipeline.consumers
     return tuple(
         [
             Barrier(

@@ -10,7 +10,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program import steps as step
-from cutegemm.plan.program.operations import HELD, LAST, OF_TILE, Op
+from cutegemm.plan.program.operations import KEPT, LAST, WHOLE_TILE, Op
 from cutegemm.plan.program.steps import Program, Step
 from cutegemm.tile.tma import TmaBox
 
@@ -67,12 +67,13 @@ def expand(
 ) -> tuple[Op, ...]:
     """The operations of a role.
 
-    tiles     that the CTA takes, in their order: of each k_count, parts, part, tile and slot, as a work tile has them
+    tiles     that the CTA takes, in their order: of each k_count, parts, part, tile and epilogue stage, as a work tile
+              has them
     stages    of the ring; those of the plan where left out
     reads_c   whether the epilogue reads tile operands: beta is not 0
 
     >>> from cutegemm.build import sm90_plan
-    >>> from cutegemm.plan.work.shares import WorkTile
+    >>> from cutegemm.plan.work.division import WorkTile
     >>> plan = sm90_plan()
     >>> [type(o).__name__ for o in expand(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 1, 1, 0, 0)])]
     ['Wait', 'Expect', 'Load', 'Load']
@@ -86,7 +87,7 @@ def lines_of(
     """The line of the program's text that each of a role's operations comes from, counted from 0; see `expand`.
 
     >>> from cutegemm.build import sm90_plan
-    >>> from cutegemm.plan.work.shares import WorkTile
+    >>> from cutegemm.plan.work.division import WorkTile
     >>> plan = sm90_plan()
     >>> lines_of(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 2, 1, 0, 0)])
     (2, 3, 3, 3, 2, 3, 3, 3)
@@ -96,9 +97,7 @@ def lines_of(
 
 
 class _Expansion:
-    def __init__(
-        self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool
-    ) -> None:
+    def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
         assert plan.pipeline is not None
         self.plan, self.pipeline, self.place, self.tiles = plan, plan.pipeline, place, tiles
         self.stages, self.reads_c = stages, reads_c and bool(plan.epilogue.tiles)
@@ -106,26 +105,24 @@ class _Expansion:
         self.first_consumer = len(plan.roles) - plan.pipeline.consumers
         self.consumer = place.role - self.first_consumer
         self.threads = WARP_THREADS * self.role.warps // place.warps
-        (cm, cn), k_ctas = plan.cluster_mn, plan.k_ctas
+        (cm, cn), cluster_k = plan.cluster_mn, plan.cluster_k
         rank = place.cta % (cm * cn)
         first = place.cta - rank
         self.rank = rank
         self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
         row = tuple(range(first + self.m_rank, first + cm * cn, cm))
-        self.row = row if k_ctas == 1 else (place.cta,)  # CTAs with the same rows and k-tiles of A
-        self.sharers = row if k_ctas > 1 else ()  # CTAs with the same tile, and other k-tiles
-        self.column = tuple(
-            range(place.cta - self.m_rank, place.cta - self.m_rank + cm)
-        )  # the same columns of B
+        self.row = row if cluster_k == 1 else (place.cta,)  # CTAs with the same rows and k-tiles of A
+        self.sharers = row if cluster_k > 1 else ()  # CTAs with the same tile, and other k-tiles
+        self.column = tuple(range(place.cta - self.m_rank, place.cta - self.m_rank + cm))  # the same columns of B
         self.sources = tuple(sorted({*self.row, *self.column}))
-        self.slots = plan.slots
-        self.subtiles = 0 if plan.slots is None else product(plan.slots.subtiles(plan.consumer_d_tile))
+        self.epi_stages = plan.epi_stages
+        self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
         yield from self.steps(program.steps, _State())
 
     def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Op]:
-        """The operations of some steps; `i` is the subtile, where there is one."""
+        """The operations of some steps; `i` is the epilogue tile, where there is one."""
         for each in steps:
             yield from getattr(self, f"_{type(each).__name__}")(each, at, i)
 
@@ -155,25 +152,25 @@ class _Expansion:
             yield from self.steps(loop.steps, at)
             at.position += 1
 
-    def _ForSubtiles(self, loop: step.ForSubtiles, at: _State, i: int) -> Iterator[Op]:
-        if not loop.held:
-            for subtile in range(self.subtiles):
-                yield from self.steps(loop.steps, at, subtile)
+    def _ForEpiTiles(self, loop: step.ForEpiTiles, at: _State, i: int) -> Iterator[Op]:
+        if not loop.overlapped:
+            for epi_tile in range(self.epi_tiles):
+                yield from self.steps(loop.steps, at, epi_tile)
             yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
-            if self.slots is not None and self.subtiles // self.slots.count % 2:
-                yield op.Turn()
+            if self.epi_stages is not None and self.epi_tiles // self.epi_stages.count % 2:
+                yield op.FlipPhase()
             return
-        held, first = replace(at, number=at.number - 1), min(self.k_tiles(at), self.subtiles)
-        body = [o for left in range(first, self.subtiles) for o in self.steps(loop.steps, held, left)]
+        held, first = replace(at, number=at.number - 1), min(self.k_tiles(at), self.epi_tiles)
+        body = [o for left in range(first, self.epi_tiles) for o in self.steps(loop.steps, held, left)]
         ended = [op.EndTile(self.counter(self.tiles[held.number]), self.place.warp)] if at.number else []
-        yield from self.branch(HELD, [*body, *ended, op.Mark(HELD, False)])
+        yield from self.branch(KEPT, [*body, *ended, op.Mark(KEPT, False)])
 
-    def _HeldSubtile(self, behind: step.HeldSubtile, at: _State, i: int) -> Iterator[Op]:
-        if at.k < self.subtiles:
-            yield from self.branch(HELD, self.steps(behind.steps, replace(at, number=at.number - 1), at.k))
+    def _OverlappedEpiTile(self, loop: step.OverlappedEpiTile, at: _State, i: int) -> Iterator[Op]:
+        if at.k < self.epi_tiles:
+            yield from self.branch(KEPT, self.steps(loop.steps, replace(at, number=at.number - 1), at.k))
 
     def _If(self, branch: step.If, at: _State, i: int) -> Iterator[Op]:
-        if branch.condition == step.IS_LAST_PART:
+        if branch.condition == step.IS_LAST_SPLIT:
             yield from self.branch(LAST, self.steps(branch.steps, at, i))
         elif {
             step.HAS_K_TILES: self.k_tiles(at) > 0,
@@ -214,11 +211,11 @@ class _Expansion:
         stage, _ = self.stage(at.position + load.ahead)
         tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
         yield op.Expect("full", stage, of_a + of_b)
-        for part, size_bytes, ctas in (
+        for operand, size_bytes, ctas in (
             (f"A{self.row.index(self.place.cta)}", of_a, self.row),
             (f"B{self.m_rank}", of_b, self.column),
         ):
-            yield op.Load("full", stage, stage, part, tag, size_bytes // len(ctas), ctas)
+            yield op.Load("full", stage, stage, operand, tag, size_bytes // len(ctas), ctas)
 
     def _Multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
         stage, tag = self.stage(at.position)[0], (at.number, at.k)
@@ -239,7 +236,7 @@ class _Expansion:
             yield op.EndRead(stage)
             yield self.released(stage)
 
-    def _WaitProducts(self, wait: step.WaitProducts, at: _State, i: int) -> Iterator[Op]:
+    def _WaitMma(self, wait: step.WaitMma, at: _State, i: int) -> Iterator[Op]:
         ended = at.running[: max(0, len(at.running) - wait.pending)]
         at.running = at.running[len(ended) :]
         yield from (op.EndRead(stage) for stage in ended if stage is not None)
@@ -254,7 +251,7 @@ class _Expansion:
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
     def _Skip(self, skip: step.Skip, at: _State, i: int) -> Iterator[Op]:
-        turns = self.pipeline.turns
+        turns = self.pipeline.tiles_in_flight
         first, count = (0, self.consumer) if skip.whose == step.BEFORE else (at.number + 1, turns - 1)
         at.position += sum(int(tile.k_count) for tile in self.tiles[first : first + count])
         yield from ()
@@ -265,18 +262,18 @@ class _Expansion:
 
     # --- turns and barriers of threads ----------------------------------------------------------------------
 
-    def _OpenTurns(self, turns: step.OpenTurns, at: _State, i: int) -> Iterator[Op]:
-        if self.consumer == self.pipeline.turns - 1 and self.tiles:
-            yield op.NamedArrive("turn", 0, self.threads)
+    def _OpenOrder(self, turns: step.OpenOrder, at: _State, i: int) -> Iterator[Op]:
+        if self.consumer == self.pipeline.tiles_in_flight - 1 and self.tiles:
+            yield op.NamedArrive("order", 0, self.threads)
 
-    def _AwaitTurn(self, turn: step.AwaitTurn, at: _State, i: int) -> Iterator[Op]:
-        yield op.NamedSync("turn", self.consumer, self.threads)
+    def _AwaitOrder(self, order: step.AwaitOrder, at: _State, i: int) -> Iterator[Op]:
+        yield op.NamedSync("order", self.consumer, self.threads)
         yield op.Enter(TENSOR_CORES)
 
-    def _HandOver(self, turn: step.HandOver, at: _State, i: int) -> Iterator[Op]:
+    def _PassOrder(self, order: step.PassOrder, at: _State, i: int) -> Iterator[Op]:
         yield op.Leave(TENSOR_CORES)
         if at.number + 1 < len(self.tiles):
-            yield op.NamedArrive("turn", (self.consumer + 1) % self.pipeline.turns, self.threads)
+            yield op.NamedArrive("order", (self.consumer + 1) % self.pipeline.tiles_in_flight, self.threads)
 
     def _Stagger(self, stagger: step.Stagger, at: _State, i: int) -> Iterator[Op]:
         if self.tiles and self.tiles[0].k_count:
@@ -285,19 +282,19 @@ class _Expansion:
     def _SyncThreads(self, sync: step.SyncThreads, at: _State, i: int) -> Iterator[Op]:
         yield op.NamedSync("read", 0, self.threads)
 
-    def _SyncSubtile(self, sync: step.SyncSubtile, at: _State, i: int) -> Iterator[Op]:
-        yield op.NamedSync("subtile", self.consumer, self.threads)
+    def _SyncEpiTile(self, sync: step.SyncEpiTile, at: _State, i: int) -> Iterator[Op]:
+        yield op.NamedSync("epi_tile", self.consumer, self.threads)
 
     # --- registers ------------------------------------------------------------------------------------------
 
     def _registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(each, (at.number, i))
 
-    _AddLevel = _Clear = _StoreFurther = _Reduce = _registers
+    _Promote = _Clear = _StoreAux = _Reduce = _registers
 
-    def _Hold(self, hold: step.Hold, at: _State, i: int) -> Iterator[Op]:
+    def _KeepTile(self, hold: step.KeepTile, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(hold, (at.number, i))
-        yield op.Mark(HELD, True)
+        yield op.Mark(KEPT, True)
 
     # --- parts of a tile ------------------------------------------------------------------------------------
 
@@ -305,114 +302,116 @@ class _Expansion:
         """Of a consumer's rows of a CTA's tile."""
         return self.place_of(int(tile.tile))
 
-    def place_of(self, slot: int) -> int:
+    def place_of(self, epi_stage: int) -> int:
         """Of the sums of a consumer's rows of a CTA's tile in the workspace, counted as counters are."""
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
-        return (slot * product(self.plan.cluster_mn) + self.rank) * readers + own
+        return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
 
-    def _TakeTicket(self, ticket: step.TakeTicket, at: _State, i: int) -> Iterator[Op]:
+    def _IncrementSemaphore(self, semaphore: step.IncrementSemaphore, at: _State, i: int) -> Iterator[Op]:
         if at.number >= len(self.tiles):
             return
         tile = self.tiles[at.number]
-        if tile.parts > 1 and self.place.warp == 0:
-            yield op.TakeTicket(self.counter(tile), self.consumer, (at.number, 0))
+        if tile.splits > 1 and self.place.warp == 0:
+            yield op.IncrementSemaphore(self.counter(tile), self.consumer, (at.number, 0))
 
-    def _AddParts(self, parts: step.AddParts, at: _State, i: int) -> Iterator[Op]:
+    def _ReduceSplits(self, reduce: step.ReduceSplits, at: _State, i: int) -> Iterator[Op]:
         tile, warp = self.tiles[at.number], self.place.warp
-        if tile.parts < 2:
-            yield op.Mark(LAST, bool(tile.parts == 1))
+        if tile.splits < 2:
+            yield op.Mark(LAST, bool(tile.splits == 1))
             return
         counter, tag = self.counter(tile), (at.number, 0)
-        yield op.NamedSync("parts", self.consumer, self.threads)
-        yield op.ReadTicket(counter, self.consumer, int(tile.parts))
-        yield op.WriteSums(counter, self.place_of(tile.slot + tile.part), warp, tag)
+        yield op.NamedSync("splits", self.consumer, self.threads)
+        yield op.ReadSemaphore(counter, self.consumer, int(tile.splits))
+        yield op.WriteAccumulators(counter, self.place_of(tile.slot + tile.k_split), warp, tag)
         if warp == 0:
-            yield op.AwaitSums(counter, int(tile.parts) - 1)
+            yield op.AwaitAccumulators(counter, int(tile.splits) - 1)
             yield op.ResetCounter(counter)
-        yield op.NamedSync("parts", self.consumer, self.threads)
+        yield op.NamedSync("splits", self.consumer, self.threads)
         if warp == 0:
-            yield op.SignalSums(counter)
-        for part in range(int(tile.parts)):
-            if part != tile.part:
-                yield op.ReadSums(counter, self.place_of(tile.slot + part), warp, (at.number, part))
-        yield op.Compute(parts, tag)
+            yield op.SignalAccumulators(counter)
+        for k_split in range(int(tile.splits)):
+            if k_split != tile.k_split:
+                yield op.ReadAccumulators(counter, self.place_of(tile.slot + k_split), warp, (at.number, k_split))
+        yield op.Compute(reduce, tag)
 
     # --- sums of CTAs that share K --------------------------------------------------------------------------
 
     @property
-    def sums_stage(self) -> int:
+    def accumulators_stage(self) -> int:
         """The place of this consumer's sums from all CTAs: numbered behind the stages of the ring."""
         return self.stages + self.consumer
 
-    def _SendSums(self, send: step.SendSums, at: _State, i: int) -> Iterator[Op]:
-        yield op.Wait("spent", self.consumer, at.shared & 1 ^ 1)
+    def _SendAccumulators(self, send: step.SendAccumulators, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
         size_bytes = product(self.pipeline.consumer_tile) * self.plan.operands.acc.bits // 8
         if self.place.warp == 0:
-            yield op.Expect("sums", self.consumer, size_bytes * len(self.sharers))
-        part, of_warp = sums_part(self.n_rank, self.place.warp), size_bytes // self.place.warps
-        tag = (at.number, OF_TILE)
-        yield op.Send("sums", self.consumer, self.sums_stage, part, tag, of_warp, self.sharers, self.n_rank)
+            yield op.Expect("accumulators", self.consumer, size_bytes * len(self.sharers))
+        operand, of_warp = accumulators_sender(self.n_rank, self.place.warp), size_bytes // self.place.warps
+        tag = (at.number, WHOLE_TILE)
+        yield op.Send(
+            "accumulators", self.consumer, self.accumulators_stage, operand, tag, of_warp, self.sharers, self.n_rank
+        )
 
-    def _AddSums(self, add: step.AddSums, at: _State, i: int) -> Iterator[Op]:
-        yield op.Wait("sums", self.consumer, at.shared & 1)
-        yield op.BeginRead(self.sums_stage, (at.number, OF_TILE))
-        yield op.Compute(add, (at.number, OF_TILE), self.sums_stage)
-        yield op.EndRead(self.sums_stage)
-        yield op.Arrive("spent", self.consumer, self.role.warps // self.place.warps, self.sharers)
+    def _AddAccumulators(self, add: step.AddAccumulators, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("accumulators", self.consumer, at.shared & 1)
+        yield op.BeginRead(self.accumulators_stage, (at.number, WHOLE_TILE))
+        yield op.Compute(add, (at.number, WHOLE_TILE), self.accumulators_stage)
+        yield op.EndRead(self.accumulators_stage)
+        yield op.Arrive("consumed", self.consumer, self.role.warps // self.place.warps, self.sharers)
         at.shared += 1
 
-    def _AwaitSpent(self, wait: step.AwaitSpent, at: _State, i: int) -> Iterator[Op]:
-        yield op.Wait("spent", self.consumer, at.shared & 1 ^ 1)
+    def _AwaitConsumed(self, wait: step.AwaitConsumed, at: _State, i: int) -> Iterator[Op]:
+        yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
 
     # --- to global memory -----------------------------------------------------------------------------------
 
-    def slot_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
-        """The slot of a subtile of a result among all of the CTA's, and its parts."""
-        assert self.slots is not None
-        slot, _ = self.slots.slot_at(self.plan.slot_number(i, result))
-        return self.consumer * self.slots.count + slot, tuple(range(self.place.warps))
+    def epi_stage_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
+        """The epilogue stage of an epilogue tile of a result among all of the CTA's, and its parts."""
+        assert self.epi_stages is not None
+        epi_stage, _ = self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))
+        return self.consumer * self.epi_stages.count + epi_stage, tuple(range(self.place.warps))
 
-    def _FetchTile(self, fetch: step.FetchTile, at: _State, i: int) -> Iterator[Op]:
-        assert self.slots is not None
+    def _LoadEpiTile(self, fetch: step.LoadEpiTile, at: _State, i: int) -> Iterator[Op]:
+        assert self.epi_stages is not None
         if not self.reads_c:
             return
-        count = self.slots.count
-        which = range(min(count, self.subtiles)) if fetch.ahead is None else (i + fetch.ahead,)
-        for subtile in which:
-            if fetch.ahead is None or count <= subtile < self.subtiles:
-                slot, parts = self.slot_of(subtile)
+        count = self.epi_stages.count
+        which = range(min(count, self.epi_tiles)) if fetch.ahead is None else (i + fetch.ahead,)
+        for epi_tile in which:
+            if fetch.ahead is None or count <= epi_tile < self.epi_tiles:
+                epi_stage, pieces = self.epi_stage_of(epi_tile)
                 size_bytes = c_bytes(self.plan)
-                yield op.Expect("c", slot, size_bytes)
-                yield op.FetchSlot("c", slot, slot, parts, (at.number, subtile), size_bytes)
+                yield op.Expect("c", epi_stage, size_bytes)
+                yield op.LoadEpiStage("c", epi_stage, epi_stage, pieces, (at.number, epi_tile), size_bytes)
 
     def _Evaluate(self, values: step.Evaluate, at: _State, i: int) -> Iterator[Op]:
         if values.fetched and self.reads_c:
-            assert self.slots is not None
-            slot, _ = self.slot_of(i)
-            yield op.Wait("c", slot, self.slots.slot_at(i)[1] & 1, turned=True)
-            yield op.ReadSlot(slot, self.place.warp, (at.number, i))
+            assert self.epi_stages is not None
+            epi_stage, _ = self.epi_stage_of(i)
+            yield op.Wait("c", epi_stage, self.epi_stages.epi_stage_at(i)[1] & 1, flipped=True)
+            yield op.ReadEpiStage(epi_stage, self.place.warp, (at.number, i))
         yield op.Compute(values, (at.number, i))
 
     def _WaitStores(self, wait: step.WaitStores, at: _State, i: int) -> Iterator[Op]:
         if wait.by != step.FIRST_WARP or self.place.warp == 0:
             yield op.WaitStores(wait.pending)
 
-    def _WriteSlot(self, write: step.WriteSlot, at: _State, i: int) -> Iterator[Op]:
-        slot, _ = self.slot_of(i, write.result)
-        yield op.WriteSlot(slot, self.place.warp, (at.number, i), write.result)
+    def _WriteEpiStage(self, write: step.WriteEpiStage, at: _State, i: int) -> Iterator[Op]:
+        epi_stage, _ = self.epi_stage_of(i, write.result)
+        yield op.WriteEpiStage(epi_stage, self.place.warp, (at.number, i), write.result)
 
-    def _StoreSlot(self, store: step.StoreSlot, at: _State, i: int) -> Iterator[Op]:
-        slot, parts = self.slot_of(i, store.result)
+    def _StoreEpiStage(self, store: step.StoreEpiStage, at: _State, i: int) -> Iterator[Op]:
+        epi_stage, pieces = self.epi_stage_of(i, store.result)
         tag, result = (at.number, i), store.result
         if store.by == step.ALL:
-            yield op.TakeSlot(slot, parts, tag, self.place.warps, result)
+            yield op.CopyEpiStage(epi_stage, pieces, tag, self.place.warps, result)
         elif store.by == step.EACH_WARP and not store.by_tma:
-            yield op.TakeSlot(slot, (self.place.warp,), tag, 1, result)
+            yield op.CopyEpiStage(epi_stage, (self.place.warp,), tag, 1, result)
         elif store.by == step.EACH_WARP:
-            yield op.StoreSlot(slot, (self.place.warp,), tag, result)
+            yield op.StoreEpiStage(epi_stage, (self.place.warp,), tag, result)
         elif self.place.warp == 0:
-            yield op.StoreSlot(slot, parts, tag, result)
+            yield op.StoreEpiStage(epi_stage, pieces, tag, result)
 
     def _StoreTile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
         yield op.Compute(store, (at.number, 0))
@@ -442,7 +441,7 @@ class _WithLines(_Expansion):
         self.line = first
 
 
-def sums_part(rank: int, warp: int = 0) -> str:
+def accumulators_sender(rank: int, warp: int = 0) -> str:
     """The part of the place of a consumer's sums that comes from a CTA, of those that share K, or from a warp of it."""
     return f"sums {rank}.{warp}"
 
@@ -454,7 +453,7 @@ def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
 
 
 def c_bytes(plan: GemmPlan) -> int:
-    """Of a subtile of C, as it comes to a slot."""
-    assert plan.slots is not None
-    assert isinstance(plan.slots.load_c, TmaBox)
-    return product(plan.slots.subtile) * plan.slots.load_c.dtype.bits // 8
+    """Of an epilogue tile of C, as it comes to an epilogue stage."""
+    assert plan.epi_stages is not None
+    assert isinstance(plan.epi_stages.load_c, TmaBox)
+    return product(plan.epi_stages.epi_tile) * plan.epi_stages.load_c.dtype.bits // 8

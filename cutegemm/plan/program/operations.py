@@ -12,10 +12,10 @@ from cutegemm.plan.program.steps import Step
 
 Tag = tuple[
     int, int
-]  # (tile, k-tile), or of a slot (tile, subtile); tiles are counted in their order in a CTA
+]  # (tile, k-tile), or of an epilogue stage (tile, epilogue tile); tiles are counted in their order in a CTA
 
-OF_TILE = -1  # of a tag, in place of a k-tile: what is of all of the tile
-LAST, HELD = "last", "held"  # flags: this is the last part of a tile; a tile is held, to be stored
+WHOLE_TILE = -1  # of a tag, in place of a k-tile: what is of all of the tile
+LAST, KEPT = "last", "held"  # flags: this is the last part of a tile; a tile is held, to be stored
 
 # --- barriers, stages and what one role has at a time --------------------------------------------------------
 
@@ -24,17 +24,17 @@ LAST, HELD = "last", "held"  # flags: this is the last part of a tile; a tile is
 class Wait:
     """Until the phase of this parity of an mbarrier of the own CTA has ended.
 
-    turned   whether the parity is turned round by each `Turn` of this program before
+    flipped   whether the parity is turned round by each `FlipPhase` of this program before
     """
 
     barrier: str
     index: int
     parity: int
-    turned: bool = False
+    flipped: bool = False
 
 
 @dataclass(frozen=True)
-class Turn:
+class FlipPhase:
     """The parity of what is waited for from here on is the other one."""
 
 
@@ -64,7 +64,7 @@ class Load:
     barrier: str
     index: int
     stage: int
-    part: str
+    operand: str
     tag: Tag
     size_bytes: int
     ctas: tuple[int, ...]
@@ -155,57 +155,58 @@ class Compute:
     stage: int = -1
 
 
-# --- slots of shared memory that D leaves through, and C comes to ---------------------------------------------
+# --- epilogue stages of shared memory that D leaves through, and C comes to
+# ---------------------------------------------
 
 
 @dataclass(frozen=True)
-class FetchSlot:
-    """A bulk load of C to all parts of a slot, which completes bytes on a barrier."""
+class LoadEpiStage:
+    """A bulk load of C to all parts of an epilogue stage, which completes bytes on a barrier."""
 
     barrier: str
     index: int
-    slot: int
-    parts: tuple[int, ...]
+    epi_stage: int
+    pieces: tuple[int, ...]
     tag: Tag
     size_bytes: int
 
 
 @dataclass(frozen=True)
-class ReadSlot:
-    """C out of a part of a slot."""
+class ReadEpiStage:
+    """C out of a part of an epilogue stage."""
 
-    slot: int
-    part: int
+    epi_stage: int
+    piece: int
     tag: Tag
 
 
 @dataclass(frozen=True)
-class WriteSlot:
-    """A result, such as D, into a part of a slot."""
+class WriteEpiStage:
+    """A result, such as D, into a part of an epilogue stage."""
 
-    slot: int
-    part: int
-    tag: Tag
-    result: str = "d"
-
-
-@dataclass(frozen=True)
-class StoreSlot:
-    """A bulk store of some parts of a slot, which are read at some time from now on."""
-
-    slot: int
-    parts: tuple[int, ...]
+    epi_stage: int
+    piece: int
     tag: Tag
     result: str = "d"
 
 
 @dataclass(frozen=True)
-class TakeSlot:
-    """Some parts of a slot copied to global memory by one of so many warps, which have all read them before they are
-    free."""
+class StoreEpiStage:
+    """A bulk store of some parts of an epilogue stage, which are read at some time from now on."""
 
-    slot: int
-    parts: tuple[int, ...]
+    epi_stage: int
+    pieces: tuple[int, ...]
+    tag: Tag
+    result: str = "d"
+
+
+@dataclass(frozen=True)
+class CopyEpiStage:
+    """Some parts of an epilogue stage copied to global memory by one of so many warps, which have all read them before
+    they are free."""
+
+    epi_stage: int
+    pieces: tuple[int, ...]
     tag: Tag
     readers: int
     result: str = "d"
@@ -213,19 +214,19 @@ class TakeSlot:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Until all stores of this program but the last `pending` have read their slots."""
+    """Until all stores of this program but the last `pending` have read their epilogue stages."""
 
     pending: int
 
 
-SlotOp = Union[FetchSlot, ReadSlot, WriteSlot, StoreSlot, TakeSlot, WaitStores]
+EpiStageOp = Union[LoadEpiStage, ReadEpiStage, WriteEpiStage, StoreEpiStage, CopyEpiStage, WaitStores]
 
 
 # --- the parts of a tile, where K is split --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TakeTicket:
+class IncrementSemaphore:
     """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory.
 
     tile   of the counter: tiles of all consumers' rows, and of all CTAs of clusters, are counted
@@ -237,16 +238,16 @@ class TakeTicket:
 
 
 @dataclass(frozen=True)
-class ReadTicket:
+class ReadSemaphore:
     """A warp learns whether its consumer is the last of so many parts of a tile: the flag `LAST`."""
 
     tile: int
     consumer: int
-    parts: int
+    splits: int
 
 
 @dataclass(frozen=True)
-class WriteSums:
+class WriteAccumulators:
     """A warp's sums to a slot of the workspace, unless it is of the last part."""
 
     tile: int
@@ -256,14 +257,14 @@ class WriteSums:
 
 
 @dataclass(frozen=True)
-class SignalSums:
+class SignalAccumulators:
     """1 is added to a tile's counter of parts whose sums are written, unless this is the last part."""
 
     tile: int
 
 
 @dataclass(frozen=True)
-class AwaitSums:
+class AwaitAccumulators:
     """The last part: until so many others have been written."""
 
     tile: int
@@ -278,7 +279,7 @@ class ResetCounter:
 
 
 @dataclass(frozen=True)
-class ReadSums:
+class ReadAccumulators:
     """The last part: a warp adds what the same warp of another part has written."""
 
     tile: int
@@ -295,9 +296,18 @@ class EndTile:
     warp: int
 
 
-PartOp = Union[TakeTicket, ReadTicket, WriteSums, SignalSums, AwaitSums, ResetCounter, ReadSums, EndTile]
+SplitOp = Union[
+    IncrementSemaphore,
+    ReadSemaphore,
+    WriteAccumulators,
+    SignalAccumulators,
+    AwaitAccumulators,
+    ResetCounter,
+    ReadAccumulators,
+    EndTile,
+]
 
 Op = Union[
-    Wait, Turn, Arrive, Expect, Load, Send, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, Mark, Branch,
-    Compute, SlotOp, PartOp,
+    Wait, FlipPhase, Arrive, Expect, Load, Send, BeginRead, EndRead, Enter, Leave, NamedArrive, NamedSync, Mark, Branch,
+    Compute, EpiStageOp, SplitOp,
 ]  # fmt: skip

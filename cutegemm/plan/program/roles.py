@@ -28,7 +28,7 @@ from cutegemm.plan.program.steps import (
     HAS_ODD_K_TILES,
     HEAD,
     IS_FIRST_WARP,
-    IS_LAST_PART,
+    IS_LAST_SPLIT,
     IS_TILE,
     LEFT,
     OTHER_BLOCKS,
@@ -37,47 +37,47 @@ from cutegemm.plan.program.steps import (
     SECOND,
     TAIL,
     TILES_ARE_READ,
-    AddLevel,
-    AddParts,
-    AddSums,
+    AddAccumulators,
     Advance,
-    AwaitSpent,
-    AwaitTurn,
+    AwaitConsumed,
+    AwaitOrder,
     Clear,
     Evaluate,
-    FetchTile,
     ForAhead,
+    ForEpiTiles,
     ForKTiles,
     ForStages,
-    ForSubtiles,
     ForTiles,
-    HandOver,
-    HeldSubtile,
-    Hold,
     If,
+    IncrementSemaphore,
+    KeepTile,
     Load,
+    LoadEpiTile,
     Multiply,
     MultiplyBlock,
-    OpenTurns,
+    OpenOrder,
+    OverlappedEpiTile,
+    PassOrder,
     Program,
+    Promote,
     ReadFirst,
     Reduce,
+    ReduceSplits,
     Release,
-    SendSums,
+    SendAccumulators,
     Skip,
     Stagger,
     Step,
-    StoreFurther,
-    StoreSlot,
+    StoreAux,
+    StoreEpiStage,
     StoreTile,
-    SyncSubtile,
+    SyncEpiTile,
     SyncThreads,
-    TakeTicket,
     Test,
     Wait,
-    WaitProducts,
+    WaitMma,
     WaitStores,
-    WriteSlot,
+    WriteEpiStage,
 )
 from cutegemm.tile.tma import TmaBox
 
@@ -106,7 +106,7 @@ def consumer(plan: GemmPlan) -> Program:
         return _multistage(plan)
     if pipeline.kind == "pingpong":
         return _pingpong(plan)
-    return _deferred(plan) if pipeline.deferred else _cooperative(plan)
+    return _overlapped(plan) if pipeline.overlapped else _cooperative(plan)
 
 
 # --- schedules --------------------------------------------------------------------------------------------------
@@ -116,17 +116,17 @@ def _pingpong(plan: GemmPlan) -> Program:
     tile = (
         *_early(plan),
         *_totals(plan),
-        AwaitTurn(),
+        AwaitOrder(),
         *_products(plan),
-        HandOver(),
+        PassOrder(),
         Skip(OTHERS),
-        *_ticket(plan),
-        *_products_end(plan),
+        *_semaphore(plan),
+        *_mma_end(plan),
         *_end(plan, _leave(plan)),
     )
     assert plan.pipeline is not None
-    tiles = ForTiles(tile, every=plan.pipeline.turns)
-    return Program((Skip(BEFORE), OpenTurns(), tiles, *_stores_end(plan)))
+    tiles = ForTiles(tile, every=plan.pipeline.tiles_in_flight)
+    return Program((Skip(BEFORE), OpenOrder(), tiles, *_stores_end(plan)))
 
 
 def _cooperative(plan: GemmPlan) -> Program:
@@ -134,21 +134,21 @@ def _cooperative(plan: GemmPlan) -> Program:
         *_early(plan),
         *_totals(plan),
         *_products(plan),
-        *_ticket(plan),
-        *_products_end(plan),
+        *_semaphore(plan),
+        *_mma_end(plan),
         *_end(plan, _leave(plan)),
     )
     return Program((*_stagger(plan), ForTiles(tile), *_stores_end(plan)))
 
 
-def _deferred(plan: GemmPlan) -> Program:
-    subtile, further = _subtile(plan, is_held=True), plan.epilogue.outputs[1:]
+def _overlapped(plan: GemmPlan) -> Program:
+    epi_tile, aux = _epi_tile(plan, is_overlapped=True), plan.epilogue.outputs[1:]
     tile = (
-        ForKTiles((*_k_tile(plan), HeldSubtile(subtile))),
-        ForSubtiles(subtile, held=True),
-        *_ticket(plan),
-        *_products_end(plan),
-        If(IS_TILE, _end(plan, (Evaluate(HEAD), Hold(plan.epilogue.tail.tensors, further, _reduced(plan))))),
+        ForKTiles((*_k_tile(plan), OverlappedEpiTile(epi_tile))),
+        ForEpiTiles(epi_tile, overlapped=True),
+        *_semaphore(plan),
+        *_mma_end(plan),
+        If(IS_TILE, _end(plan, (Evaluate(HEAD), KeepTile(plan.epilogue.tail.tensors, aux, _reduced(plan))))),
     )
     return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
 
@@ -158,8 +158,8 @@ def _multistage(plan: GemmPlan) -> Program:
     tile = (
         *_early(plan),
         ForAhead((Load(),), ahead),
-        ForKTiles((Wait("full"), Multiply(), WaitProducts(1), SyncThreads(), Load(ahead))),
-        WaitProducts(0),
+        ForKTiles((Wait("full"), Multiply(), WaitMma(1), SyncThreads(), Load(ahead))),
+        WaitMma(0),
         *_leave(plan),
     )
     return Program((ForTiles(tile), *_stores_end(plan)))
@@ -207,10 +207,10 @@ def _k_blocks(count: int, reads_on: bool) -> list[Step]:
 def _products(plan: GemmPlan) -> Steps:
     """Of all k-tiles. Those of the last one are still under way behind it."""
     if plan.tiled_mma.atom.a_source == "register":  # which products that are under way still read
-        return (ForKTiles((Wait("full"), WaitProducts(0), Release(previous=True), Multiply())),)
-    if plan.level_sums == ACC:
+        return (ForKTiles((Wait("full"), WaitMma(0), Release(previous=True), Multiply())),)
+    if plan.partial_accumulators == ACC:
         return (ForKTiles(_k_tile(plan)),)
-    return _by_halves() if plan.level_sums == RIGHT else _by_accumulators()
+    return _by_halves() if plan.partial_accumulators == RIGHT else _by_accumulators()
 
 
 def _k_tile(plan: GemmPlan) -> Steps:
@@ -220,9 +220,9 @@ def _k_tile(plan: GemmPlan) -> Steps:
     soon as its products are done, and the tensor cores have the first k-block to work on meanwhile.
     """
     if plan.k_blocks == 1:
-        return (Wait("full"), Multiply(), WaitProducts(1), Release(previous=True))
+        return (Wait("full"), Multiply(), WaitMma(1), Release(previous=True))
     first, others = Multiply(k_blocks=FIRST_BLOCK), Multiply(k_blocks=OTHER_BLOCKS)
-    return (Wait("full"), first, WaitProducts(1, "k-block"), Release(previous=True), others)
+    return (Wait("full"), first, WaitMma(1, "k-block"), Release(previous=True), others)
 
 
 def _by_accumulators() -> Steps:
@@ -232,32 +232,32 @@ def _by_accumulators() -> Steps:
     when the next stage is full.
     """
     odd = (Wait("full"), Multiply(SECOND), Advance())
-    one = (Wait("full"), WaitProducts(0), Multiply(FIRST), Release(previous=True), AddLevel(SECOND))
-    other = (Wait("full"), Multiply(SECOND), WaitProducts(1), Release(previous=True), AddLevel(FIRST))
+    one = (Wait("full"), WaitMma(0), Multiply(FIRST), Release(previous=True), Promote(SECOND))
+    other = (Wait("full"), Multiply(SECOND), WaitMma(1), Release(previous=True), Promote(FIRST))
     return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
 
 def _by_halves() -> Steps:
     """While the products of half of the columns are under way, the threads add up the sums of the other half; as in
     `_by_accumulators`, there is one wait for all of them for two k-tiles."""
-    before, half = (Release(previous=True), AddLevel(RIGHT)), WaitProducts(1, "half")
-    right = (Multiply(RIGHT), half, AddLevel(LEFT))
+    before, half = (Release(previous=True), Promote(RIGHT)), WaitMma(1, "half")
+    right = (Multiply(RIGHT), half, Promote(LEFT))
     odd = (Wait("full"), Multiply(LEFT), *right, Advance())
-    one = (Wait("full"), WaitProducts(0), Multiply(LEFT), *before, *right)
+    one = (Wait("full"), WaitMma(0), Multiply(LEFT), *before, *right)
     other = (Wait("full"), Multiply(LEFT), half, *before, *right)
     return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
 
-def _products_end(plan: GemmPlan) -> Steps:
-    sums = plan.level_sums
-    added = () if sums == ACC else (AddLevel(sums),)
-    return (WaitProducts(0), If(HAS_K_TILES, (Release(previous=True),)), *added)
+def _mma_end(plan: GemmPlan) -> Steps:
+    accumulators = plan.partial_accumulators
+    added = () if accumulators == ACC else (Promote(accumulators),)
+    return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)), *added)
 
 
 def _totals(plan: GemmPlan) -> Steps:
     """Before the turn and not after the products: ptxas would make them wait for each other."""
-    sums = plan.level_sums
-    return () if sums == ACC else (Clear("total"), Clear(sums))
+    accumulators = plan.partial_accumulators
+    return () if accumulators == ACC else (Clear("total"), Clear(accumulators))
 
 
 def _stagger(plan: GemmPlan) -> Steps:
@@ -266,32 +266,32 @@ def _stagger(plan: GemmPlan) -> Steps:
     return (Stagger(cycles),) if cycles else ()
 
 
-def _ticket(plan: GemmPlan) -> Steps:
+def _semaphore(plan: GemmPlan) -> Steps:
     """The ticket of a part, which is drawn while the last products run."""
-    return (TakeTicket(),) if plan.split.is_split else ()
+    return (IncrementSemaphore(),) if plan.split.is_split else ()
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
     """The sums to D; where K is split, those of a tile's last part alone, with the other parts' added; where CTAs share
     K, those of the own columns, from all of them."""
-    if plan.k_ctas > 1:
-        return (SendSums(), AddSums(), *leave)
-    return (AddParts(), If(IS_LAST_PART, leave)) if plan.split.is_split else leave
+    if plan.cluster_k > 1:
+        return (SendAccumulators(), AddAccumulators(), *leave)
+    return (ReduceSplits(), If(IS_LAST_SPLIT, leave)) if plan.split.is_split else leave
 
 
 # --- to global memory -------------------------------------------------------------------------------------------
 
 
 def _fetches(plan: GemmPlan) -> bool:
-    """Whether tile operands of the epilogue come to the slots by TMA."""
-    return plan.slots is not None and plan.slots.load_c is not None
+    """Whether tile operands of the epilogue come to the epilogue stages by TMA."""
+    return plan.epi_stages is not None and plan.epi_stages.load_c is not None
 
 
 def _fetch(plan: GemmPlan) -> Steps:
-    """The first subtiles of C, when the stores out of their slots have read them."""
+    """The first epilogue tiles of C, when the stores out of their epilogue stages have read them."""
     if not _fetches(plan):
         return ()
-    return (If(TILES_ARE_READ, (WaitStores(0, ALL), FetchTile())),)
+    return (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)
 
 
 def _early(plan: GemmPlan) -> Steps:
@@ -300,69 +300,69 @@ def _early(plan: GemmPlan) -> Steps:
 
 
 def _leave(plan: GemmPlan) -> Steps:
-    """The tile: straight out of registers, or through slots."""
+    """The tile: straight out of registers, or through epilogue stages."""
     late = _fetch(plan) if plan.split.is_split else ()
-    if plan.slots is None:
+    if plan.epi_stages is None:
         epilogue = plan.epilogue
         stored = StoreTile(epilogue.tail.tensors, epilogue.outputs[1:], _reduced(plan))
         return (*late, Evaluate(HEAD), stored)
-    return (*late, Evaluate(HEAD), *_slots_begin(plan), ForSubtiles(_subtile(plan)))
+    return (*late, Evaluate(HEAD), *_epi_stages_begin(plan), ForEpiTiles(_epi_tile(plan)))
 
 
-def _slots_begin(plan: GemmPlan) -> Steps:
-    """Where the slots do not divide the subtiles, a tile begins with those that the one before has ended with: their
-    stores have read them by then, but for a tile of few products."""
-    slots = plan.slots
-    assert slots is not None
-    if not slots.leave_over(plan.consumer_d_tile):
+def _epi_stages_begin(plan: GemmPlan) -> Steps:
+    """Where the epilogue stages do not divide the epilogue tiles, a tile begins with those that the one before has
+    ended with: their stores have read them by then, but for a tile of few products."""
+    epi_stages = plan.epi_stages
+    assert epi_stages is not None
+    if not epi_stages.has_remainder(plan.consumer_d_tile):
         return ()
-    if slots_are_stored_by_rows(plan):
+    if epi_stages_are_stored_by_rows(plan):
         return (WaitStores(0, EACH_WARP),)
-    return WaitStores(0, FIRST_WARP), SyncSubtile()
+    return WaitStores(0, FIRST_WARP), SyncEpiTile()
 
 
-def _subtile(plan: GemmPlan, is_held: bool = False) -> Steps:
-    """A subtile's values through its slot.
+def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
+    """An epilogue tile's values through its epilogue stage.
 
     A wait for stores comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C
     comes by TMA, it comes right after the store, as C is asked for behind it. Where each warp stores its own rows, it
-    waits for its own stores before it writes; where the threads copy the slot, they have all read it when they
-    come to the next subtile's barrier, or where there is one slot, to a barrier of its own.
+    waits for its own stores before it writes; where the threads copy the epilogue stage, they have all read it when
+    they come to the next epilogue tile's barrier, or where there is one epilogue stage, to a barrier of its own.
 
-    is_held   the values are those of D already
+    is_overlapped   the values are those of D already
     """
-    slots = plan.slots
-    assert slots is not None
+    epi_stages = plan.epi_stages
+    assert epi_stages is not None
     assert plan.pipeline is not None
-    fetches, count = _fetches(plan), slots.count
-    by_tma = isinstance(slots.store, TmaBox)
-    own_rows = by_tma and slots_are_stored_by_rows(plan)
-    values: Steps = () if is_held else _values(plan)
+    fetches, count = _fetches(plan), epi_stages.count
+    by_tma = isinstance(epi_stages.store, TmaBox)
+    own_rows = by_tma and epi_stages_are_stored_by_rows(plan)
+    values: Steps = () if is_overlapped else _values(plan)
     body: list[Step] = []
-    for name in plan.slot_results:
+    for name in plan.epi_stage_results:
         if own_rows:
-            body += [WaitStores(count - 1, EACH_WARP), WriteSlot(name), StoreSlot(EACH_WARP, result=name)]
+            body += [WaitStores(count - 1, EACH_WARP), WriteEpiStage(name), StoreEpiStage(EACH_WARP, result=name)]
         elif not by_tma and plan.pipeline.consumer_warps == 1:
-            body += [WriteSlot(name), StoreSlot(EACH_WARP, by_tma=False, result=name)]
+            body += [WriteEpiStage(name), StoreEpiStage(EACH_WARP, by_tma=False, result=name)]
         elif not by_tma:
-            free: Steps = (SyncSubtile(),) if count == 1 else ()
-            body += [*free, WriteSlot(name), SyncSubtile(), StoreSlot(ALL, by_tma=False, result=name)]
+            free: Steps = (SyncEpiTile(),) if count == 1 else ()
+            body += [*free, WriteEpiStage(name), SyncEpiTile(), StoreEpiStage(ALL, by_tma=False, result=name)]
         else:
             before = [] if fetches else [WaitStores(count - 2, FIRST_WARP)]
-            body += [WriteSlot(name), *before, SyncSubtile(), StoreSlot(FIRST_WARP, result=name)]
+            body += [WriteEpiStage(name), *before, SyncEpiTile(), StoreEpiStage(FIRST_WARP, result=name)]
     behind: Steps = ()
     if fetches:
-        behind = (If(IS_FIRST_WARP, (WaitStores(count - 2, ALL), FetchTile(ahead=2))),)
+        behind = (If(IS_FIRST_WARP, (WaitStores(count - 2, ALL), LoadEpiTile(ahead=2))),)
     return (*values, *body, *behind)
 
 
 def _values(plan: GemmPlan) -> Steps:
-    """A subtile's values of D; other results leave at once."""
+    """An epilogue tile's values of D; other results leave at once."""
     epilogue, fetched = plan.epilogue, plan.fetched_tile
     read = tuple([name for name in epilogue.tail.tensors if name != fetched])
-    further = plan.further_results
+    aux = plan.aux_outputs
     values = Evaluate(TAIL, fetched, read)
-    stored = (StoreFurther(further),) if further else ()
+    stored = (StoreAux(aux),) if aux else ()
     return (values, *stored, *((Reduce(_reduced(plan)),) if _reduced(plan) else ()))
 
 
@@ -371,20 +371,20 @@ def _reduced(plan: GemmPlan) -> tuple[str, ...]:
     return tuple([name for name, _ in plan.epilogue.reductions])
 
 
-def slots_are_stored_by_rows(plan: GemmPlan) -> bool:
-    """Whether each warp stores its own rows of a slot by TMA: a box is lower than a subtile, or a consumer is
-    a warp."""
-    assert plan.slots is not None
+def epi_stages_are_stored_by_rows(plan: GemmPlan) -> bool:
+    """Whether each warp stores its own rows of an epilogue stage by TMA: a box is lower than an epilogue tile, or a
+    consumer is a warp."""
+    assert plan.epi_stages is not None
     assert plan.pipeline is not None
-    if not isinstance(plan.slots.store, TmaBox):
+    if not isinstance(plan.epi_stages.store, TmaBox):
         return False
-    rows = plan.slots.store.box[1] if plan.operands.d.major == "n" else plan.slots.subtile[0]
-    return plan.pipeline.consumer_warps == 1 or rows < plan.slots.subtile[0]
+    rows = plan.epi_stages.store.box[1] if plan.operands.d.major == "n" else plan.epi_stages.epi_tile[0]
+    return plan.pipeline.consumer_warps == 1 or rows < plan.epi_stages.epi_tile[0]
 
 
 def _stores_end(plan: GemmPlan) -> Steps:
-    """The slots live as long as their readers, and barriers as long as who arrives there."""
-    spent: Steps = (AwaitSpent(),) if plan.k_ctas > 1 else ()
-    if plan.slots is None or not isinstance(plan.slots.store, TmaBox):
-        return spent
-    return (*spent, WaitStores(0, ALL))
+    """The epilogue stages live as long as their readers, and barriers as long as who arrives there."""
+    consumed: Steps = (AwaitConsumed(),) if plan.cluster_k > 1 else ()
+    if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
+        return consumed
+    return (*consumed, WaitStores(0, ALL))

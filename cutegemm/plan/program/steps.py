@@ -3,38 +3,35 @@
 A program is read from top to bottom. The kernel traces its steps into code, the simulator plays them as operations on
 barriers and memory (see `expand`), `str` prints them, and the barriers are counted from them (see `barriers`).
 
-A role goes through the ring of stages by a position: a stage, and the parity of the stage's phase. `ForKTiles`
+A role goes through the stages of the mainloop pipeline by a position: a stage, and the parity of its phase. `ForKTiles`
 moves it on by one after each k-tile, `Skip` by the k-tiles that other roles take.
 
-| step                | in the kernel                                          | in shared memory, and at barriers     |
-|---------------------|--------------------------------------------------------|---------------------------------------|
-| Wait                | mbarrier.try_wait of a stage's full or empty barrier   | waits for a phase                     |
-| Test                | mbarrier.test_wait: whether the next Wait is needed    | -                                     |
-| Load                | expect_tx, and the boxes of A and B by TMA             | fills a stage, in each CTA of a       |
-|                     |                                                        | multicast                             |
-| Multiply            | wgmma of a k-tile or of some k-blocks, and commit      | begins to read the stage              |
-| MultiplyBlock       | mma.sync of a k-block, fragments read ahead            | begins to read the stage              |
-| WaitProducts        | wgmma.wait_group                                       | ends reading                          |
-| Release             | a lane of each warp arrives at empty, in each CTA      | the stage is free                     |
-| Skip, Advance       | move the position                                      | -                                     |
-| OpenTurns, HandOver | bar.arrive                                             | the next consumer may begin           |
-| AwaitTurn           | bar.sync                                               | one consumer has the tensor cores     |
-| SyncThreads         | bar.sync 0                                             | all threads                           |
-| TakeTicket          | atom.add on the tile's counter                         | -                                     |
-| AddParts            | see `kernels.sm90.parts`                               | sums of parts, in the workspace       |
-| SendSums            | st.async to the CTAs of the cluster that share K       | fills places of sums there            |
-| AddSums             | ld.shared, and arrivals                                | reads them; the place is free         |
-| AwaitSpent          | mbarrier.try_wait                                      | nobody arrives here any more          |
-| FetchTile           | C to the slots by TMA                                  | fills a slot                          |
-| Evaluate            | the epilogue's expression, on the accumulators or on   | reads a slot, where C comes to it     |
-|                     | a subtile                                              |                                       |
-| WaitStores          | cp.async.bulk.wait_group.read                          | stores of a warp have read their      |
-|                     |                                                        | slots                                 |
-| WriteSlot           | stmatrix, or st.shared                                 | writes a slot                         |
-| SyncSubtile         | bar.sync of the consumer                               | its warps                             |
-| Reduce              | shuffles, and plain stores                             | -                                     |
-| StoreSlot           | a bulk store, or copies by the threads                 | reads a slot                          |
-| StoreTile           | registers to global memory                             | -                                     |
+| step                 | in the kernel                                     | in shared memory, and at barriers         |
+|----------------------|---------------------------------------------------|-------------------------------------------|
+| Wait                 | mbarrier.try_wait on a full or empty barrier      | waits for a phase                         |
+| Test                 | mbarrier.test_wait: is the next Wait needed?      | -                                         |
+| Load                 | expect_tx, and the boxes of A and B by TMA        | fills a stage, of each CTA of a multicast |
+| Multiply             | wgmma of a k-tile or some k-blocks, and commit    | begins to read the stage                  |
+| MultiplyBlock        | mma.sync of a k-block, fragments read ahead       | begins to read the stage                  |
+| WaitMma              | wgmma.wait_group                                  | ends reading                              |
+| Release              | a lane of each warp arrives at empty, in each CTA | the stage is free                         |
+| Skip, Advance        | move the position                                 | -                                         |
+| OpenOrder, PassOrder | bar.arrive                                        | the next consumer may begin               |
+| AwaitOrder           | bar.sync                                          | one consumer has the tensor cores         |
+| SyncThreads          | bar.sync 0                                        | all threads                               |
+| IncrementSemaphore   | atom.add on the tile's semaphore                  | -                                         |
+| ReduceSplits         | see `kernels.sm90.split_k`                        | accumulators, in the workspace            |
+| SendAccumulators     | st.async to the CTAs of a cluster that splits K   | fills places of accumulators there        |
+| AddAccumulators      | ld.shared, and arrivals                           | reads them; the place is free             |
+| AwaitConsumed        | mbarrier.try_wait                                 | no CTA arrives here any more              |
+| LoadEpiTile          | C to the epilogue stages by TMA                   | fills an epilogue stage                   |
+| Evaluate             | the epilogue, on accumulators or an epilogue tile | reads an epilogue stage, if C is there    |
+| WaitStores           | cp.async.bulk.wait_group.read                     | stores have read their epilogue stages    |
+| WriteEpiStage        | stmatrix, or st.shared                            | writes an epilogue stage                  |
+| SyncEpiTile          | bar.sync of the consumer                          | its warps                                 |
+| Reduce               | shuffles, and plain stores                        | -                                         |
+| StoreEpiStage        | a bulk store, or copies by the threads            | reads an epilogue stage                   |
+| StoreTile            | registers to global memory                        | -                                         |
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from cutegemm.layout import hooks
 HAS_K_TILES = "tile has k-tiles"
 HAS_ODD_K_TILES = "tile has an odd number of k-tiles"
 IS_TILE = "there is a tile"
-IS_LAST_PART = "this is the last part of the tile"
+IS_LAST_SPLIT = "this is the last part of the tile"
 TILES_ARE_READ = "C is read, in warp 0"
 IS_FIRST_WARP = "in warp 0"
 
@@ -59,7 +56,7 @@ BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles 
 ACC, FIRST, SECOND, LEFT, RIGHT = "acc", "first acc", "second acc", "left half of acc", "right half of acc"
 # Of a k-tile, what a step multiplies
 ALL_BLOCKS, FIRST_BLOCK, OTHER_BLOCKS = "all k-blocks", "k-block 0", "the other k-blocks"
-HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of a subtile's after the other
+HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of an epilogue tile's after the other
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,8 @@ class Wait:
     ahead: int = 0
 
     def __str__(self) -> str:
-        return f"wait     {self.barrier}[k{_plus(self.ahead)}]"
+        verb = "acquire" if self.barrier == "empty" else "wait   "
+        return f"{verb}  {self.barrier}[k{_plus(self.ahead)}]"
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,12 @@ class Load:
 class Multiply:
     """The products of a k-tile, which run on while the role goes on.
 
-    sums       `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or
-               `SECOND`; or of half of the columns, `LEFT` or `RIGHT`
-    k_blocks   of the k-tile: `ALL_BLOCKS`; or `FIRST_BLOCK`, and in a step behind it `OTHER_BLOCKS`
+    accumulators   `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or
+                   `SECOND`; or of half of the columns, `LEFT` or `RIGHT`
+    k_blocks       of the k-tile: `ALL_BLOCKS`; or `FIRST_BLOCK`, and in a step behind it `OTHER_BLOCKS`
     """
 
-    sums: str = ACC
+    accumulators: str = ACC
     k_blocks: str = ALL_BLOCKS
 
     def blocks_of(self, count: int) -> range:
@@ -121,7 +119,7 @@ class Multiply:
 
     def __str__(self) -> str:
         of = "" if self.k_blocks == ALL_BLOCKS else f": {self.k_blocks}"
-        return f"mma      A[k], B[k] -> {self.sums}{', from 0' if self.sums != ACC else ''}{of}"
+        return f"mma      A[k], B[k] -> {self.accumulators}{', from 0' if self.accumulators != ACC else ''}{of}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class MultiplyBlock:
 
 
 @dataclass(frozen=True)
-class WaitProducts:
+class WaitMma:
     """Until no more than the last `pending` products are under way.
 
     of   what each of them is of: a k-tile, half of its columns, or a k-block
@@ -165,7 +163,7 @@ class WaitProducts:
 
     def __str__(self) -> str:
         but = {0: "", 1: f" but this {self.of}'s"}
-        return f"wait     for all products{but.get(self.pending, f' but those of {self.pending}')}"
+        return f"wait     for all MMAs{but.get(self.pending, f' but those of {self.pending}')}"
 
 
 @dataclass(frozen=True)
@@ -204,16 +202,16 @@ class Advance:
 
 
 @dataclass(frozen=True)
-class AddLevel:
+class Promote:
     """The sums of a k-tile to those of the k-tiles before.
 
-    sums   which of them; see `Multiply`
+    accumulators   which of them; see `Multiply`
     """
 
-    sums: str
+    accumulators: str
 
     def __str__(self) -> str:
-        return f"add      {self.sums} to total"
+        return f"add      {self.accumulators} to total"
 
 
 @dataclass(frozen=True)
@@ -230,27 +228,27 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class OpenTurns:
+class OpenOrder:
     """The last consumer lets the first one begin."""
 
     def __str__(self) -> str:
-        return "signal   turn[0], by the last consumer"
+        return "signal   order[0], by the last consumer"
 
 
 @dataclass(frozen=True)
-class AwaitTurn:
+class AwaitOrder:
     """Until the consumer before has issued its products."""
 
     def __str__(self) -> str:
-        return "wait     turn of this consumer"
+        return "wait     order of this consumer"
 
 
 @dataclass(frozen=True)
-class HandOver:
+class PassOrder:
     """To the next consumer."""
 
     def __str__(self) -> str:
-        return "signal   turn of the next consumer"
+        return "signal   order of the next consumer"
 
 
 @dataclass(frozen=True)
@@ -272,86 +270,86 @@ class SyncThreads:
 
 
 @dataclass(frozen=True)
-class TakeTicket:
+class IncrementSemaphore:
     """The number of this part among those of its tile that have ended, where the tile has parts."""
 
     def __str__(self) -> str:
-        return "ticket   of the tile, where it has parts"
+        return "semaphore   of the tile, where it has parts"
 
 
 @dataclass(frozen=True)
-class AddParts:
+class ReduceSplits:
     """The last part adds the sums of all; the others write theirs to the workspace."""
 
     def __str__(self) -> str:
-        return "reduce   the parts: the last one adds all sums, the others write theirs"
+        return "reduce   the K splits: the last one adds all accumulators, the others store theirs"
 
 
 @dataclass(frozen=True)
-class SendSums:
+class SendAccumulators:
     """Where CTAs of a cluster share K: the sums of each CTA's columns to its shared memory, when it has added those of
     the tile before."""
 
     def __str__(self) -> str:
-        return "send     the sums of each CTA's columns -> there, sums (waits for spent)"
+        return "send     the accumulators of each CTA's columns -> that CTA, accumulators (waits for consumed)"
 
 
 @dataclass(frozen=True)
-class AddSums:
+class AddAccumulators:
     """The sums of the own columns that have come from all CTAs, in their order; their place is free then."""
 
     def __str__(self) -> str:
-        return "add      the sums of all CTAs (waits for sums) -> acc; release spent"
+        return "add      the accumulators of all CTAs (waits for accumulators) -> acc; release consumed"
 
 
 @dataclass(frozen=True)
-class AwaitSpent:
+class AwaitConsumed:
     """Until all CTAs have added what was sent to them last, and so will not arrive here any more."""
 
     def __str__(self) -> str:
-        return "wait     spent"
+        return "wait     consumed"
 
 
 @dataclass(frozen=True)
-class FetchTile:
-    """One warp: the epilogue's tile operand, where it is read: subtiles to slots that are free.
+class LoadEpiTile:
+    """One warp: the epilogue's tile operand, where it is read: epilogue tiles to epilogue stages that are free.
 
-    ahead   None: those that have a slot, before the first subtile; else the subtile so many further, if it has
-            none yet
+    ahead   None: those that have an epilogue stage, before the first epilogue tile; else the epilogue tile so many
+            further, if it has none yet
     """
 
     ahead: int | None = None
 
     def __str__(self) -> str:
         if self.ahead is None:
-            return "fetch    C of the first subtiles -> their slots, c"
-        return f"fetch    C of subtile i + {self.ahead} -> its slot, c[i + {self.ahead}]"
+            return "fetch    C of the first epilogue tiles -> their epilogue stages, c"
+        return f"fetch    C of epilogue tile i + {self.ahead} -> its epilogue stage, c[i + {self.ahead}]"
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """The epilogue's expression: what scales the sums, or what is computed of a subtile's.
+    """The epilogue's expression: what scales the sums, or what is computed of an epilogue tile's.
 
-    part      `HEAD` or `TAIL`
-    fetched   the tile operand that has come to the subtile's slot, or ""
+    section   `HEAD` or `TAIL`
+    fetched   the tile operand that has come to the epilogue tile's epilogue stage, or ""
     read      operands that are read from global memory
     """
 
-    part: str
+    section: str
     fetched: str = ""
     read: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.part == HEAD:
+        if self.section == HEAD:
             return "epilogue of acc"
-        sources = [f"{_matrix(self.fetched)} from its slot (waits for c[i])"] if self.fetched else []
+        sources = [f"{_matrix(self.fetched)} from its epilogue stage (waits for c[i])"] if self.fetched else []
         sources += [_from_global(self.read)] if self.read else []
-        return f"epilogue of subtile i{', with ' if sources else ''}{' and '.join(sources)}"
+        return f"epilogue of epilogue tile i{', with ' if sources else ''}{' and '.join(sources)}"
 
 
 @dataclass(frozen=True)
-class StoreFurther:
-    """Results beside D, of a subtile: out of registers to global memory.
+class StoreAux:
+    """Results beside D, of an epilogue tile: out of registers to global memory.
 
     names   of the results
     """
@@ -359,13 +357,13 @@ class StoreFurther:
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"store    {', '.join(self.names)} of subtile i -> global memory"
+        return f"store    {', '.join(self.names)} of epilogue tile i -> global memory"
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """Values of a subtile to the sums or maxima that a warp has of its rows or columns; those to which the subtile is
-    the last to add, to the workspace.
+    """Values of an epilogue tile to the sums or maxima that a warp has of its rows or columns; those to which the
+    epilogue tile is the last to add, to the workspace.
 
     names   of the results
     """
@@ -373,33 +371,31 @@ class Reduce:
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return (
-            f"reduce   {', '.join(self.names)} of subtile i; partial results that are complete -> workspace"
-        )
+        return f"reduce   {', '.join(self.names)} of epilogue tile i; partial results that are complete -> workspace"
 
 
 @dataclass(frozen=True)
-class Hold:
+class KeepTile:
     """What the epilogue makes of the tile, in registers, to be stored behind the products of the next one.
 
     read      operands of the epilogue, which are read from global memory
-    further   results that are stored beside D, at once
+    aux       results that are stored beside D, at once
     reduced   results that are sums or maxima, whose partial results go to the workspace at once
     """
 
     read: tuple[str, ...] = ()
-    further: tuple[str, ...] = ()
+    aux: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sources = f", with {_from_global(self.read)}" if self.read else ""
-        stored = f"; store {', '.join(self.further)}" if self.further else ""
-        return f"hold     the tile, converted{sources}{stored}{_reduced(self.reduced)}"
+        stored = f"; store {', '.join(self.aux)}" if self.aux else ""
+        return f"keep     the tile, converted{sources}{stored}{_reduced(self.reduced)}"
 
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Until no more than `pending` stores of this warp still read their slots.
+    """Until no more than `pending` stores of this warp still read their epilogue stages.
 
     by   `FIRST_WARP`, where it stores for all; `EACH_WARP`; or `ALL`, whoever stores
     """
@@ -409,36 +405,36 @@ class WaitStores:
 
     def __str__(self) -> str:
         which = f"all stores but {self.pending}" if self.pending else "all stores"
-        return f"wait     until {which} have read their slots{'' if self.by == ALL else f', by {self.by}'}"
+        return f"wait     until {which} have read their epilogue stages{'' if self.by == ALL else f', by {self.by}'}"
 
 
 @dataclass(frozen=True)
-class WriteSlot:
-    """A subtile's values to its slot.
+class WriteEpiStage:
+    """An epilogue tile's values to its epilogue stage.
 
-    result   of the epilogue: D, or one beside it, which has a slot of its own
+    result   of the epilogue: D, or one beside it, which has an epilogue stage of its own
     """
 
     result: str = "d"
 
     def __str__(self) -> str:
-        return f"write    {'' if self.result == 'd' else f'{self.result} of '}subtile i -> slot"
+        return f"write    {'' if self.result == 'd' else f'{self.result} of '}epilogue tile i -> epilogue stage"
 
 
 @dataclass(frozen=True)
-class SyncSubtile:
-    """The warps of the consumer: all have written the slot, and may write to the next one."""
+class SyncEpiTile:
+    """The warps of the consumer: all have written the epilogue stage, and may write to the next one."""
 
     def __str__(self) -> str:
-        return "sync     subtile"
+        return "sync     epilogue tile"
 
 
 @dataclass(frozen=True)
-class StoreSlot:
-    """A slot to global memory.
+class StoreEpiStage:
+    """An epilogue stage to global memory.
 
-    by       `FIRST_WARP`: all of the slot; `EACH_WARP`: its own rows, which all of its lanes have written, and if they
-             copy them, have read when it goes on; `ALL`: copies by all threads
+    by       `FIRST_WARP`: all of the epilogue stage; `EACH_WARP`: its own rows, which all of its lanes have written,
+             and if they copy them, have read when it goes on; `ALL`: copies by all threads
     by_tma   a bulk store, which is waited for by `WaitStores`
     result   of the epilogue
     """
@@ -448,7 +444,7 @@ class StoreSlot:
     result: str = "d"
 
     def __str__(self) -> str:
-        return f"store    slot -> {_matrix(self.result)}{' by TMA' if self.by_tma else ''}, by {self.by}"
+        return f"store    epilogue stage -> {_matrix(self.result)}{' by TMA' if self.by_tma else ''}, by {self.by}"
 
 
 @dataclass(frozen=True)
@@ -456,17 +452,17 @@ class StoreTile:
     """The tile straight out of registers.
 
     read      operands of the epilogue, which are read from global memory
-    further   results that are stored beside D
+    aux       results that are stored beside D
     reduced   results that are sums or maxima, whose partial results go to the workspace
     """
 
     read: tuple[str, ...] = ()
-    further: tuple[str, ...] = ()
+    aux: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sources = f", with {_from_global(self.read)}," if self.read else ""
-        return f"store    acc{sources} -> {', '.join(['D', *self.further])}{_reduced(self.reduced)}"
+        return f"store    acc{sources} -> {', '.join(['D', *self.aux])}{_reduced(self.reduced)}"
 
 
 def _matrix(name: str) -> str:
@@ -536,31 +532,31 @@ class ForStages:
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        return "for k in the next stages, once around the ring:"
+        return "for k in the next stages, once around the pipeline:"
 
 
 @dataclass(frozen=True)
-class ForSubtiles:
-    """The subtiles of the consumer's tile.
+class ForEpiTiles:
+    """The epilogue tiles of the consumer's tile.
 
-    held   of the tile that is held: those that are left
+    overlapped   of the tile that is held: those that are left
     """
 
     steps: tuple[Step, ...]
-    held: bool = False
+    overlapped: bool = False
 
     def __str__(self) -> str:
-        return "for subtile i that is left of the tile held:" if self.held else "for subtile i:"
+        return "for epilogue tile i that is left of the tile kept:" if self.overlapped else "for epilogue tile i:"
 
 
 @dataclass(frozen=True)
-class HeldSubtile:
-    """Behind the products of the k-th k-tile: the k-th subtile of the tile that is held, if it is left."""
+class OverlappedEpiTile:
+    """Behind the products of the k-th k-tile: the k-th epilogue tile of the tile that is held, if it is left."""
 
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        return "if subtile i = k of the tile held is left:"
+        return "if epilogue tile i = k of the tile kept is left:"
 
 
 @dataclass(frozen=True)
@@ -574,13 +570,13 @@ class If:
         return f"if {self.condition}:"
 
 
-Block = Union[ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If]
-BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForSubtiles, HeldSubtile, If)
+Block = Union[ForTiles, ForKTiles, ForAhead, ForStages, ForEpiTiles, OverlappedEpiTile, If]
+BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForEpiTiles, OverlappedEpiTile, If)
 Step = Union[
-    Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitProducts, Release, Skip, Advance,
-    AddLevel, Clear, OpenTurns, AwaitTurn, HandOver, Stagger, SyncThreads, TakeTicket, AddParts, SendSums, AddSums,
-    AwaitSpent, FetchTile, Evaluate, StoreFurther, Reduce, Hold, WaitStores, WriteSlot, SyncSubtile, StoreSlot,
-    StoreTile,
+    Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitMma, Release, Skip, Advance, Promote, Clear,
+    OpenOrder, AwaitOrder, PassOrder, Stagger, SyncThreads, IncrementSemaphore, ReduceSplits, SendAccumulators,
+    AddAccumulators, AwaitConsumed, LoadEpiTile, Evaluate, StoreAux, Reduce, KeepTile, WaitStores, WriteEpiStage,
+    SyncEpiTile, StoreEpiStage, StoreTile,
 ]  # fmt: skip
 
 
@@ -591,7 +587,7 @@ class Program(hooks.Shown):
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))
     for tile in work:
       for k in tile.k_tiles:
-        wait     empty[k]
+        acquire  empty[k]
         load     A[k], B[k] -> full[k]
     """
 

@@ -25,8 +25,8 @@ from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 
 if TYPE_CHECKING:
-    from cutegemm.plan.pipeline import Pipeline, Slots
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 
 _PLAIN = Swizzle(0, 4, 3)  # of bytes: none
 _CLOSE = 64  # times as far apart as there are offsets
@@ -115,7 +115,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
         ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major),
     ):
         number = "AB".index(name)
-        step, multiplied = atom.shape_mnk[number], plan.product_tile[number]
+        step, multiplied = atom.shape_mnk[number], plan.mma_tile[number]
         mode = "mn"[number]
         tile = _Tile(name, (mode, "k"), operand.dtype, (extent, bk), 1 if operand.major == "k" else 0)
         if isinstance(box, TmaBox):
@@ -125,32 +125,33 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
                 yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
             else:
                 yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
-    if plan.slots is not None and plan.smem_d is not None and plan.pipeline is not None:
-        yield from _slot_rules(plan, plan.pipeline, plan.slots, plan.smem_d)
+    if plan.epi_stages is not None and plan.smem_d is not None and plan.pipeline is not None:
+        yield from _epi_stage_rules(plan, plan.pipeline, plan.epi_stages, plan.smem_d)
 
 
-def _slot_rules(plan: GemmPlan, pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
-    """The rules that the slots of D break."""
+def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
+    """The rules that the epilogue stages of D break."""
     ops = plan.operands
-    if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
-        return  # said with the other rules of slots
+    if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
+        return  # said with the other rules of epilogue stages
     yield from overlapping("D", layout)
     for name, box, operand, direction in (
-        ("D", slots.store, ops.d, "store"),
-        ("C", slots.load_c, ops.c, "load"),
+        ("D", epi_stages.store, ops.d, "store"),
+        ("C", epi_stages.load_c, ops.c, "load"),
     ):
         if not isinstance(box, TmaBox):
             continue
         if box.direction != direction or box.dtype != operand.dtype or box.multicast != 1:
             yield f"{name} leaves and comes by {box}; a {direction} of {operand.dtype} to one CTA is expected."
         if name == "C" and (operand.dtype, operand.major) != (ops.d.dtype, ops.d.major):
-            yield f"C, {operand}, comes to the slots of D, {ops.d}: of one type and majorness both must be."
+            yield f"C, {operand}, comes to the epilogue stages of D, {ops.d}: of one type and majorness both must be."
             continue
-        tile = _Tile(name, ("m", "n"), operand.dtype, slots.subtile, 1 if operand.major == "n" else 0)
-        inner, outer = slots.subtile[tile.inner], slots.subtile[1 - tile.inner]
+        tile = _Tile(name, ("m", "n"), operand.dtype, epi_stages.epi_tile, 1 if operand.major == "n" else 0)
+        inner, outer = epi_stages.epi_tile[tile.inner], epi_stages.epi_tile[1 - tile.inner]
         if inner % box.box[0] or outer % box.box[1]:
             yield (
-                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a subtile, whose rows are {outer} of "
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill an epilogue tile, whose "
+                f"rows are {outer} of "
                 f"{inner} elements."
             )
         yield from _misplaced(tile, box.box, box.swizzle, layout)
@@ -218,9 +219,7 @@ def _not_stated(
     period = SMEM_ATOM_ROWS * row  # elements after which it repeats
     along, across = _contributions(outer, tile)
     mn, k_table = (across, along) if tile.inner == 1 else (along, across)
-    fills_rows = (
-        multiplied == rows < len(mn)
-    )  # what one instruction reads, and others that fill rows of boxes
+    fills_rows = multiplied == rows < len(mn)  # what one instruction reads, and others that fill rows of boxes
     mn = mn[:multiplied]
     if len(mn) % rows or len(k_table) % k:
         return ()  # the tile is not whole instructions, which is said elsewhere
@@ -233,9 +232,7 @@ def _not_stated(
         if wrong is None and kind != "interleave" and (of_k[:, 0] % period + k > row).any():
             wrong = f"the {k} elements along K of an instruction leave a row of {row}"
     elif rows % row and not fills_rows:
-        wrong = (
-            f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
-        )
+        wrong = f"the {rows} elements along {tile.modes[0].upper()} of an instruction end within rows of {row}"
     else:
         wrong = _steps(of_rows, row, 1) or _steps(of_k, SMEM_ATOM_ROWS, row)
     if wrong is not None:
@@ -287,7 +284,7 @@ def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _copies(outer: Layout) -> list[Layout]:
-    """The modes behind those of a tile: stages, or slots and consumers."""
+    """The modes behind those of a tile: stages, or epilogue stages and consumers."""
     return [outer[mode] for mode in range(2, len(outer))]
 
 

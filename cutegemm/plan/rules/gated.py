@@ -23,10 +23,10 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
     if ops.gated != epilogue.gated:
         yield (
             f"B is {ops.b}, but the epilogue, {epilogue}, takes {epilogue.gated or 'no two'} of its columns. "
-            "`ending_in` makes a plan for both."
+            "`with_epilogue` makes a plan for both."
         )
         return
-    marked = {name for name, operand in ops.further if operand.gated}
+    marked = {name for name, operand in ops.aux if operand.gated}
     if marked != set(epilogue.halved):
         both = " and ".join(sorted(marked ^ set(epilogue.halved)))
         yield f"{both} is a row of N numbers in the operands or in the epilogue, {epilogue}, but not in both."
@@ -45,7 +45,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             yield (
                 f"of {epilogue}, a thread would have both sums of a pair if {pairs.block} gates and as many ups lay in "
                 f"turn, but TMA brings all gates of a tile of {plan.cta_tile[1]} columns before its ups. Take the plan "
-                "that `ending_in` makes, which divides the columns among the warps accordingly."
+                "that `with_epilogue` makes, which divides the columns among the warps accordingly."
             )
             return
         try:
@@ -88,7 +88,7 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
     if plan.operands.gated == "pairs" and width > 1:
         yield (
             f"B is n-major, where gates and ups alternate, and loaded {width} neighbours at a time. Pass B k-major, as "
-            "b.mT.contiguous().mT is, or take halves(). For wgmma, +pack behind the plan's name copies it first."
+            "b.mT.contiguous().mT is, or take halves(). For wgmma, +repack behind the plan's name copies it first."
         )
     elif isinstance(box, TiledCopy) and block % size(box.tiler_mn[0]) and size(box.tiler_mn[0]) % block:
         yield (

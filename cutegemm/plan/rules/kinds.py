@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.dtypes import DType
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS
-from cutegemm.plan.pipeline import Pipeline
-from cutegemm.plan.program.schedule import Repeat, Schedule
+from cutegemm.plan.program.thread_schedule import Repeat, ThreadSchedule
 from cutegemm.plan.rules.boxes import layout_rule
 from cutegemm.plan.typed import not_as_annotated
+from cutegemm.plan.warp_roles import WarpRoles
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -29,7 +29,7 @@ _ATOMS = {"simt": "fma", "mma_sync": "mma", "sm90": "wgmma"}
 # Bounds that hold on every architecture
 _MOST_STAGES = 1024  # of 128 bytes at least, in 227 KiB
 _MOST_CLUSTERED = 16  # CTAs, where a kernel asks for more than the portable size
-_MOST_SUMS = 1 << 20  # of 8 bits at least, in the registers of a multiprocessor
+_MAX_ACCUMULATORS = 1 << 20  # of 8 bits at least, in the registers of a multiprocessor
 _MOST_DEEP = 1 << 16  # elements of a k-tile
 _MOST_RESIDENT = 1 << 16  # CTAs that a device holds at a time: 32 of a multiprocessor
 _MOST_CYCLES = 1 << 26  # that the last of 32 consumers begins later: a kernel's clock has 32 bits
@@ -67,11 +67,11 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
-    shared = [] if plan.pipeline is None else [*_count("pipeline.k_ctas", plan.pipeline.k_ctas)]
+    shared = [] if plan.pipeline is None else [*_count("pipeline.cluster_k", plan.pipeline.cluster_k)]
     yield from shared
-    if not tile and not cluster and not shared and product(plan.product_tile[:2]) > _MOST_SUMS:
-        of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.k_ctas} CTAs that share K" * (plan.k_ctas > 1)
-        yield f"{of}; at most {_MOST_SUMS} accumulators are expected in the registers of a CTA."
+    if not tile and not cluster and not shared and product(plan.mma_tile[:2]) > _MAX_ACCUMULATORS:
+        of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.cluster_k} CTAs that share K" * (plan.cluster_k > 1)
+        yield f"{of}; at most {_MAX_ACCUMULATORS} accumulators are expected in the registers of a CTA."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
         yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
@@ -86,17 +86,15 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
             )
         yield from _count("pipeline.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
-            yield from _count(
-                f"pipeline.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS
-            )
+            yield from _count(f"pipeline.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
         yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.ctas is not None:
             yield from _count("pipeline.ctas", pipeline.ctas, most=_MOST_RESIDENT)
-        if pipeline.gpcs is not None:
-            yield from pipeline.gpcs.violations()
-    if plan.slots is not None:
-        yield from _extents("slots.subtile", plan.slots.subtile)
-        yield from _count("slots.count", plan.slots.count, most=_MOST_STAGES)
+        if pipeline.gpc_raster is not None:
+            yield from pipeline.gpc_raster.violations()
+    if plan.epi_stages is not None:
+        yield from _extents("epilogue stages.epilogue tile", plan.epi_stages.epi_tile)
+        yield from _count("epilogue stages.count", plan.epi_stages.count, most=_MOST_STAGES)
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
@@ -137,8 +135,8 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
         if rule is not None:
             yield f"the shared memory of {name}, {layout}, {rule}"
     boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [("A", plan.load_a), ("B", plan.load_b)]
-    if plan.slots is not None:
-        boxes += [("D", plan.slots.store), ("C", plan.slots.load_c)]
+    if plan.epi_stages is not None:
+        boxes += [("D", plan.epi_stages.store), ("C", plan.epi_stages.load_c)]
     for name, box in boxes:
         if isinstance(box, TmaBox) and len(box.box) != 2:
             yield f"{name} moves by {box}, of {len(box.box)} modes; a tile is moved by boxes of 2."
@@ -146,10 +144,10 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
     """Copy atoms that move other elements, or from and to elsewhere, than where they stand."""
-    ops, slots = plan.operands, plan.slots
+    ops, epi_stages = plan.operands, plan.epi_stages
     arrives = "shared" if plan.stages else "register"
     leaves = "global" if plan.smem_d is None else "shared"
-    parts: list[tuple[str, Any, DType, str, str]] = [
+    chunks: list[tuple[str, Any, DType, str, str]] = [
         ("load_a", plan.load_a, ops.a.dtype, "global", arrives),
         ("load_b", plan.load_b, ops.b.dtype, "global", arrives),
         ("read_a", plan.read_a, ops.a.dtype, "shared", "register"),
@@ -157,15 +155,18 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
         ("store_d", plan.store_d, ops.d.dtype, "register", leaves),
         ("copy_d", plan.copy_d, ops.d.dtype, "shared", "global"),
     ]
-    if slots is not None:
-        parts += [
-            ("slots.to_shared", slots.to_shared, ops.d.dtype, "register", "shared"),
-            ("slots.store", slots.store, ops.d.dtype, "shared", "global"),
-            ("slots.from_shared", slots.from_shared, ops.c.dtype, "shared", "register"),
+    if epi_stages is not None:
+        chunks += [
+            ("epilogue stages.to_shared", epi_stages.to_shared, ops.d.dtype, "register", "shared"),
+            ("epilogue stages.store", epi_stages.store, ops.d.dtype, "shared", "global"),
+            ("epilogue stages.from_shared", epi_stages.from_shared, ops.c.dtype, "shared", "register"),
         ]
-        if slots.to_shared.atom != plan.store_d:
-            yield f"store_d is {plan.store_d}, but the slots are written by {slots.to_shared.atom}; one is expected."
-    for name, given, dtype, src, dst in parts:
+        if epi_stages.to_shared.atom != plan.store_d:
+            yield (
+                f"store_d is {plan.store_d}, but the epilogue stages are written by "
+                f"{epi_stages.to_shared.atom}; one is expected."
+            )
+    for name, given, dtype, src, dst in chunks:
         atom = given.atom if isinstance(given, TiledCopy) else given
         if not isinstance(atom, CopyAtom):
             continue  # None, or a box
@@ -182,21 +183,21 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Fields that a plan with a schedule needs or must not have."""
-    if plan.cluster_mn != (1, 1) and plan.sums is None:
+    if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
-    if plan.slots is not None:
-        yield "slots are given; they need the consumers of a pipeline. With a schedule all threads copy D."
+    if plan.epi_stages is not None:
+        yield "epilogue stages are given; they need the consumers of a pipeline. With a schedule all threads copy D."
     for name in ("a", "b"):
         if plan.stages and getattr(plan, f"read_{name}") is None:
             yield f"read_{name} is None; how the fragments of {name.upper()} are read from shared memory is expected."
 
 
-def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Fields that the programs of roles are made from."""
     if plan.copy_d is not None:
-        yield "copy_d is given; consumers of a pipeline store D by its slots, or out of registers."
-    if pipeline.deferred and (plan.slots is None or not isinstance(plan.slots.store, TmaBox)):
-        yield "a tile that is stored behind the products of the next leaves through slots, by TMA."
+        yield "copy_d is given; consumers of a pipeline store D by its epilogue stages, or out of registers."
+    if pipeline.overlapped and (plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox)):
+        yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
     names = [f"consumer {i}" for i in range(min(pipeline.consumers, len(plan.roles)))]
     expected = names if pipeline.kind == "single" else ["producer", *names]
     have = [role.name for role in plan.roles]
@@ -204,7 +205,7 @@ def _piped(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         yield f"the roles are {', '.join(map(str, have))}; {', '.join(expected)} are expected."
 
 
-def _steps(schedule: Schedule) -> Iterator[str]:
+def _steps(schedule: ThreadSchedule) -> Iterator[str]:
     """Counts in the steps of a schedule that are too small, and more steps than are played."""
     yield from _count("schedule.stages", schedule.stages, 0, _MOST_STAGES)
     yield from _count("schedule.fragments", schedule.fragments, 1, _MOST_STAGES)
@@ -215,7 +216,7 @@ def _steps(schedule: Schedule) -> Iterator[str]:
             count += step.times * len(inner) if inner else 1
             for part in (step, *inner):
                 for field in fields(part):
-                    least = int(field.name in ("parts", "times"))
+                    least = int(field.name in ("chunks", "times"))
                     if field.name != "steps" and getattr(part, field.name) < least:
                         yield f"{part} of schedule.{name}: {field.name} of at least {least} is expected."
     if count > _MOST_STEPS:

@@ -39,14 +39,13 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
         if -(-extent // step) * step > _MOST:
             yield f"{name} = {extent}, up to the end of the last tile, is more than the {_MOST} of 32 bits."
     of_packs = {
-        p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l)
-        for p in plan.packs
+        p.name.upper(): p.ctas(problem.m if p.name == "a" else problem.n, problem.k, problem.l) for p in plan.repacks
     }
     if sum(of_packs.values()) > MAX_GRID_X:
         said = " and ".join(of_packs)
         yield f"packing {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} of a grid."
     if plan.split.waves:
-        shares = work.shares
+        shares = work.division
         assert shares is not None
         reached = shares.shared + shares.pieces + 1  # tiles; those past the last are asked for, then left out
         if reached * shares.span > _MOST:

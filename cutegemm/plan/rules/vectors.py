@@ -16,17 +16,17 @@ from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_co
 from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
-    from cutegemm.plan.pipeline import Pipeline, Slots
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand
     from cutegemm.plan.shared import SharedLayout
+    from cutegemm.plan.warp_roles import EpiStages, WarpRoles
     from cutegemm.tile.atoms import CopyAtom
     from cutegemm.tile.tma import TmaBox
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that wide accesses break, of a plan whose layouts fit."""
-    (bm, bn, bk), mma = plan.product_tile, plan.tiled_mma
+    (bm, bn, bk), mma = plan.mma_tile, plan.tiled_mma
     for name, tile, layout, copy, read, operand in (
         ("A", (bm, bk), plan.smem_a, plan.load_a, plan.read_a, plan.loaded.a),
         ("B", (bn, bk), plan.smem_b, plan.load_b, plan.read_b, plan.loaded.b),
@@ -35,9 +35,9 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _in_words("the stores of D", _stored_vector(plan))
     yield from _copied_vector(plan)
     if plan.pipeline is not None:
-        if plan.slots is not None and plan.smem_d is not None:
-            rules = _slot_vectors(plan.pipeline, plan.slots, plan.smem_d)
-            yield from _in_words("the accesses to slots", rules)
+        if plan.epi_stages is not None and plan.smem_d is not None:
+            rules = _epi_stage_vectors(plan.pipeline, plan.epi_stages, plan.smem_d)
+            yield from _in_words("the accesses to epilogue stages", rules)
         yield from _in_words("the sums of the consumers", _consumed(plan, plan.pipeline))
 
 
@@ -86,16 +86,12 @@ def _operand_vectors(
 
 
 @lru_cache(maxsize=1024)
-def _of_fragments(
-    name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma
-) -> tuple[str, ...]:
+def _of_fragments(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> tuple[str, ...]:
     """What `_fragment_vectors` says, in words; operands of all alignments have the same."""
     return tuple(_in_words(f"the accesses to {name}", _fragment_vectors(name, layout, read, bits, mma)))
 
 
-def _fragment_vectors(
-    name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma
-) -> Iterator[str]:
+def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> Iterator[str]:
     """The accesses by which threads read fragments of A or of B from shared memory."""
     try:
         fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
@@ -116,61 +112,70 @@ def _fragment_vectors(
         yield from _shared_vector(f"the fragments of {name} are read", held, read.bits, bits)
 
 
-def _slot_vectors(pipeline: Pipeline, slots: Slots, layout: SharedLayout) -> Iterator[str]:
-    """What a consumer's threads move between registers and a slot: all of a subtile once, in aligned rows."""
-    if product_each(layout.shape) != (*slots.subtile, slots.count, pipeline.consumers):
-        return  # said with the other rules of slots
-    for name, copy in (("written", slots.to_shared), ("read", slots.from_shared)):
+def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
+    """What a consumer's threads move between registers and an epilogue stage: all of an epilogue tile once, in aligned
+    rows."""
+    if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
+        return  # said with the other rules of epilogue stages
+    for name, copy in (("written", epi_stages.to_shared), ("read", epi_stages.from_shared)):
         if copy is None:
             continue
         if copy.threads != pipeline.consumer_threads:
             yield (
-                f"slots are {name} by {copy.threads} threads, {copy}; a consumer has {pipeline.consumer_threads}."
+                f"epilogue stages are {name} by {copy.threads} threads, {copy}; a consumer has "
+                f"{pipeline.consumer_threads}."
             )
-        elif any(extent % size(step) for extent, step in zip(slots.subtile, copy.tiler_mn, strict=True)):
-            yield f"slots are {name} by {copy}, which does not divide subtiles of {_by(slots.subtile)}."
+        elif any(extent % size(step) for extent, step in zip(epi_stages.epi_tile, copy.tiler_mn, strict=True)):
+            yield (
+                f"epilogue stages are {name} by {copy}, which does not divide epilogue tiles of "
+                f"{_by(epi_stages.epi_tile)}."
+            )
         else:
-            yield from _moved_once(name, copy, slots.subtile)
-            yield from _aligned_in_slots(name, copy, layout)
-    if slots.from_shared is not None and slots.from_shared.layout_tv != slots.to_shared.layout_tv:
+            yield from _moved_once(name, copy, epi_stages.epi_tile)
+            yield from _aligned_in_epi_stages(name, copy, layout)
+    if epi_stages.from_shared is not None and epi_stages.from_shared.layout_tv != epi_stages.to_shared.layout_tv:
         yield (
-            f"slots are written by {slots.to_shared}, but C is read from them by {slots.from_shared}; a thread has to "
+            f"epilogue stages are written by {epi_stages.to_shared}, but C is read from them by "
+            f"{epi_stages.from_shared}; a thread has to "
             "hold the same of both."
         )
 
 
 @lru_cache(maxsize=1024)
-def _moved_once(name: str, copy: TiledCopy, subtile: tuple[int, int]) -> tuple[str, ...]:
-    """Whether a copy between registers and a slot takes each element of a subtile once, on both sides."""
-    rows, out = subtile[0], []
+def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[str, ...]:
+    """Whether a copy between registers and an epilogue stage takes each element of an epilogue tile once, on both
+    sides."""
+    rows, out = epi_tile[0], []
     for what, offsets, space in (
-        ("read", copy.offsets_s(Layout(subtile)), copy.atom.src),
-        ("write", copy.offsets_d(Layout(subtile)), copy.atom.dst),
+        ("read", copy.offsets_s(Layout(epi_tile)), copy.atom.src),
+        ("write", copy.offsets_d(Layout(epi_tile)), copy.atom.dst),
     ):
         if space == "shared":  # where not every lane gives an address
             by_warps = offsets.reshape(-1, copy.atom.threads, offsets.size // copy.threads)
             offsets = by_warps[:, : copy.atom.address_lanes]
-        counted = np.bincount(offsets.reshape(-1).astype(np.intp, copy=False), minlength=product(subtile))
+        counted = np.bincount(offsets.reshape(-1).astype(np.intp, copy=False), minlength=product(epi_tile))
         if (counted != 1).any():
             at = int(np.flatnonzero(counted != 1)[0])
             out.append(
-                f"slots are {name} by {copy}; its threads {what} the element ({at % rows}, {at // rows}) of a subtile "
-                f"of {_by(subtile)} {counted[at]} times; once is expected."
+                f"epilogue stages are {name} by {copy}; its threads {what} the element ({at % rows}, "
+                f"{at // rows}) of an epilogue tile "
+                f"of {_by(epi_tile)} {counted[at]} times; once is expected."
             )
     return tuple(out)
 
 
 @lru_cache(maxsize=1024)
-def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple[str, ...]:
-    """Whether the rows that a copy moves at once, between registers and a slot, are aligned neighbours there."""
+def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple[str, ...]:
+    """Whether the rows that a copy moves at once, between registers and an epilogue stage, are aligned neighbours
+    there."""
     bits = copy.atom.dtype.bits
     if 8 * copy.atom.aligned_bytes <= bits:
         return ()
-    one = _one_slot(layout, bits)
+    one = _one_epi_stage(layout, bits)
     offsets = copy.offsets_d(one) if name == "written" else copy.offsets_s(one)
     return tuple(
         _shared_vector(
-            f"slots are {name} by {copy.atom}, rows of", offsets, 8 * copy.atom.aligned_bytes, bits
+            f"epilogue stages are {name} by {copy.atom}, rows of", offsets, 8 * copy.atom.aligned_bytes, bits
         )
     )
 
@@ -178,26 +183,22 @@ def _aligned_in_slots(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
     """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
     copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
-    if plan.slots is not None and isinstance(plan.slots.store, TiledCopy):
-        copy, tile = plan.slots.store, plan.slots.subtile
+    if plan.epi_stages is not None and isinstance(plan.epi_stages.store, TiledCopy):
+        copy, tile = plan.epi_stages.store, plan.epi_stages.epi_tile
     if copy is None or plan.smem_d is None:
         return
     yield from _of_lines(copy, operand, tile, plan.smem_d)
 
 
 @lru_cache(maxsize=1024)
-def _of_lines(
-    copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout
-) -> tuple[str, ...]:
+def _of_lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
     """What `_line_vectors` says, in words; many plans have the same."""
     rules = _line_vectors(copy, operand, tile, layout)
     what = "the copies of D from shared to global memory"
     return tuple(_in_words(what, rules, "; store = 'direct' needs none"))
 
 
-def _line_vectors(
-    copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout
-) -> Iterator[str]:
+def _line_vectors(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> Iterator[str]:
     """The copies of lines of a tile of D, which has `layout` in shared memory."""
     bits = operand.dtype.bits
     yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
@@ -215,14 +216,14 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     count = store.bits // operand.dtype.bits
     if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
         return
-    if plan.gating is not None:
+    if plan.glu is not None:
         yield from _gates_stored(plan)
         return
-    yield from _sums_stored(store, operand, plan.cta_tile[:2], plan.ending_mma, plan.smem_d)
+    yield from _accumulators_stored(store, operand, plan.cta_tile[:2], plan.epilogue_mma, plan.smem_d)
 
 
 @lru_cache(maxsize=1024)
-def _sums_stored(
+def _accumulators_stored(
     store: CopyAtom, operand: Operand, tile: tuple[int, int], mma: TiledMma, layout: SharedLayout | None
 ) -> tuple[str, ...]:
     """The stores of the sums of a tile of D, which may have `layout` in shared memory; many plans have the same."""
@@ -266,7 +267,7 @@ def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: 
         )
 
 
-def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
+def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Whether the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
     mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
     along_n = mma.permutation_mnk[1]
@@ -277,25 +278,24 @@ def _consumed(plan: GemmPlan, pipeline: Pipeline) -> Iterator[str]:
         return
     if bm // rows * (bn // columns) != pipeline.readers:
         return
-    slots = plan.slots
-    if slots is not None:
-        steps = [size(step) for step in slots.to_shared.tiler_mn]
-        fits = [
-            s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, slots.subtile, steps, strict=True)
-        ]
-        if not all(fits) or slots.to_shared.threads != pipeline.consumer_threads:
+    epi_stages = plan.epi_stages
+    if epi_stages is not None:
+        steps = [size(step) for step in epi_stages.to_shared.tiler_mn]
+        fits = [s % t == 0 == o % s for o, s, t in zip(plan.consumer_d_tile, epi_stages.epi_tile, steps, strict=True)]
+        if not all(fits) or epi_stages.to_shared.threads != pipeline.consumer_threads:
             return
     own_mma = plan.consumer_mma
     if mma != own_mma or (bm, bn) != (rows, columns):
         yield from _shared_out(mma, own_mma, (bm, bn), (rows, columns), plan.piece_n)
-    if slots is not None:
+    if epi_stages is not None:
         yield from _stored_in_order(
-            plan.consumer_d_mma, plan.consumer_d_tile, slots.to_shared, slots.subtile, by_warps
+            plan.consumer_d_mma, plan.consumer_d_tile, epi_stages.to_shared, epi_stages.epi_tile, by_warps
         )
 
 
-def _one_slot(layout: SharedLayout, bits: int) -> SharedLayout:
-    """The first slot, where all begin at multiples of any swizzle's period, so that they lie alike; else all."""
+def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:
+    """The first epilogue stage, where all begin at multiples of any swizzle's period, so that they lie alike; else
+    all."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     copies = [stride for mode in range(2, len(outer)) for stride in outer[mode].flat()[1]]
     if any(stride * bits % (8 * SMEM_MAX_ALIGN_BYTES) for stride in copies):
@@ -331,37 +331,36 @@ def _shared_out(
 
 @lru_cache(maxsize=1024)
 def _stored_in_order(
-    own_mma: TiledMma, own_tile: tuple[int, int], to_slot: TiledCopy, subtile: tuple[int, int], by_warps: bool
+    own_mma: TiledMma, own_tile: tuple[int, int], to_epi_stage: TiledCopy, epi_tile: tuple[int, int], by_warps: bool
 ) -> tuple[str, ...]:
-    """Whether a consumer's registers, in the order of its sums, are what the copies to slots take them for.
+    """Whether a consumer's registers, in the order of its sums, are what the copies to epilogue stages take them for.
 
-    by_warps   whether a consumer is a warp, which takes its sums subtile by subtile
+    by_warps   whether a consumer is a warp, which takes its sums epilogue tile by epilogue tile
     """
     rows, columns = own_tile
     own = own_mma.offsets_c(Layout(own_tile))  # (threads, values, rest_m, rest_n)
     if by_warps:
         atoms = [
-            size(step) // extent
-            for step, extent in zip(to_slot.tiler_mn, own_mma.atom.shape_mnk, strict=False)
+            size(step) // extent for step, extent in zip(to_epi_stage.tiler_mn, own_mma.atom.shape_mnk, strict=False)
         ]
         threads, values, rest_m, rest_n = own.shape
         if rest_m % atoms[0] or rest_n % atoms[1]:
-            return (f"{to_slot} does not take the sums of {own_mma} some atoms at a time.",)
+            return (f"{to_epi_stage} does not take the sums of {own_mma} some atoms at a time.",)
         split = own.reshape((threads, values, atoms[0], rest_m // atoms[0], atoms[1], -1), order="F")
         own = split.transpose(0, 1, 2, 4, 5, 3)
     held = own.reshape(own.shape[0], -1, order="F")
-    stored = to_slot.offsets_s(Layout(subtile))
+    stored = to_epi_stage.offsets_s(Layout(epi_tile))
     stored = stored.reshape(stored.shape[0], -1, order="F")
-    many = columns // subtile[1]
-    for i in range(rows // subtile[0] * many):
-        place = stored % subtile[0] + i // many * subtile[0]
-        place = place + rows * (stored // subtile[0] + i % many * subtile[1])
+    many = columns // epi_tile[1]
+    for i in range(rows // epi_tile[0] * many):
+        place = stored % epi_tile[0] + i // many * epi_tile[0]
+        place = place + rows * (stored // epi_tile[0] + i % many * epi_tile[1])
         wrong = np.argwhere(held[:, i * stored.shape[1] : (i + 1) * stored.shape[1]] != place)
         if len(wrong):
             thread, register = (int(at) for at in wrong[0])
             have, want = int(held[thread, i * stored.shape[1] + register]), int(place[thread, register])
             return (
-                f"slots are written by {to_slot}; thread {thread} of a consumer would store as element "
+                f"epilogue stages are written by {to_epi_stage}; thread {thread} of a consumer would store as element "
                 f"({want % rows}, {want // rows}) of its tile what it sums up for ({have % rows}, {have // rows}).",
             )
     return ()

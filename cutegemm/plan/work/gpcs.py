@@ -1,7 +1,7 @@
 """The order of the GPCs: which clusters of a persistent grid are neighbours on the chip.
 
 The hardware hands clusters to GPCs in rounds, one to each GPC that has room left. Reads of A and B that meet in a GPC
-are joined on their way to L2, so clusters of one GPC had better have neighbouring tiles of D. `GpcOrder.place` numbers
+are joined on their way to L2, so clusters of one GPC had better have neighbouring tiles of D. `GpcRaster.place` numbers
 the clusters GPC by GPC; the tile scheduler takes it for the number of the first work tile of a cluster. It is a
 permutation of the clusters that are launched, wherever these run: a chip that hands them out otherwise is slower, and
 its results are the same.
@@ -30,11 +30,11 @@ _QUOTIENT_BITS = 16
 
 
 @dataclass(frozen=True)
-class GpcOrder:
+class GpcRaster:
     """How many clusters the hardware hands out in each round. A shorter round lacks the GPCs that came first in the one
     before: they are full.
 
-    >>> order = GpcOrder((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
+    >>> order = GpcRaster((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
     >>> [order.place(cluster, order.ends(6)) for cluster in range(6)]
     [0, 2, 5, 1, 4, 3]
     >>> [order.place(cluster, order.ends(4)) for cluster in range(4)]
@@ -44,7 +44,7 @@ class GpcOrder:
     rounds: tuple[int, ...]
 
     @staticmethod
-    def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcOrder | None:
+    def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcRaster | None:
         """That of clusters of one or two CTAs, from the order in which pairs of multiprocessors (TPCs) are handed out.
 
         Clusters of two fill a TPC each. Of single CTAs, each TPC of a round is given one, then each one more.
@@ -52,18 +52,18 @@ class GpcOrder:
         ctas      of the persistent grid
         returns   None where that is not known: of larger clusters, and of more CTAs than there are multiprocessors
 
-        >>> GpcOrder.of((3, 2), 1, 10)
-        GpcOrder(rounds=(3, 3, 2, 2))
+        >>> GpcRaster.of((3, 2), 1, 10)
+        GpcRaster(rounds=(3, 3, 2, 2))
         """
         most = min(PAIR * sum(tpc_rounds), _MOST_CTAS)
         if cluster_size > PAIR or ctas is None or not 0 < ctas <= most:
             return None
-        return GpcOrder(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
+        return GpcRaster(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
 
     def violations(self) -> Iterator[str]:
         """What is wrong with the rounds.
 
-        >>> list(GpcOrder((2, 3)).violations())
+        >>> list(GpcRaster((2, 3)).violations())
         ['rounds of (2, 3) clusters; positive integers, none larger than the one before, and 255 in all at most are \
 expected.']
         """
@@ -104,16 +104,16 @@ expected.']
         clusters   that are launched
         """
         least, most = arithmetic.minimum, arithmetic.maximum
-        gpcs = self.rounds[0]
+        gpc_raster = self.rounds[0]
         begins = [*accumulate(self.rounds, initial=0)][:-1]
-        handed = [most(clusters - begin, 0) for begin in begins]  # in this round, or later
+        host = [most(clusters - begin, 0) for begin in begins]  # in this round, or later
         words = []
-        for word in range(self._alone, gpcs, _BYTES):
+        for word in range(self._alone, gpc_raster, _BYTES):
             value: Any = 0
-            for gpc in range(word, min(word + _BYTES, gpcs)):
+            for gpc in range(word, min(word + _BYTES, gpc_raster)):
                 end: Any = 0
-                for here, count in zip(handed, self.rounds, strict=True):
-                    until = gpc + 1 - (gpcs - count)  # in this round
+                for here, count in zip(host, self.rounds, strict=True):
+                    until = gpc + 1 - (gpc_raster - count)  # in this round
                     end = end + least(here, until) if until > 0 else end
                 value = value + end * (1 << (8 * (gpc - word)))
             words.append(value)

@@ -18,10 +18,10 @@ How K is split decides what the number of a work tile means:
 |---------------------|------------------------------------------------------------|----------------------|
 | none                | tile `number`, all its k-tiles                             | a cluster for each,  |
 |                     |                                                            | or persistent        |
-| parts (split-K)     | tile `number // parts`, part `number % parts`: peers are   | the same             |
+| parts (split-K)     | tile `number // splits`, part `number % splits`: peers are   | the same             |
 |                     | neighbours, and none is without k-tiles                    |                      |
 | parts, `idle_ctas`  | tile `number % tiles`, part `number // tiles`              | (tiles, parts)       |
-| waves (stream-K)    | runs of k-tiles first, then whole tiles: see `shares`      | persistent           |
+| waves (stream-K)    | runs of k-tiles first, then whole tiles: see `division`      | persistent           |
 
 Groups and ranks. A single GEMM, or a batch of one size, is the group 0 of every work tile. A grouped GEMM (a mixture
 of experts) has the first number of each group in device memory: `WorkGrid.work_tile` is the place that looks the group
@@ -40,17 +40,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cutegemm.plan.work.arithmetic import ARRAYS, INTEGERS, Arithmetic
-from cutegemm.plan.work.gpcs import GpcOrder
-from cutegemm.plan.work.shares import Shares, WorkTile, shares_of
-from cutegemm.plan.work.split import Split
+from cutegemm.plan.work.division import KDivision, WorkTile, k_division_of
+from cutegemm.plan.work.gpcs import GpcRaster
+from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.raster import Raster
 
 if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
-# Of `Shares`, what the host works out and a kernel is handed.
-_HANDED = ("shared", "span", "workers", "run", "longer")
-_HANDED_OWNED = (*_HANDED, "owned", "pieces")
+# Of `KDivision`, what the host works out and a kernel is handed.
+_HOST_VALUES = ("shared", "span", "workers", "run", "longer")
+_FIXUP_HOST_VALUES = (*_HOST_VALUES, "fixup", "pieces")
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ class TileScheduler:
     cluster_mn   CTAs of a cluster along M and N
     persistent   CTAs of a persistent grid; None: a cluster for each work tile
     batched      whether there may be several batches: the raster divides by the tiles of one
-    gpcs         the order of a persistent grid's clusters by which they take work tiles; None: that of their launch
+    gpc_raster   the order of a persistent grid's clusters by which they take work tiles; None: that of their launch
     idle_ctas    whether the launched grid follows from the tiles alone, so that CTAs may have nothing to do: (tiles,
                  parts) of a split in parts, or all persistent CTAs. Else there are no more clusters than work tiles
-    k_ctas       CTAs of a cluster along N that share K: each loads the B of all of them, and multiplies its part of
-                 the k-tiles
+    cluster_k    CTAs of a cluster along N that share K: each loads the B of all of them, and multiplies its part of the
+                 k-tiles
     """
 
     raster: Raster
-    split: Split
+    split: KSplit
     cta_tile: tuple[int, int, int]
     cluster_mn: tuple[int, int] = (1, 1)
     persistent: int | None = None
     batched: bool = True
     idle_ctas: bool = False
-    gpcs: GpcOrder | None = None
-    k_ctas: int = 1
+    gpc_raster: GpcRaster | None = None
+    cluster_k: int = 1
 
     @property
     def cluster_size(self) -> int:
@@ -88,27 +88,27 @@ class TileScheduler:
     def rank_mn(self, rank: Any) -> tuple[Any, Any]:
         """The place of a CTA in its cluster, (m, n): ranks are counted along M first.
 
-        >>> [TileScheduler(Raster(), Split(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
+        >>> [TileScheduler(Raster(), KSplit(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
         [(0, 0), (1, 0), (0, 1), (1, 1)]
         """
         return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
 
-    def part_of_k(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `Split.k_range`.
+    def cluster_k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
+        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `KSplit.k_range`.
 
-        >>> scheduler = TileScheduler(Raster(), Split(), (64, 16, 64), (2, 2), k_ctas=2)
-        >>> [scheduler.part_of_k(rank, 7) for rank in range(4)]
+        >>> scheduler = TileScheduler(Raster(), KSplit(), (64, 16, 64), (2, 2), cluster_k=2)
+        >>> [scheduler.cluster_k_range(rank, 7) for rank in range(4)]
         [(0, 4), (0, 4), (4, 3), (4, 3)]
         """
-        if self.k_ctas == 1:
+        if self.cluster_k == 1:
             return 0, k_tiles
-        return Split(self.k_ctas).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
+        return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
         """A work tile as a CTA of a cluster has it: its part of the k-tiles, where its CTAs share K."""
-        if self.k_ctas == 1:
+        if self.cluster_k == 1:
             return work_tile
-        k_first, k_count = self.part_of_k(rank, work_tile.k_count)
+        k_first, k_count = self.cluster_k_range(rank, work_tile.k_count)
         return replace(work_tile, k_first=work_tile.k_first + k_first, k_count=k_count)
 
     @property
@@ -117,9 +117,9 @@ class TileScheduler:
         return None if self.persistent is None else self.persistent // self.cluster_size
 
     @property
-    def parts_are_rows(self) -> bool:
+    def splits_are_rows(self) -> bool:
         """Whether the parts of a tile are rows of the launched grid, one for each even where K has fewer k-tiles."""
-        return self.idle_ctas and self.split.parts > 1
+        return self.idle_ctas and self.split.splits > 1
 
     def of(self, problem: Problem) -> WorkGrid:
         """The work tiles of a problem.
@@ -148,17 +148,17 @@ class TileScheduler:
 
         How many tiles and slots there are in all is known to the host alone.
         """
-        k_tiles, m_tiles, n_tiles, divisors, count, clusters, handed, ends = values
-        shares = None
+        k_tiles, m_tiles, n_tiles, divisors, count, clusters, host, ends = values
+        division = None
         if self.split.is_split:
-            names = (*_HANDED_OWNED, "divisors") if self.split.owned else _HANDED
-            known = {"pieces": self.split.waves + 1, **dict(zip(names, handed, strict=True))}
+            names = (*_FIXUP_HOST_VALUES, "divisors") if self.split.fixup else _HOST_VALUES
+            known = {"pieces": self.split.waves + 1, **dict(zip(names, host, strict=True))}
             columns = self.persistent_clusters if self.split.waves else count
-            shares = Shares(
+            division = KDivision(
                 k_tiles=k_tiles, columns=columns, count=count, slots=None, arithmetic=arithmetic, **known,
             )  # fmt: skip
         tiles = TileGrid(self, m_tiles, n_tiles, None, arithmetic, divisors)
-        return WorkGrid(tiles, k_tiles, count, clusters, shares, ends)
+        return WorkGrid(tiles, k_tiles, count, clusters, division, ends)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class TileGrid:
     arithmetic         functions of these values
     divisors           those of the raster, in a form that is faster to divide by; None where the raster is to find them
 
-    >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1))
+    >>> scheduler = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1))
     >>> tiles = scheduler.tiles(600, 256)
     >>> tiles.count, [tiles.tile_mnl(4, rank) for rank in range(2)]
     (6, [(2, 1, 0), (3, 1, 0)])
@@ -207,19 +207,17 @@ class TileGrid:
 
         m_tiles, n_tiles   of A and of B, that there are
 
-        >>> tiles = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1)).tiles(600, 256)
+        >>> tiles = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1)).tiles(600, 256)
         >>> tiles.tile_mnl(2, rank=1), tiles.loaded_mnl(tiles.tile_mnl(2, rank=1), 5, 2)
         ((5, 0, 0), (4, 0, 0))
         """
         (m, n, batch), (cm, cn), least = tile_mnl, self.scheduler.cluster_mn, self.arithmetic.minimum
-        k_ctas = self.scheduler.k_ctas
-        if k_ctas > 1:
-            n, cn = n // k_ctas, cn // k_ctas
+        cluster_k = self.scheduler.cluster_k
+        if cluster_k > 1:
+            n, cn = n // cluster_k, cn // cluster_k
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
-    def host_divisors(
-        self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
-    ) -> tuple[Any, ...]:
+    def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
         """Those of the raster, as the host hands them to a kernel.
 
         divisors   makes numbers that are faster to divide by of some that are not negative
@@ -229,7 +227,7 @@ class TileGrid:
     def order(self) -> np.ndarray:
         """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
 
-        >>> scheduler = TileScheduler(Raster("along_n"), Split(), (128, 128, 64), cluster_mn=(2, 1))
+        >>> scheduler = TileScheduler(Raster("along_n"), KSplit(), (128, 128, 64), cluster_mn=(2, 1))
         >>> scheduler.tiles(300, 256).order()[:, :, :2].tolist()
         [[[0, 0], [1, 0]], [[0, 1], [1, 1]], [[2, 0], [3, 0]], [[2, 1], [3, 1]]]
         """
@@ -244,19 +242,19 @@ class TileGrid:
     def work(self, k_tiles: Any) -> WorkGrid:
         """The work tiles, where each tile has so many k-tiles."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
-        count, shares = self.count, None
-        if scheduler.parts_are_rows:
-            count = self.count * scheduler.split.parts
+        count, division = self.count, None
+        if scheduler.splits_are_rows:
+            count = self.count * scheduler.split.splits
         elif scheduler.split.is_split:
             grid = scheduler.persistent_clusters or 1
-            shares = shares_of(scheduler.split, self.count, k_tiles, grid, arithmetic)
-            count = shares.count
+            division = k_division_of(scheduler.split, self.count, k_tiles, grid, arithmetic)
+            count = division.count
         clusters = count
         if scheduler.persistent_clusters is not None:
             clusters = scheduler.persistent_clusters
             if not scheduler.idle_ctas:
                 clusters = arithmetic.minimum(count, clusters)
-        return WorkGrid(self, k_tiles, count, clusters, shares)
+        return WorkGrid(self, k_tiles, count, clusters, division)
 
 
 @dataclass(frozen=True)
@@ -267,23 +265,23 @@ class WorkGrid:
     k_tiles      of each tile
     count        numbers of work tiles; of some of stream-K nobody has anything to do
     clusters     that are launched; the one at place c begins with the work tile c
-    shares       how K is divided, where the parts of a tile are neither all of it nor rows of the grid
+    division     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
     known_ends   the `ends`, where they were worked out before: a kernel is handed them
     k_first      the first k-tile of each tile: see `of_rank`
 
-    >>> scheduler = TileScheduler(Raster("along_m"), Split(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
+    >>> scheduler = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
     >>> work.clusters, [[*work.numbers(cluster)] for cluster in range(2)]
     (2, [[0, 2, 4], [1, 3, 5]])
     >>> work.work_tile(4)
-    WorkTile(tile=4, k_first=0, k_count=8, parts=1, part=0, slot=0, group=0)
+    WorkTile(tile=4, k_first=0, k_count=8, splits=1, k_split=0, slot=0, group=0)
     """
 
     tiles: TileGrid
     k_tiles: Any
     count: Any
     clusters: Any
-    shares: Shares | None
+    division: KDivision | None
     known_ends: tuple[Any, ...] | None = None
     k_first: Any = 0
 
@@ -296,9 +294,9 @@ class WorkGrid:
 
     def work_tile(self, number: Any) -> WorkTile:
         """The work tile of a number below `count`; one that nobody has anything to do for has 0 parts."""
-        if self.scheduler.parts_are_rows:
-            return self.part_of(number % self.tiles.count, number // self.tiles.count)
-        return self.whole(number) if self.shares is None else self.shares.work_tile(number)
+        if self.scheduler.splits_are_rows:
+            return self.split_of(number % self.tiles.count, number // self.tiles.count)
+        return self.whole(number) if self.division is None else self.division.work_tile(number)
 
     def whole(self, tile: Any) -> WorkTile:
         """All k-tiles of a tile."""
@@ -306,16 +304,16 @@ class WorkGrid:
 
     def of_rank(self, rank: Any) -> WorkGrid:
         """The work tiles as a CTA of a cluster has them: with its part of the k-tiles, where its CTAs share K."""
-        if self.scheduler.k_ctas == 1:
+        if self.scheduler.cluster_k == 1:
             return self
-        k_first, k_tiles = self.scheduler.part_of_k(rank, self.k_tiles, self.tiles.arithmetic.minimum)
+        k_first, k_tiles = self.scheduler.cluster_k_range(rank, self.k_tiles, self.tiles.arithmetic.minimum)
         return replace(self, k_tiles=k_tiles, k_first=k_first)
 
-    def part_of(self, tile: Any, part: Any) -> WorkTile:
+    def split_of(self, tile: Any, k_split: Any) -> WorkTile:
         """A part of a tile, where parts are rows of the launched grid: blockIdx.x and blockIdx.y."""
         split = self.scheduler.split
-        k_first, k_count = split.k_range(part, self.k_tiles, self.tiles.arithmetic.minimum)
-        return WorkTile(tile, k_first, k_count, split.parts, part, tile)
+        k_first, k_count = split.k_range(k_split, self.k_tiles, self.tiles.arithmetic.minimum)
+        return WorkTile(tile, k_first, k_count, split.splits, k_split, tile)
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, l) of D that a CTA of a cluster has in a work tile: see `TileGrid.tile_mnl`."""
@@ -328,16 +326,16 @@ class WorkGrid:
 
         All that follows, and all that enumerates clusters, knows a cluster by its place.
         """
-        gpcs = self.scheduler.gpcs
-        return cluster if gpcs is None else gpcs.place(cluster, self.ends, self.tiles.arithmetic)
+        gpc_raster = self.scheduler.gpc_raster
+        return cluster if gpc_raster is None else gpc_raster.place(cluster, self.ends, self.tiles.arithmetic)
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """What the host works out for `place`: see `GpcOrder.ends`."""
-        gpcs = self.scheduler.gpcs
-        if self.known_ends is not None or gpcs is None:
+        """What the host works out for `place`: see `GpcRaster.ends`."""
+        gpc_raster = self.scheduler.gpc_raster
+        if self.known_ends is not None or gpc_raster is None:
             return self.known_ends or ()
-        return gpcs.ends(self.clusters, self.tiles.arithmetic)
+        return gpc_raster.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
         """Which cluster of the launch each place is, where extents are known integers."""
@@ -345,11 +343,11 @@ class WorkGrid:
 
     def following(self, number: Any, turns: int = 1) -> Any:
         """The number of the work tile that the same cluster takes so many turns later."""
-        if not self.scheduler.split.owned:
+        if not self.scheduler.split.fixup:
             return number + self.clusters * turns
-        assert self.shares is not None
+        assert self.division is not None
         for _ in range(turns):
-            number = self.shares.following(number, self.clusters)
+            number = self.division.following(number, self.clusters)
         return number
 
     def numbers(self, cluster: int) -> Iterator[int]:
@@ -363,7 +361,7 @@ class WorkGrid:
 
     def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
         """The number of the first work tile of consumer `turn` of `turns`."""
-        if not self.scheduler.split.owned:
+        if not self.scheduler.split.fixup:
             return cluster + turn * self.clusters
         number = cluster
         for before in range(turns - 1):
@@ -392,29 +390,29 @@ class WorkGrid:
     @property
     def shared(self) -> Any:
         """The first tiles, which may have several parts each."""
-        if self.scheduler.parts_are_rows:
+        if self.scheduler.splits_are_rows:
             return self.tiles.count
-        return 0 if self.shares is None else self.shares.shared
+        return 0 if self.division is None else self.division.shared
 
     @property
     def slots(self) -> Any:
         """Slots of the workspace, each for the sums of one part of a cluster's tile."""
-        if self.scheduler.parts_are_rows:
+        if self.scheduler.splits_are_rows:
             return self.count
-        return 0 if self.shares is None else self.shares.slots
+        return 0 if self.division is None else self.division.slots
 
     def peers(self, tile: Any) -> WorkTile:
         """Part 0 of a tile below `shared`: in how many parts it is, and where their slots are; not which k-tiles."""
-        if self.shares is None:
-            return WorkTile(tile, 0, 0, self.scheduler.split.parts, 0, tile)
-        parts, slot = self.shares.sums_of(tile)
-        return WorkTile(tile, 0, 0, parts, 0, slot)
+        if self.division is None:
+            return WorkTile(tile, 0, 0, self.scheduler.split.splits, 0, tile)
+        splits, slot = self.division.sums_of(tile)
+        return WorkTile(tile, 0, 0, splits, 0, slot)
 
-    def slot_of(self, work_tile: WorkTile, part: Any) -> Any:
+    def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
         """The slot of a part of the tile that a work tile is of."""
-        if self.scheduler.parts_are_rows:
-            return part * self.tiles.count + work_tile.slot
-        return work_tile.slot + part
+        if self.scheduler.splits_are_rows:
+            return k_split * self.tiles.count + work_tile.slot
+        return work_tile.slot + k_split
 
     # --- from the host to the kernel, and all of it ------------------------------------------------------------
 
@@ -428,12 +426,12 @@ class WorkGrid:
         integer    makes an argument of a number
         divisors   makes numbers that are faster to divide by of some that are not negative
         """
-        handed: tuple[Any, ...] = ()
-        if self.shares is not None:
-            owned = self.scheduler.split.owned
-            handed = tuple([integer(getattr(self.shares, f)) for f in (_HANDED_OWNED if owned else _HANDED)])
-            if owned:
-                handed = (*handed, divisors(self.shares.divided_by))
+        host: tuple[Any, ...] = ()
+        if self.division is not None:
+            fixup = self.scheduler.split.fixup
+            host = tuple([integer(getattr(self.division, f)) for f in (_FIXUP_HOST_VALUES if fixup else _HOST_VALUES)])
+            if fixup:
+                host = (*host, divisors(self.division.divided_by))
         return (
             self.k_tiles,
             self.tiles.m_tiles,
@@ -441,32 +439,32 @@ class WorkGrid:
             self.tiles.host_divisors(divisors),
             self.count,
             self.clusters,
-            handed,
+            host,
             tuple([integer(end) for end in self.ends]),
         )
 
     def of_arrays(self) -> WorkGrid:
         """The same, for arrays of numbers."""
-        tiles, shares = replace(self.tiles, arithmetic=ARRAYS), self.shares
-        if shares is not None:
-            shares = replace(shares, arithmetic=ARRAYS)
-        return replace(self, tiles=tiles, shares=shares, known_ends=self.ends)
+        tiles, division = replace(self.tiles, arithmetic=ARRAYS), self.division
+        if division is not None:
+            division = replace(division, arithmetic=ARRAYS)
+        return replace(self, tiles=tiles, division=division, known_ends=self.ends)
 
-    def taken(self) -> Taken:
+    def assignment(self) -> Assignment:
         """Every work tile that has something to do, and who takes it; where extents are known integers."""
         work, number = self.of_arrays(), np.arange(self.count, dtype=np.int64)
         clusters = max(1, self.clusters)
         cluster, turn = number % clusters, number // clusters
-        if self.scheduler.split.owned:
+        if self.scheduler.split.fixup:
             for first in range(min(clusters, self.count)):
                 own = [*self.numbers(first)]
                 turn[own] = np.arange(len(own))
         work_tiles = work.work_tile(number).map(lambda value: value + 0 * number)
-        return Taken(work.tiles, number, cluster, turn, work_tiles).where(work_tiles.parts > 0)
+        return Assignment(work.tiles, number, cluster, turn, work_tiles).where(work_tiles.splits > 0)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Assignment:
     """Work tiles in the order of their numbers; each field but the first an array.
 
     tiles       of D
@@ -485,10 +483,10 @@ class Taken:
     def __len__(self) -> int:
         return len(self.number)
 
-    def where(self, which: Any) -> Taken:
+    def where(self, which: Any) -> Assignment:
         """Some of them."""
         work_tile = self.work_tile.map(lambda of: of[which])
-        return Taken(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
+        return Assignment(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
 
     def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
         """(m_tile, n_tile, l) of D that a CTA of each cluster has: see `TileGrid.tile_mnl`."""

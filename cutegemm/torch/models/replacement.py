@@ -289,9 +289,7 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, report: Replaced) -
         return
     gated: Any = module
     if not are_side_by_side(gated.gate_proj.weight, gated.up_proj.weight):
-        report._undo.append(
-            lambda: separate(*[getattr(getattr(gated, name), "weight", None) for name in parts.up])
-        )
+        report._undo.append(lambda: separate(*[getattr(getattr(gated, name), "weight", None) for name in parts.up]))
     report._undo.append(module.register_load_state_dict_post_hook(join_after_load).remove)
     gated.join()
     report.replaced[name] = f"a gated MLP, {record.activation}, whose gate and up are one kernel"

@@ -18,6 +18,7 @@ from docs.evidence import (
     fit_sm90,
     gemm,
     models,
+    renamed,
     simt,
 )
 from docs.evidence.commands import counted, remade, tables
@@ -36,6 +37,7 @@ app.command("simulate")(tables.simulate)
 app.command("choosing")(tables.choosing)
 app.command("functions")(tables.functions)
 app.command("ladder")(tables.ladder)
+app.command("rename")(renamed.rename)
 app.command("counters")(counted.counters)
 app.command("replay")(counted.replayed)
 app.command("proof")(counted.proof)
@@ -50,9 +52,7 @@ def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
     def command(context: typer.Context) -> None:
         main(context.args)
 
-    app.command(name, help=f"{what} `{name} --help` lists its options.", context_settings=_OWN_OPTIONS)(
-        command
-    )
+    app.command(name, help=f"{what} `{name} --help` lists its options.", context_settings=_OWN_OPTIONS)(command)
 
 
 _add("gemm", gemm.main, "GEMMs beside the vendor library: any shapes, types, layouts and plans.")

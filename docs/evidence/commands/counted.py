@@ -12,8 +12,8 @@ from cutegemm.errors import UnsupportedError
 from cutegemm.profile import Case, Comparison, render
 from docs.evidence.counters import proof as proofs
 from docs.evidence.counters.cases import GROUPS
-from docs.evidence.counters.drawn import FAMILIES, draw
 from docs.evidence.counters.probes import ProbeCase
+from docs.evidence.counters.random_plans import FAMILIES, draw
 from docs.evidence.counters.recorded import Evidence, measure, replay
 from docs.evidence.machine import this_machine
 from docs.evidence.sanitizer.output import TOOLS
@@ -66,9 +66,7 @@ def _count(group: str, cases: list[Case | ProbeCase], device: str | None, ncu: s
     return any(c.misses for c in found) or bool(evidence.failed)
 
 
-def replayed(
-    files: Annotated[list[Path], typer.Argument(help="What `counters --out` kept.")], only: Only = ""
-) -> None:
+def replayed(files: Annotated[list[Path], typer.Argument(help="What `counters --out` kept.")], only: Only = "") -> None:
     """Today's predictions beside counters that were kept; no GPU is needed."""
     cases = [case for make in GROUPS.values() for case in make() if only in case.name]
     every: list[Comparison] = []

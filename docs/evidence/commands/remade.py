@@ -22,9 +22,7 @@ _COLOURS = {DONE: "green", FAILED: "red", SKIPPED: "yellow"}
 def run_steps(
     out: Annotated[Path, typer.Option(help="The folder of the files.")] = Path("docs/evidence/data"),
     only: Annotated[list[str] | None, typer.Option(help="A file's name, or names with *; repeat it.")] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Seconds for all; what does not fit is left out.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds for all; what does not fit is left out.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
 ) -> None:
     """Make every file of docs/evidence/data again, the most telling ones first; then run `report`.

@@ -67,18 +67,14 @@ def ladder(
 def functions(
     kind: Annotated[str, typer.Argument(help="f32 or f64")] = "f32",
     gpu: Annotated[bool, typer.Option(help="On the GPU that is here, not emulated.")] = False,
-    step: Annotated[
-        int | None, typer.Option(help="Every how many-th pattern of bits is an input.", min=1)
-    ] = None,
+    step: Annotated[int | None, typer.Option(help="Every how many-th pattern of bits is an input.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """Errors of the elementwise functions against float64, and their instructions."""
     from docs.evidence import functions as module
 
     if kind not in module.FLOATS:
-        raise UnsupportedError(
-            f"functions: {kind!r} is no type of theirs; there are {', '.join(module.FLOATS)}."
-        )
+        raise UnsupportedError(f"functions: {kind!r} is no type of theirs; there are {', '.join(module.FLOATS)}.")
     with Console(stderr=True).status("measuring"):
         found = module.run(kind, gpu, step)
     print(json.dumps(found, indent=1) if as_json else module.table(found))

@@ -9,7 +9,7 @@ from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.mma_sync_tma import mma_tma_plan
 from cutegemm.build.sm90 import sm90_plan
-from cutegemm.choose.options import written
+from cutegemm.choice.options import written
 from cutegemm.layout import Swizzle
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case
@@ -167,9 +167,7 @@ def mma_cases() -> list[Case]:
     for name, (dtype, layout, given) in options.items():
         ops = Operands.of(dtype, layout=layout)
         given = {"block": (128, 128, 64), "warp": (64, 32), **given}
-        plan = mma_sync_plan(
-            ops, name=name, summary=_spelled("mma_sync", {**given, "arch": "sm_80"}), **given
-        )
+        plan = mma_sync_plan(ops, name=name, summary=_spelled("mma_sync", {**given, "arch": "sm_80"}), **given)
         out.append(Case(f"mma_{name}", plan, Problem(2048, 2048, 1024, operands=ops)))
     for name, dtype, layout in (("tma_bf16", "bf16", "nt"), ("tma_tf32", "tf32", "tn")):
         ops = Operands.of(dtype, layout=layout)

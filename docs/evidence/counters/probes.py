@@ -72,8 +72,7 @@ class ProbeCase:
 
         kernel = _compiled(asm_of(self.op, self.bits, self.matrices, self.transpose))
         offsets, sources = (
-            torch.tensor(given, dtype=torch.int32).cuda()
-            for given in (self.offsets, self.sources or (0,) * 32)
+            torch.tensor(given, dtype=torch.int32).cuda() for given in (self.offsets, self.sources or (0,) * 32)
         )
         data = torch.empty(_DATA_BYTES // 4, dtype=torch.int32, device="cuda")
         out = torch.empty(32, dtype=torch.int32, device="cuda")
@@ -95,7 +94,7 @@ def _compiled(text: str) -> Any:
 
 
 def _patterns(size: int) -> dict[str, np.ndarray]:
-    """Names to the slot of `size` bytes that each lane touches."""
+    """Names to the epilogue stage of `size` bytes that each lane touches."""
     random = np.random.default_rng(7)
     patterns = {"in a row": _LANES, "all alike": _LANES * 0, "reversed": 31 - _LANES}
     patterns |= {f"stride {s}": _LANES * s for s in (2, 3, 4, 8, 16, 32, 33)}
@@ -117,7 +116,7 @@ def _patterns(size: int) -> dict[str, np.ndarray]:
         patterns[f"random {i}"] = random.integers(0, 64 if i % 2 else 512, 32)
     for i in range(2):
         patterns[f"random pairs {i}"] = np.repeat(random.integers(0, 64, 16), 2)
-    return {name: slots for name, slots in patterns.items() if int(slots.max() + 1) * size <= most}
+    return {name: epi_stages for name, epi_stages in patterns.items() if int(epi_stages.max() + 1) * size <= most}
 
 
 def proof_probes() -> list[ProbeCase]:
@@ -126,8 +125,8 @@ def proof_probes() -> list[ProbeCase]:
     for op in ("load", "store"):
         for bits in (32, 64, 128):
             size = bits // 8
-            for name, slots in _patterns(size).items():
-                out.append(ProbeCase(f"{op}{bits} {name}", op, bits, _bytes(slots, size)))
+            for name, epi_stages in _patterns(size).items():
+                out.append(ProbeCase(f"{op}{bits} {name}", op, bits, _bytes(epi_stages, size)))
     for op in ("ldmatrix", "stmatrix"):
         for matrices, transpose in ((1, False), (2, False), (4, False), (4, True)):
             for pitch in (16, 32, 64, 80, 128, 144, 160, 256, 272):
@@ -138,16 +137,14 @@ def proof_probes() -> list[ProbeCase]:
     for bits in (32, 64, 128):
         size = bits // 8
         row = _bytes(_LANES, size)
-        for name, slots in _patterns(size).items():
-            if len(set(slots.tolist())) == 32:
-                out.append(ProbeCase(f"cp.async{bits} to {name}", "cp.async", bits, _bytes(slots, size), row))
-            out.append(ProbeCase(f"cp.async{bits} from {name}", "cp.async", bits, row, _bytes(slots, size)))
+        for name, epi_stages in _patterns(size).items():
+            if len(set(epi_stages.tolist())) == 32:
+                out.append(ProbeCase(f"cp.async{bits} to {name}", "cp.async", bits, _bytes(epi_stages, size), row))
+            out.append(ProbeCase(f"cp.async{bits} from {name}", "cp.async", bits, row, _bytes(epi_stages, size)))
         rows = _LANES // 8 * 4096 + _LANES % 8 * size
-        out.append(
-            ProbeCase(f"cp.async{bits} from 4 rows", "cp.async", bits, row, tuple(int(b) for b in rows))
-        )
+        out.append(ProbeCase(f"cp.async{bits} from 4 rows", "cp.async", bits, row, tuple(int(b) for b in rows)))
     return out
 
 
-def _bytes(slots: np.ndarray, size: int) -> tuple[int, ...]:
-    return tuple(int(s) * size for s in slots)
+def _bytes(epi_stages: np.ndarray, size: int) -> tuple[int, ...]:
+    return tuple(int(s) * size for s in epi_stages)

@@ -26,7 +26,7 @@ from cutegemm.profile import Case, Comparison, compare
 from cutegemm.profile.compare import PROMISED_METRICS, Row
 from cutegemm.profile.run import count, median, resources_of
 from cutegemm.run.executed import executed_accesses
-from docs.evidence.counters.drawn import Drawn, draw
+from docs.evidence.counters.random_plans import Drawn, draw
 from docs.evidence.files import write_whole
 from docs.evidence.machine import asked, this_machine
 

@@ -78,9 +78,7 @@ class RegisterLoop:
     def of_a_tile(self, operand: str) -> tuple[Any, int]:
         """(values of a fragment, atoms) of a warp's tile."""
         held = self.atom.layout_a_tv if operand == "a" else self.atom.layout_b_tv
-        extent, step = (
-            (_TILE[0], self.atom.shape_mnk[0]) if operand == "a" else (_TILE[1], self.atom.shape_mnk[1])
-        )
+        extent, step = (_TILE[0], self.atom.shape_mnk[0]) if operand == "a" else (_TILE[1], self.atom.shape_mnk[1])
         return held[1].size(), extent // step
 
 

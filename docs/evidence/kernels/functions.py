@@ -27,9 +27,7 @@ class OneFunction:
 
     def element(self, address: Any, index: Any) -> cute.Tensor:
         size = self.kind.width // 8
-        at = cute.make_ptr(
-            self.kind, address + Int64(index) * size, cute.AddressSpace.gmem, assumed_align=size
-        )
+        at = cute.make_ptr(self.kind, address + Int64(index) * size, cute.AddressSpace.gmem, assumed_align=size)
         return cute.make_tensor(at, cute.make_layout(1))
 
     def compute(self, x: Any, y: Any, out: Any, index: Any) -> None:

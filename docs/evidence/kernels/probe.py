@@ -72,12 +72,8 @@ class Probe:
         self.text = text
 
     @cute.jit
-    def __call__(
-        self, offsets: cute.Tensor, sources: cute.Tensor, data: cute.Tensor, out: cute.Tensor, stream
-    ):
-        self.kernel(offsets, sources, data, out).launch(
-            grid=(1, 1, 1), block=(WARP_THREADS, 1, 1), stream=stream
-        )
+    def __call__(self, offsets: cute.Tensor, sources: cute.Tensor, data: cute.Tensor, out: cute.Tensor, stream):
+        self.kernel(offsets, sources, data, out).launch(grid=(1, 1, 1), block=(WARP_THREADS, 1, 1), stream=stream)
 
     @cute.kernel
     def kernel(self, offsets: cute.Tensor, sources: cute.Tensor, data: cute.Tensor, out: cute.Tensor):
@@ -91,9 +87,7 @@ class Probe:
 
 def compile_probe(text: str) -> Any:
     """The compiled probe: takes int32 tensors of 32 offsets, 32 sources, the data and 32 results."""
-    lanes = [
-        cute.runtime.make_fake_compact_tensor(Int32, (WARP_THREADS,), assumed_align=16) for _ in range(3)
-    ]
+    lanes = [cute.runtime.make_fake_compact_tensor(Int32, (WARP_THREADS,), assumed_align=16) for _ in range(3)]
     data = cute.runtime.make_fake_compact_tensor(Int32, (cute.sym_int32(),), assumed_align=16)
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     arguments = (lanes[0], lanes[1], data, lanes[2], stream)

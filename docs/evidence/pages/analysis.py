@@ -104,10 +104,7 @@ def summary_table(runs: Runs) -> str:
     for q in QUANTITIES:
         if q.tolerance is None:
             continue
-        by_group = {
-            g: [(c.case, r) for c in runs.found.get(g, []) for r in c.rows if r.name == q.name]
-            for g in _PLANS
-        }
+        by_group = {g: [(c.case, r) for c in runs.found.get(g, []) for r in c.rows if r.name == q.name] for g in _PLANS}
         every = [r for rows in by_group.values() for _, r in rows]
         worst = max((abs(r.error or 0.0) for r in seen(every) if r.holds), default=0.0)
         cells = [held([r for _, r in by_group[g]]) for g in _PLANS]
@@ -134,9 +131,7 @@ def probes_table(runs: Runs) -> str:
         counted = [r for r in seen if r.measured is not None]
         exact = sum(1 for r in counted if r.error == 0)
         most = max((int(r.measured or 0) for r in counted), default=0)
-        rows.append(
-            [kind, str(len(seen)), str(exact) if counted else "-", str(len(counted)), str(most or "-")]
-        )
+        rows.append([kind, str(len(seen)), str(exact) if counted else "-", str(len(counted)), str(most or "-")])
     return table(("instruction", "patterns", "equal", "counted", "most wavefronts"), rows)
 
 

@@ -108,9 +108,7 @@ def _colour(number: int) -> str:
     return ("ink", "accent", "accent", "muted")[number]
 
 
-def _line(
-    canvas: Canvas, points: Sequence[tuple[float, float]], style: str, dashes: str, width: float
-) -> None:
+def _line(canvas: Canvas, points: Sequence[tuple[float, float]], style: str, dashes: str, width: float) -> None:
     canvas.used.add(style)
     for x, y in points:
         canvas.reach(x, y)

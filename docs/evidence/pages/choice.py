@@ -22,11 +22,11 @@ what is predicted for each, what bounds it, and why it lost:
 $ cutegemm explain 98 90 11053 --dtype bf16 --count 3
 ```
 
-- **Candidates**: for wgmma every tile of `choose/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T,
-  K whole, split or filled (`/k4`, `/fill`), or shared by the CTAs of a cluster, with operands packed where TMA cannot
+- **Candidates**: for wgmma every tile of `choice/sm90/tiles.py` with its clusters, as it is and for D^T = B^T A^T,
+  K whole, split or filled (`/k4`, `/fixup`), or shared by the CTAs of a cluster, with operands packed where TMA cannot
   load them or wgmma not multiply them; for mma.sync every named plan, K whole or split; SIMT plans for f32 and f64.
   They are ranked by one number, microseconds, whatever their family.
-- **The model** (`choose/*/time.py`) adds up what a wave of the grid waits for: tensor cores, L2, the latency of loads,
+- **The model** (`choice/*/time.py`) adds up what a wave of the grid waits for: tensor cores, L2, the latency of loads,
   the store of D, memory, power, the start. Rates of a chip are in `machine/device.py`, measured on an H200 and an H100;
   a device is known by its name.
 - **The fit**: `python -m docs.evidence fit-sm90 docs/evidence/data/choice_{fit_*,classes_h200}.json` finds the
@@ -72,7 +72,7 @@ Draws, each before what followed from it, from 2026-11-22 on:
 | seed 131 | 1.258, 0.979, 0.880 | | lines of several rows; K shared where A is read into registers |
 | seeds 133, 134 | 1.220, 0.995, 0.807 | 1.221, 0.992, 0.920 | f32 by twelve rows or columns a thread, more widths |
 | seed 135 | 1.208, 0.986, 0.847 | | few rows by more plans, two CTAs to a multiprocessor |
-| seed 137 | 1.230, 0.987, 0.839 | | one tile a CTA shared by consumers, slots that take no room of a stage |
+| seed 137 | 1.230, 0.987, 0.839 | | one tile a CTA shared by consumers, epilogue stages that take no room of a stage |
 | seed 138 | 1.259, 1.012, 0.828 | | reads joined of rows that begin at no line, the store of a last wave |
 | seed 139 | | 1.216, 1.002, 0.918 | nothing: an H100, by the plans of seed 138 |
 | seed 140 | 1.220, 0.985, 0.841 | | owners' reads, rows of 64 bytes at the power limit |
@@ -112,16 +112,16 @@ Problems that a seed has drawn are in the fit, if at all, after that seed's row.
 On the 2,178 problems of the fit for wgmma, the plan that is taken is 1.65% slower than the best of those that were
 timed beside it, and more than 8% slower on 3.2% of them; on 816 of f32 1.1% and 2.3%; on 531 of mma.sync 1.5% and
 5.5%. Of the 150 linear layers among them, the choice loses 2.0% on those of nn, 2.0 of tn and 1.4 of nt. More
-constants were tried: for the runs of D that a cluster stores, for pieces of rows that come from memory, for subtiles of
-a warp. None lessened that by more than 0.02%. With the lines that L2 looks up
+constants were tried: for the runs of D that a cluster stores, for pieces of rows that come from memory, for epilogue
+tiles of a warp. None lessened that by more than 0.02%. With the lines that L2 looks up
 ([which tile](hopper.md#which-tile)) five others could go: for rows that begin at no line, for rows of 64 bytes, for
 pairs, for three stages, and one of two for reads that are joined. A refit with the linear layers let ten more go:
 for the first k-tile, rows of 32 bytes, sums on two levels, sectors, the larger operand, deep rings, writes of D to
 memory, each part of K, CTAs that share K, and runs along M or N. By itself none of these is worth more than 0.05%.
 
 60 linear layers of public models that nothing is fitted to: 1.083 of cuBLAS in geometric mean, 1.129 of `nt` (forward),
-1.025 of `nn` (data gradient), 1.073 of `tn` (weight gradient), least 0.917. No layer loses more than 7% to the best plan
-timed beside it (one H100, 2026-11-26, seed 3107; before the refit 1.078, least 0.863, and 3.3% lost more than 8%).
+1.025 of `nn` (data gradient), 1.073 of `tn` (weight gradient), least 0.917. No layer loses more than 7% to the best
+plan timed beside it (one H100, 2026-11-26, seed 3107; before the refit 1.078, least 0.863, and 3.3% lost more than 8%).
 
 Of 132 large problems that were drawn for that fit, nn, tn and tt, the fastest of 21 plans that were timed was never
 below 0.97 of cuBLAS, and 1.09 on the mean; what was chosen was 1.06. So the choice loses, not what it chooses from.
@@ -136,18 +136,18 @@ What loses most on the seeds from 138 on:
 
 - Rows that no box of TMA loads, where plans that copy them compete with those of mma.sync, and each is predicted within
   10%: 206 x 12978 x 30 tn of f16 0.784, 164 x 457 x 6465 of tf32 0.863, 82 x 6656 x 2997 tt of bf16 0.912, by
-  `mma_128x64/k2`, which takes 65 µs, and `transposed:sm90_64x96_4x1+pack` 53 (H100).
+  `mma_128x64/k2`, which takes 65 µs, and `swap_ab:sm90_64x96_4x1+repack` 53 (H100).
 - Short K: 62 x 13840 x 48 of e4m3 0.852 (H100), by two CTAs to a multiprocessor, 20% slower than 128 x 64 in clusters;
   512 x 12880 x 48 nn 0.891 (H200), by 192 x 64 in clusters of 1 x 2, 13% slower than in 2 x 1; neither is explained.
 - f32 with a short K, until more of it was in the model ([the choice](simt.md#the-choice)): 15927 x 819 x 56 tn 0.898,
   242 x 8926 x 33 nn 0.887 (H100). Of 184 problems of f32 that were drawn since, the least is 0.885: 1664 x 1280 x 12656
-  nt by `simt_192x128+pack/s132`; 1.00 by `simt_128x256x16/k2`, which was predicted to take 2% longer.
+  nt by `simt_192x128+repack/s132`; 1.00 by `simt_128x256x16/k2`, which was predicted to take 2% longer.
 - D of few columns and a K of 16: 10608 x 80 tt 0.865, 10864 x 112 nt 0.882 (H100), which take 6.3 to 7.2 µs; no
   plan of twelve was ahead.
 - Few tiles with a deep K: 304 x 800 x 14496 tn 0.866 (H200), the best of twelve plans; 448 x 320 x 16128 nt 0.870
   (H100), by 64 x 128 whose K four CTAs share, and 0.960 by 64 x 80 in clusters of 2 x 4 and three parts.
 - Clusters of four that fill a wave less well than pairs: 1616 x 1776 x 2928 tt 0.896 (H100), by 128 x 224 in clusters
-  of 2 x 2; 1.017 by `transposed:sm90_128x192_2x1`.
+  of 2 x 2; 1.017 by `swap_ab:sm90_128x192_2x1`.
 - 5000 x 5000 x 5000: 0.960 to 0.972 (H200; tn 0.896 by 256 x 192 with owners, which is considered no more), 0.973 to
   1.041 (H100).
 - 1536 x 1536 x 1536 tn 0.932 (H100), by 128 x 160 in clusters of 4 x 2; 1.027 by 192 x 96 in 2 x 1.
@@ -186,10 +186,7 @@ def _drawn(name: str, found: Mapping[str, Any]) -> list[str]:
     said = f"{len(rows)} problems of seed {found['seed']}; {len(failed)} others failed. {found.get('note', '')}".strip()
     has_tuned = any(row.get("tuner") for row in found["rows"])
     heads, by_type = ["problem", "chosen", "µs", "ratio"], _by_type(rows)
-    worst = [
-        [_problem(row), f"`{row['plan']}`", f"{row['us']:.1f}", f"{row['ratio']:.3f}"]
-        for row in rows[:_LOSERS]
-    ]
+    worst = [[_problem(row), f"`{row['plan']}`", f"{row['us']:.1f}", f"{row['ratio']:.3f}"] for row in rows[:_LOSERS]]
     if has_tuned:
         heads.append("tuned")
         worst = [[*cells, f"{tuned[where_of(row)]:.3f}"] for cells, row in zip(worst, rows, strict=False)]

@@ -44,7 +44,5 @@ def _row(compared: Comparison, what: str) -> list[str]:
     cells = []
     for name, _, digits in _COUNTERS:
         both = (by_name[name].predicted, by_name[name].measured)
-        cells.append(
-            " / ".join(["-" if value is None else f"{value / _MILLION:,.{digits}f}" for value in both])
-        )
+        cells.append(" / ".join(["-" if value is None else f"{value / _MILLION:,.{digits}f}" for value in both]))
     return [f"`{compared.case}`", what, *cells]

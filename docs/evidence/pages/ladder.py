@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.catalog import plans
-from cutegemm.choose.ladders.ladder import LadderStep
+from cutegemm.choice.catalog import plans
+from cutegemm.choice.ladders.ladder import LadderStep
 from docs.evidence.ladder import LADDERS
 from docs.evidence.pages import charts
 from docs.evidence.pages.counted import counters
@@ -167,11 +167,7 @@ def _speeds(one: Series, names: Sequence[str]) -> str:
         return "" if row is None else f"{row['tflops']:.1f} ({row['ratio']:.3f}{share})"
 
     library = {at: f"{row['library_tflops']:.1f}" for of in one.timed.values() for at, row in of.items()}
-    rows = [
-        (_code(name), *[cell(one.timed[name].get(at)) for at in one.shapes])
-        for name in names
-        if name in one.timed
-    ]
+    rows = [(_code(name), *[cell(one.timed[name].get(at)) for at in one.shapes]) for name in names if name in one.timed]
     return table(("step", *one.shapes), [("cuBLAS", *[library[at] for at in one.shapes]), *rows])
 
 
@@ -248,9 +244,6 @@ _MEMORY_SAYS = (
 def _plot(page: Page, series: Sequence[Series], names: Sequence[str]) -> str:
     """Bars of the ratio to cuBLAS, one of each series for a step, as SVG."""
     values = {one.label: one.means(names) for one in series}
-    notes = [
-        ", ".join("" if of[i] is None else f"{of[i]:.3f}" for of in values.values())
-        for i in range(len(names))
-    ]
+    notes = [", ".join("" if of[i] is None else f"{of[i]:.3f}" for of in values.values()) for i in range(len(names))]
     title = f"{page.title}: ratio to cuBLAS, geometric means"
     return charts.bars(title, [name.replace("`", "") for name in names], values, {"cuBLAS": 1.0}, notes)

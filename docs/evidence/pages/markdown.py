@@ -33,9 +33,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     | a | 1.0 |
     """
     heads, cells = list(head), [list(row) for row in rows]
-    rules = [
-        "---:" if cells and all(_NUMBER.match(row[i]) for row in cells) else "---" for i in range(len(heads))
-    ]
+    rules = ["---:" if cells and all(_NUMBER.match(row[i]) for row in cells) else "---" for i in range(len(heads))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *cells))
 
 

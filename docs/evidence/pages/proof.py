@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.evidence.counters.drawn import DEVICES, FAMILIES
+from docs.evidence.counters.random_plans import DEVICES, FAMILIES
 from docs.evidence.pages.markdown import table
 
 _NAME = "proof.md"
@@ -43,11 +43,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         for machine in of_device.values()
     ]
     seeds = sorted({str(held["seed"]) for held in found.values()})
-    cases = [
-        (family, {**row, "device": device})
-        for (device, family), held in found.items()
-        for row in held["cases"]
-    ]
+    cases = [(family, {**row, "device": device}) for (device, family), held in found.items() for row in held["cases"]]
     lost = [(family, row) for family, row in cases if row["missed"]]
     parts = [
         "# Predictions for plans that nobody chose",
@@ -73,9 +69,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         _UNPROMISED.strip(),
         "## All of them",
         "As data, with every counter: "
-        + ", ".join(
-            f"[{family}, {device}](evidence/data/proof_{family}_{device}.json)" for device, family in found
-        )
+        + ", ".join(f"[{family}, {device}](evidence/data/proof_{family}_{device}.json)" for device, family in found)
         + ". `python -m docs.evidence proof --family simt --plans 60 --seed "
         + f"{seeds[0]}` measures a family again, with `--list` it names the plans, and `--replay FILE` computes "
         "today's predictions beside the counters of a file.",
@@ -95,17 +89,13 @@ def summary(cases: Sequence[tuple[str, Row]]) -> str:
     for name, by_family in names.items():
         every = [one for of in by_family.values() for one in of]
         worst = max([abs(one["error"]) for one in every if one["kept"]], default=0.0)
-        rows.append(
-            [name, f"**{_kept(every)}**", f"{worst:.1%}", *[_kept(by_family.get(f, [])) for f in families]]
-        )
+        rows.append([name, f"**{_kept(every)}**", f"{worst:.1%}", *[_kept(by_family.get(f, [])) for f in families]])
     return table(("counter", "kept", "worst kept", *families), rows)
 
 
 def bound(cases: Sequence[tuple[str, Row]]) -> str:
     """Whether what is said to be the least time is."""
-    timed = [
-        (*row["time_ns"], row) for _, row in cases if len(row["time_ns"]) == 2 and None not in row["time_ns"]
-    ]
+    timed = [(*row["time_ns"], row) for _, row in cases if len(row["time_ns"]) == 2 and None not in row["time_ns"]]
     below = [(least / took, row) for least, took, row in timed if least > took]
     said = (
         f"The least time that the roofline of `check --compiled` gives is below the time that the kernel took for "

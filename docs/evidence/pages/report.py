@@ -13,11 +13,9 @@ def pages(docs: Path) -> dict[str, str]:
     """Text by file name below `docs`: the pages of speeds, of the choice and of each ladder; and plots."""
     benchmarks = docs / "evidence" / "data"
     made = ladder.pages(benchmarks)
-    titles = {
-        name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")
-    }
-    further = {**choice.pages(benchmarks), **proof.pages(benchmarks)}
-    return {**speed.pages(benchmarks, titles), **made, **further}
+    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")}
+    aux = {**choice.pages(benchmarks), **proof.pages(benchmarks)}
+    return {**speed.pages(benchmarks, titles), **made, **aux}
 
 
 def write(docs: Path) -> list[Path]:

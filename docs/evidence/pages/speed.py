@@ -181,8 +181,7 @@ def _chain(found: Mapping[str, Any]) -> list[str]:
         "## One behind the other",
         "Products by square weights in one CUDA graph, each of the result of the one before: microseconds a product. "
         "Kernels are launched ahead of the end of the one before, and wait for it: see "
-        "[several kernels](lowering.md#several-kernels-of-one-call). "
-        + source(found["machine"], f"{_CHAIN}.json"),
+        "[several kernels](lowering.md#several-kernels-of-one-call). " + source(found["machine"], f"{_CHAIN}.json"),
         table(("M×N×K", "type", "plan", "µs", "cuBLAS, µs", "ratio"), rows),
     ]
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cutegemm.choose.catalog import plan_named
+from cutegemm.choice.catalog import plan_named
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands, Problem
 from cutegemm.profile import Case
@@ -36,16 +36,16 @@ _PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "simt_split_last": (
         "simt:block=64x64x8,warp=32x32,thread=8x4,split_k=3,reduction=last", {"dtype": "f32"}, (136, 72, 512),
     ),
-    "simt_packed": ("simt_256x128+pack", {"dtype": "f32"}, (264, 136, 64)),
+    "simt_packed": ("simt_256x128+repack", {"dtype": "f32"}, (264, 136, 64)),
     "mma_bf16": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "bf16", "layout": "nt"}, (200, 136, 72)),
     "mma_tf32": ("mma_sync:block=64x64x32,warp=32x32,stages=3", {"dtype": "tf32"}, (200, 136, 72)),
     "mma_tma_bf16": (
         "mma_tma:block=128x64x64,warp=32x32,stages=3,ctas=2", {"dtype": "bf16", "layout": "nt"}, (200, 136, 264),
     ),
     "mma_tma_tf32": ("mma_tma:block=64x64x32,warp=32x32,stages=3,ctas=3", {"dtype": "tf32"}, (200, 136, 136)),
-    "sm90_pingpong": (f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
+    "sm90_pingpong": (f"{_SM90},tile=64x128x64,epi_stages=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_pingpong_of_columns": (
-        f"{_SM90},tile=64x128x64,slots=2", {"dtype": "bf16", "layout": "tn", "out_major": "m"}, (200, 520, 328),
+        f"{_SM90},tile=64x128x64,epi_stages=2", {"dtype": "bf16", "layout": "tn", "out_major": "m"}, (200, 520, 328),
     ),
     "sm90_cooperative_2x1": (
         f"{_SM90},tile=128x128x64,schedule=cooperative,cluster=2x1", {"dtype": "bf16", "layout": "nt"},
@@ -54,18 +54,18 @@ _PLANS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "sm90_single": ("sm90:tile=64x128x64,schedule=single", {"dtype": "bf16", "layout": "nt"}, (200, 264, 328)),
     "sm90_padded": (f"{_SM90},tile=64x128x64,shared_d=padded", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_warps_store": (
-        f"{_SM90},tile=64x128x64,store=tma_warp,slots=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328),
+        f"{_SM90},tile=64x128x64,store=tma_warp,epi_stages=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328),
     ),
     "sm90_split": (f"{_SM90},tile=64x128x64,split_k=2", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_stream": (f"{_SM90},tile=64x128x64,stream=1", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_direct": (f"{_SM90},tile=64x128x64,store=direct", {"dtype": "bf16", "layout": "nt"}, (200, 520, 328)),
     "sm90_bytes": (f"{_SM90},tile=64x128x128", {"dtype": "e4m3", "layout": "nt"}, (200, 528, 336)),
-    "sm90_two_level": (
-        f"{_SM90},tile=128x128x128,schedule=cooperative,two_level=1",
+    "sm90_promoted": (
+        f"{_SM90},tile=128x128x128,schedule=cooperative,promoted=1",
         {"dtype": "e4m3", "layout": "nt", "out": "bf16"}, (200, 528, 336),
     ),
     "sm90_packed": (
-        f"{_SM90},tile=64x128x128,pack=ab", {"dtype": "e4m3", "layout": "tn", "out": "bf16"}, (200, 528, 339),
+        f"{_SM90},tile=64x128x128,repack=ab", {"dtype": "e4m3", "layout": "tn", "out": "bf16"}, (200, 528, 339),
     ),
     "sm90_s8": (f"{_SM90},tile=64x128x128", {"dtype": "s8", "layout": "nt", "out": "s32"}, (200, 528, 336)),
 }  # fmt: skip

@@ -1,0 +1,155 @@
+"""Builder of plans for few columns: a weight is streamed from global memory to registers, and multiplied there."""
+
+from __future__ import annotations
+
+from cutegemm.build.building import Builder, Loading, Storing, made, vector_copy
+from cutegemm.dtypes import tf32
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout
+from cutegemm.machine.arch import ACCESS_BITS, REGISTER_BITS, WARP_THREADS
+from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+from cutegemm.plan.program.thread_schedule import streamed
+from cutegemm.plan.reduction import SlicedK
+from cutegemm.tile.atoms import MmaAtom
+from cutegemm.tile.copy_atoms import global_load
+from cutegemm.tile.mma_atoms import fma, mma_sync
+from cutegemm.tile.raster import Raster
+from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy
+from cutegemm.tile.tiled_mma import TiledMma
+
+ATOM_K_BITS = 256  # of m16n8: 16 elements of 16 bits, 32 of 8 bits, 8 of tf32
+_LANES_K, _LANES_MN = 4, 8  # how the lanes of a warp lie in the fragments of mma.sync
+_PAD = 4  # sums between columns of a warp's: with 16 rows, 8 rows of 4 pairs of columns are in banks of their own
+
+
+def gemv_plan(
+    operands: Operands | None = None,
+    *,
+    name: str = "gemv",
+    summary: str = "",
+    tile: tuple[int, int] = (16, 8),
+    warps: int = 8,
+    vectors: int = 4,
+    load_chunks: int = 2,
+    cluster: int = 1,
+    pdl: bool = False,
+    rounding: str | None = None,
+    raster: Raster | str = "along_m",
+    ctas_per_sm: int = 2,
+) -> GemmPlan:
+    """A plan for a D of few columns, whose A is read once: at the bandwidth of memory.
+
+    The warps of a CTA share K. A lane reads 16 bytes of a row at once, which are its fragments of two k-blocks: which
+    k stands at which place of a fragment does not matter, as long as it is the same for A and for B. So nothing passes
+    through shared memory but, at the end, the sums of the warps. See `plan.sliced_k`.
+
+    Of a problem of few rows it is the transpose that has few columns, and the weight is its A.
+
+    operands      f16, bf16, e4m3, e5m2, or tf32, k-major and aligned to 16 bytes; bf16 where left out
+    tile          (bM, bN): rows of A that a CTA multiplies, and columns; multiples of 16 and 8
+    warps         of a CTA
+    vectors       of 16 bytes that a lane reads of a row, one after the other; with two, four lanes have read a line
+    load_chunks   that a k-tile is cut into: all but one are under way; see `streamed`
+    cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
+    pdl           whether it may begin before the kernel ahead of it ends: see `GemmPlan`
+    rounding      of tf32 operands: see `GemmPlan`; to nearest where left out, for which there is time
+    ctas_per_sm   that must fit a multiprocessor together
+    raises        PlanError with every rule that is broken
+
+    >>> plan = gemv_plan(tile=(32, 8), cluster=2, vectors=2)
+    >>> plan.threads, plan.cta_tile, plan.mma_tile, plan.smem_bytes()["sliced_k"]
+    (256, (16, 8, 1024), (32, 8, 1024), 10224)
+    """
+    ops = Operands.of("bf16", layout="nt") if operands is None else operands
+    subject = f"gemv_plan {name!r}"
+    counts = {"warps": warps, "vectors": vectors, "load_chunks": load_chunks, "cluster": cluster}
+    check_arguments(subject, ops, {"tile": (tile, 2)}, {}, {"ctas_per_sm": ctas_per_sm}, positive=counts)
+    deep = vectors * load_chunks * warps * _LANES_K * ACCESS_BITS // ops.a.dtype.bits
+    builder = _GemvBuilder(subject, ops, (tile[0] // cluster, tile[1], deep), warps, vectors)
+    atom = builder.attempt(lambda: mma_sync(ops.a.dtype, ATOM_K_BITS // ops.a.dtype.bits, ops.acc, ops.b.dtype))
+    order = builder.order(raster)
+    builder.violations += [
+        f"{name.upper()} is {operand.major}-major; lanes read it along K. Make it k-major: layout nt."
+        for name, operand in (("a", ops.a), ("b", ops.b))
+        if operand.major != "k"
+    ]
+    if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
+        rule = f"tile = {tile}, of {cluster} CTAs; whole atoms of 16 x 8, and whole rows of each CTA, are expected."
+        builder.violations.append(rule)
+    builder.check()
+    mma = made(builder.attempt(lambda: builder.mma(made(atom))))
+    sliced_k = builder.attempt(lambda: builder.sliced_k(cluster))
+    builder.check()
+    assert sliced_k is not None
+    load_a, load_b = builder.load("streaming"), builder.load("kept")
+    return builder.plan(
+        mma,
+        Loading(load_a, Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
+        Loading(load_b, Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
+        Storing(vector_copy(ops.d, 1)),
+        name=name,
+        summary=summary,
+        family="mma_sync",
+        arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
+        raster=made(order),
+        schedule=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        ctas_per_sm=ctas_per_sm,
+        mma_order="n",
+        rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),
+        cluster_mn=(cluster, 1),
+        pdl=pdl,
+        sliced_k=sliced_k,
+    )
+
+
+class _GemvBuilder(Builder):
+    """The parts of a plan whose warps share K.
+
+    warps     of a CTA
+    vectors   that lie side by side in a row, read by a lane
+    """
+
+    least_stages = 0
+
+    def __init__(self, subject: str, operands: Operands, block: tuple[int, int, int], warps: int, vectors: int) -> None:
+        super().__init__(subject, operands, block, 0)
+        self.warps, self.vectors = warps, vectors
+        self.packed = REGISTER_BITS // operands.a.dtype.bits  # elements of a register
+        self.vector = ACCESS_BITS // operands.a.dtype.bits
+
+    def mma(self, atom: MmaAtom) -> TiledMma:
+        """Warps along K. Of a vector that a lane reads, a k-block takes the first two registers, the next one the other
+        two."""
+        each, vector = self.packed, self.vector
+        of_warp = self.vectors * _LANES_K * vector
+        along_k = Layout(
+            ((each, _LANES_K, 2), self.warps, (2, self.vectors)),
+            ((1, vector, each), of_warp, (2 * each, _LANES_K * vector)),
+        )
+        return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
+
+    def load(self, cache: str) -> TiledCopy:
+        """What each lane multiplies, by vectors: from global memory straight to its fragments."""
+        operand, vector = self.operands.a, self.vector
+        of_warp, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
+        layout = Layout(
+            ((_LANES_K, _LANES_MN, self.warps), (vector, self.vectors)),
+            ((_LANES_MN * vector, 1, _LANES_MN * of_warp), (_LANES_MN, _LANES_MN * _LANES_K * vector)),
+        )
+        return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
+
+    def sliced_k(self, cluster: int) -> SlicedK:
+        """How the sums of the warps are added: by threads that lie along the rows, as D does."""
+        rows, columns, _ = self.block
+        threads = min(self.warps * WARP_THREADS, rows * columns)
+        if threads % WARP_THREADS or rows * columns % threads:
+            rule = f"{rows} x {columns} elements of D are not divided among {self.warps} warps."
+            raise PlanError(self.subject, [rule])
+        along_m = min(rows, threads)
+        added = TiledMma(fma(self.operands.acc), Layout((along_m, threads // along_m, 1)))
+        high = rows * cluster + _PAD
+        by_warp = Layout((rows * cluster, columns, self.warps), (1, high, high * columns))
+        by_cta = Layout((rows, columns, cluster)) if cluster > 1 else None
+        return SlicedK(added, by_warp, by_cta)

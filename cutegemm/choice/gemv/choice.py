@@ -1,0 +1,88 @@
+"""The candidates among plans that stream A to registers: for few rows or columns, and for small problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from cutegemm.choice.candidate import Request, Variants
+from cutegemm.choice.columns import Column
+from cutegemm.choice.gemv.named import GEMV_PLANS
+from cutegemm.choice.gemv.recipe import GemvRecipe
+from cutegemm.choice.gemv.time import Model
+from cutegemm.dtypes import tf32
+from cutegemm.machine.arch import ACCESS_BITS
+from cutegemm.machine.device import Device
+from cutegemm.plan.problem import Operands, Problem
+
+FEW_COLUMNS = 16  # with which A may have any number of rows
+SMALL = 1 << 16  # elements of D, as many as plans were timed for whose CTAs share K, or of more columns
+_MOST_COLUMNS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class GemvFamily(Model):
+    """The plans that stream A: see `candidate.Family`."""
+
+    recipes: tuple[GemvRecipe, ...] = ()
+
+    def candidates(self, problem: Problem) -> Variants:
+        """Return the recipes for few columns of D, or of D^T, and for a small D; none if K is not whole vectors."""
+        can_implement = np.zeros(len(self.recipes), bool)
+        elements = problem.m * problem.n * problem.l
+        if elements and problem.k * self.bits % ACCESS_BITS == 0:
+            for swap_ab, columns in ((False, problem.n), (True, problem.m)):
+                if columns <= FEW_COLUMNS or (columns <= _MOST_COLUMNS and elements <= SMALL):
+                    can_implement |= (self.swap_ab == swap_ab) & self._can_implement(columns, elements <= SMALL)
+        return Variants(np.flatnonzero(can_implement))
+
+    def _can_implement(self, columns: int, is_small: bool) -> Column:
+        """Return whether recipes may be the fastest.
+
+        columns    of D as the plans see it
+        is_small   whether D has few elements
+        """
+        streams = self.streams
+        can_implement = is_small | (streams.ctas == 1)
+        if columns > 1:
+            can_implement &= (columns <= streams.columns) | (~self._is_for_one & (columns > FEW_COLUMNS))
+        return can_implement
+
+    @cached_property
+    def _is_for_one(self) -> Column:
+        return np.array([recipe.for_one for recipe in self.recipes])
+
+
+def family(request: Request) -> GemvFamily:
+    """Return the plans for the ways that are asked for; a recipe says whether it is for D^T, as it is for few rows.
+
+    >>> from itertools import islice
+    >>> from cutegemm.choice.candidate import ranked
+    >>> found = family(Request(Operands.of("bf16", layout="nt"), swap_ab=False))
+    >>> for one in islice(ranked(found, Problem(64, 16, 8192)), 3):
+    ...     print(f"{one.recipe}: {one.us:.1f} us, most of it {one.bound}")
+    gemv_16x16_k8_wide: 8.6 us, most of it latency
+    gemv_16x16_k8: 8.6 us, most of it latency
+    gemv_16x16_k4: 9.0 us, most of it latency
+    """
+    return _family(request.loaded, request.variants, request.device)
+
+
+@lru_cache(maxsize=256)
+def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
+    chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
+    found = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]
+    # Of plans that are predicted alike the first one is taken, which has more warps
+    found.sort(key=lambda recipe: -int(recipe.options.get("warps", 0)))
+    model = Model.of(found, operands, device)
+    return GemvFamily(model.streams, model.swap_ab, model.bits, device, recipes=tuple(found))
+
+
+def _may_stream(operands: Operands) -> bool:
+    """Return whether A and B can be streamed, but for the length of K: see `gemv_plan`."""
+    a, b = operands.a, operands.b
+    is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)
+    along_k = a.major == b.major == "k" and min(a.align_bytes, b.align_bytes) * 8 >= ACCESS_BITS
+    return a.dtype == b.dtype and is_streamed and along_k and not operands.gated

@@ -1,0 +1,70 @@
+"""The plans for few columns that have a name."""
+
+from __future__ import annotations
+
+from cutegemm.choice.gemv.recipe import GemvRecipe
+
+_PDL = "begins before the kernel ahead of it in the stream has ended, which must not write A"
+
+GEMV_PLANS = (
+    GemvRecipe(
+        "gemv_16x8", "up to 8 columns: A goes from memory straight to fragments", {"tile": (16, 8)},
+        is_chosen=True, for_one=True,
+    ),
+    GemvRecipe(
+        "gemv_16x8_short", "up to 8 columns; half as deep k-tiles", {"tile": (16, 8), "vectors": 2},
+        is_chosen=True,
+    ),
+    GemvRecipe(
+        "gemv_16x8_wide", "up to 8 columns; 16 warps share K, where there are few rows of A",
+        {"tile": (16, 8), "vectors": 2, "warps": 16, "ctas_per_sm": 1}, is_chosen=True, for_one=True,
+    ),
+    GemvRecipe(
+        "gemv_16x16", "up to 16 columns", {"tile": (16, 16), "vectors": 2}, is_chosen=True,
+    ),
+    GemvRecipe(
+        "gemv_32x16", "up to 16 columns, which half as many CTAs read", {"tile": (32, 16), "vectors": 1},
+        is_chosen=True,
+    ),
+    *[
+        GemvRecipe(
+            f"gemv_16x8_k{ctas}", f"up to 8 columns; {ctas} CTAs share K: for small problems",
+            {"tile": (16, 8), "vectors": 2, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4)
+    ],
+    *[
+        GemvRecipe(
+            f"gemv_16x16_k{ctas}", f"tiles of 16 columns; {ctas} CTAs share K: for small problems",
+            {"tile": (16, 16), "vectors": 2, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
+    GemvRecipe(
+        "gemv_16x16_k8_short", "tiles of 16 columns, half as deep k-tiles; 8 CTAs share K: for small problems",
+        {"tile": (16, 16), "vectors": 1, "cluster": 8}, is_chosen=True,
+    ),
+    GemvRecipe(
+        "gemv_16x16_k8_wide", "tiles of 16 columns, 16 warps of a CTA; 8 CTAs share K: for small problems",
+        {"tile": (16, 16), "vectors": 1, "warps": 16, "cluster": 8}, is_chosen=True,
+    ),
+    *[
+        GemvRecipe(
+            f"gemv_16x32_k{ctas}", f"tiles of 32 columns, which read A half as often; {ctas} CTAs share K",
+            {"tile": (16, 32), "vectors": 1, "cluster": ctas}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
+    *[
+        GemvRecipe(
+            f"gemv_32x32_k{ctas}", f"tiles of 32 x 32, one CTA per SM; {ctas} CTAs share K: for small problems",
+            {"tile": (32, 32), "vectors": 1, "cluster": ctas, "ctas_per_sm": 1}, is_chosen=True,
+        )
+        for ctas in (2, 4, 8)
+    ],
+    GemvRecipe("gemv_16x8_pdl", f"up to 8 columns; {_PDL}", {"tile": (16, 8), "pdl": True}),
+    GemvRecipe(
+        "gemv_16x16_pdl", f"up to 16 columns; {_PDL}",
+        {"tile": (16, 16), "vectors": 2, "pdl": True},
+    ),
+)  # fmt: skip

@@ -1,0 +1,185 @@
+"""The recipe of a Hopper plan: its tile and options, and how they become a plan for operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from cutegemm.build.sm90 import sm90_plan
+from cutegemm.choice.options import parse_flag, parse_tuple
+from cutegemm.choice.recipe import BuildTarget, Recipe
+from cutegemm.choice.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
+from cutegemm.errors import PlanError
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import arch_named
+from cutegemm.plan.memory.repack import is_to_read, repacked_for_wgmma
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands
+from cutegemm.plan.work.split import KSplit, by_last_cta
+from cutegemm.tile.mma_atoms import WGMMA_M
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
+
+_MMA_BOUND = (
+    "overlapped",
+    "stagger_cycles",
+    "alone",
+)  # options of consumers whose A is in shared memory
+_MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
+_SPLITTING = ("split_k", "stream", "fixup")  # options that say how K is split
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    return tuple([f"evict_{k_split}" for k_split in text.split("+")])
+
+
+@dataclass(frozen=True)
+class Sm90Recipe(Recipe):
+    """What a Hopper plan is before its operands are known.
+
+    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that. `alone`
+    says that a CTA is to have one tile.
+    """
+
+    family: ClassVar[str] = "sm90"
+    arguments: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        **dict.fromkeys(("tile", "cluster", "registers"), parse_tuple),
+        **dict.fromkeys(("consumers", "stages", "epi_tile_n", "epi_stages", "stagger_cycles"), int),
+        **dict.fromkeys(("split_k", "stream", "cluster_k", "ctas_per_sm"), int),
+        **dict.fromkeys(("schedule", "store", "shared_d", "raster", "repack"), str),
+        "l2": _policies,
+        "ctas": lambda text: None if text == "none" else int(text),
+        **dict.fromkeys(("promoted", "overlapped", "fixup", "gpc_raster"), parse_flag),
+    }
+    loads_boxes: ClassVar[bool] = True
+    splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fixup"})
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """(bM, bN)."""
+        rows, columns, *_ = self.options["tile"]
+        return rows, columns
+
+    @cached_property
+    def shape(self) -> TileShape:
+        """What its time depends on.
+
+        >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
+        >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
+        TileShape(tile=(256, 160), cluster=(1, 1), epilogue='cooperative', raster='along_n', promoted=False,
+                  consumers=2, epi_tile_n=None, epi_stages=None, is_direct=False, depth=1, cluster_k=1, ctas_per_sm=1,
+                  alone=False)
+        """
+        options = self.options
+        epilogue = "overlapped" if options.get("overlapped") else options.get("schedule", "pingpong")
+        return TileShape(
+            self.tile,
+            options.get("cluster", (1, 1)),
+            epilogue,
+            options.get("raster", TileShape.raster),
+            bool(options.get("promoted")),
+            options.get("consumers", 1 if epilogue == "single" else TileShape.consumers),
+            options.get("epi_tile_n"),
+            options.get("epi_stages"),
+            options.get("store") == "direct",
+            options.get("depth", TileShape.depth),
+            options.get("cluster_k", TileShape.cluster_k),
+            options.get("ctas_per_sm", TileShape.ctas_per_sm),
+            options.get("alone", TileShape.alone),
+        )
+
+    @property
+    def may_read(self) -> bool:
+        """Whether consumers can share the tile, so that one reads A while others multiply, and have the registers."""
+        (rows, columns), shape = self.tile, self.shape
+        is_usual = product(shape.cluster) <= 2 and shape.depth == 1
+        is_usual &= shape.epilogue != "single" and not shape.is_direct
+        return is_usual and rows >= 2 * WGMMA_M and columns >= WGMMA_M and rows * columns < _MOST_BESIDE_A
+
+    @property
+    def reading(self) -> Sm90Recipe:
+        """The same for an A that threads read into registers: consumers share a tile, and store it before the next."""
+        options = {name: value for name, value in self.options.items() if name not in _MMA_BOUND}
+        summary = "{} x {} by consumers that share it, and read A into registers".format(*self.tile)
+        return replace(self, summary=summary, options={**options, "schedule": "cooperative"})
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        return product(self.options.get("cluster", (1, 1))) * self.options.get("cluster_k", 1)
+
+    @property
+    def division(self) -> KSplit:
+        """How K is split, by the name or by the options.
+
+        >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
+        True
+        """
+        if self.split is not None:
+            return self.split
+        return by_last_cta(**{name: self.options[name] for name in _SPLITTING if name in self.options})
+
+    def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
+        """The plan for operands. A D that is not aligned to 16 bytes leaves by lines that the threads copy; where its
+        tile has no two epilogue tiles, or there is no room for them, straight out of registers.
+
+        What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
+        that does not leave by TMA. Consumers take turns where they `may_share` no tile. An A that threads read into
+        registers has consumers that share a tile. What is spelled out is not changed so.
+
+        raises   PlanError where the operands break its rules
+        """
+        ops, with_c = operands.as_tf32, target.with_c
+        repack = self.packed(ops)
+        reads = not self.spelled_out and is_to_read(ops) and "a" not in repack and self.may_read
+        own = self.reading if reads else self
+        most = arch_named(target.arch).blocks_per_sm
+        options: dict[str, Any] = {
+            "ctas": target.sms * min(max(1, own.options.get("ctas_per_sm", 1)), most),
+            "tpc_rounds": target.tpc_rounds,
+            **own.options,
+            "repack": repack,
+        }
+        options |= {"name": self.plan_name, "summary": own.summary, "with_c": with_c}
+        if not self.spelled_out:
+            if self.split is not None:
+                options |= {"split_k": self.split.splits, "stream": self.split.waves, "fixup": self.split.fixup}
+            if with_c and options.get("store") == "tma_warp":  # C comes to whole epilogue tiles
+                options["store"] = "tma"
+            if with_c or options.get("store") == "direct" or not may_defer(operands):
+                options.pop("overlapped", None)
+            if options.pop("alone", False) and self.shape.is_pingpong(operands):
+                options["schedule"] = "pingpong"
+            k_tile_bytes = K_TILE_BYTES * options.pop("depth", 1)
+            options["tile"] = (*self.tile, k_tile_bytes * 8 // ops.a.dtype.bits)
+        if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
+            return sm90_plan(ops, **options)
+        lines = {**options, "store": "tma", "shared_d": "padded", "epi_stages": None}
+        if not self.spelled_out:  # columns of a box; lines are as long as they can be
+            lines["epi_tile_n"] = None
+        try:
+            return sm90_plan(ops, **lines)
+        except PlanError:  # no epilogue tiles that fill the tile, or no room for them
+            return sm90_plan(ops, **{**options, "store": "direct"})
+
+    def to_repack(self, operands: Operands) -> str:
+        """Return the operands that TMA cannot load, or wgmma not multiply, as they are.
+
+        Of both, B alone if threads can read A into registers instead.
+        """
+        needed = repacked_for_wgmma(operands)
+        return "b" if needed == "ab" and self.may_read and can_read(operands) else needed
+
+
+def can_read(operands: Operands) -> bool:
+    """Return whether threads can read A into registers: TMA loads it, and D can be stored.
+
+    The rows of such a plan are permuted in groups of four; stmatrix writes an m-major D of 16 bits by groups of eight.
+
+    >>> [can_read(Operands.of("tf32", layout=layout)) for layout in ("tn", "nt")], can_read(Operands.of("bf16"))
+    ([True, False], False)
+    """
+    a, d = operands.a, operands.d
+    is_stored = d.dtype.bits == a.dtype.bits or d.major == "n"
+    return is_to_read(operands) and a.align_bytes >= TMA_INNER_ALIGNED_BYTES and is_stored

@@ -1,0 +1,170 @@
+"""Where threads go and whom they wait for: branches, ends, barriers of a CTA, fences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cutegemm.emulator.machine import Action, Group, Machine
+from cutegemm.emulator.order import scope_of
+from cutegemm.emulator.scheduler import Arrival, in_whole
+from cutegemm.emulator.state import WARP, Immediate, Instruction, Register
+
+
+def _bra(instruction: Instruction) -> Action | None:
+    target = instruction.target
+    assert target is not None
+    if instruction.guard is None:
+
+        def go(m: Machine, group: Group) -> bool:
+            m.place(target, group.threads)
+            return True
+
+        return go
+    register, negated = instruction.guard
+    index = register.index
+
+    def branch(m: Machine, group: Group) -> bool | None:
+        if m.holes:
+            m.forbid_holes((index,), group, "the predicate of a branch")
+        taken = m.value(index, group.sel)
+        if negated:
+            taken = ~taken
+        if taken.all():
+            m.place(target, group.threads)
+            return True
+        if not taken.any():
+            return None
+        at = m.at
+        m.place(target, group.threads[taken])
+        m.place(at + 1, group.threads[~taken])
+        return True
+
+    return branch
+
+
+def _ret(instruction: Instruction) -> Action | None:
+    def end(m: Machine, group: Group) -> bool:
+        m.end(group)
+        return True
+
+    return end
+
+
+def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
+    """The values of a barrier's number or of its count of threads."""
+    if isinstance(operand, Immediate):
+        bits = operand.bits
+        return lambda m, group: np.full(group.n, bits)
+    assert isinstance(operand, Register)
+    index = operand.index
+    return lambda m, group: m.value(index, group.sel).astype(np.int64)
+
+
+def _barrier(instruction: Instruction) -> Action | None:
+    """bar.sync a{, n} and bar.arrive a, n: a warp counts as a whole."""
+    waits = "arrive" not in instruction.opcode
+    operands = [o for o in instruction.operands if o is not None]
+    number = _count(operands[0])
+    count = _count(operands[1]) if len(operands) > 1 else None
+
+    def meet(m: Machine, group: Group) -> bool | None:
+        there = m.whole(group, "warp")
+        if there is None:
+            return True
+        numbers = number(m, there)
+        counts = count(m, there) if count else np.full(there.n, m.warps * WARP)
+        at = m.at
+        slots = m.block_of[there.threads]
+        everyone = there.sel is None and not m.waiting and count is None
+        if everyone:  # all threads of all CTAs are here: nobody waits
+            if m.clocks is not None:
+                for slot in range(len(m.blocks)):
+                    m.clocks.barrier(slot, slot * m.clocks.agents + np.arange(m.warps))
+            return None
+        keys = slots * 16 + numbers
+        for key in np.unique(keys):
+            here = keys == key
+            mine = there.threads[here]
+            slot, name = divmod(int(key), 16)
+            _arrive(m, at, slot, name, mine, int(counts[here][0]), waits)
+        if not waits:
+            m.place(at + 1, there.threads)
+        return True
+
+    return meet
+
+
+def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed: int, waits: bool) -> None:
+    """These threads of a CTA come to a barrier; the last ones open it."""
+    arrived = m.waiting.setdefault((slot, name), [])
+    known = None if m.clocks is None else m.clocks.arrive(np.unique(m.agent_of[mine]))
+    arrived.append(Arrival(at, mine, waits, known))
+    present = sum(len(arrival.threads) for arrival in arrived)
+    if present > needed:
+        raise m.error(
+            m.program[at].instruction,
+            int(mine[0]),
+            f"{present} threads come to barrier {name}, which expects {needed}.",
+        )
+    ended = 0 if needed != m.warps * WARP else int((~m.alive[m.block_of == slot]).sum())
+    if present + ended < needed:
+        return
+    del m.waiting[slot, name]
+    for arrival in arrived:
+        if arrival.waits:
+            if m.clocks is not None:
+                together = np.max([other.known for other in arrived if other.known is not None], axis=0)
+                m.clocks.learn(slot, np.unique(m.agent_of[arrival.threads]), together)
+            m.place(arrival.at + 1, arrival.threads)
+    m.notify()
+
+
+def _nothing(instruction: Instruction) -> Action | None:
+    return lambda m, group: None
+
+
+def _grid_wait(instruction: Instruction) -> Action | None:
+    """The launch before has ended: launches are carried out one after the other."""
+
+    def wait(m: Machine, group: Group) -> None:
+        if m.early is not None:
+            m.early[group.threads] = False
+
+    return wait
+
+
+def _fence(instruction: Instruction) -> Action | None:
+    scope = scope_of(instruction)
+
+    def fence(m: Machine, group: Group) -> None:
+        if m.order is not None:
+            m.order.fence(group.threads, scope)
+
+    return fence
+
+
+def _warp_sync(instruction: Instruction) -> Action | None:
+    """The warp is one agent: to stand together is enough."""
+    return in_whole("warp", lambda m, group: None)
+
+
+CONTROL: dict[str, Callable[[Instruction], Action | None]] = {
+    "bra": _bra,
+    "ret": _ret,
+    "exit": _ret,
+    "bar.sync": _barrier,
+    "bar.arrive": _barrier,
+    "barrier.sync": _barrier,
+    "barrier.cta.sync": _barrier,
+    "barrier.cta.arrive": _barrier,
+    "bar.warp.sync": _warp_sync,
+    "fence.acq_rel": _fence,
+    "fence.sc": _fence,
+    "membar": _fence,
+    "griddepcontrol.wait": _grid_wait,
+    "griddepcontrol.launch_dependents": _nothing,
+    "nanosleep": _nothing,
+}

@@ -1,0 +1,105 @@
+"""Handlers: the barrier of a cluster, and addresses in the shared memory of its CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.emulator.hopper.proxy import proxy_of
+from cutegemm.emulator.machine import Machine
+from cutegemm.emulator.state import CLUSTER_SHIFT, GENERIC_SHARED, Immediate, Step, handles
+
+_NO_RANK = 254  # of any cluster; the last one whose addresses have 32 bits
+
+
+@dataclass
+class _ClusterBarrier:
+    """phase: how many are complete. turn: for each thread of the machine, how often it has arrived; waited: how often
+    it has waited."""
+
+    turn: np.ndarray
+    waited: np.ndarray
+    phase: int = 0
+
+
+def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
+    key = ("cluster barrier", cluster)
+    if key not in machine.private:
+        machine.private[key] = _ClusterBarrier(*np.zeros((2, machine.total), np.int64))
+        machine.ending.append(lambda threads: _complete(machine, cluster))
+    return machine.private[key]
+
+
+def passed(machine: Machine, slot: int) -> int:
+    """How often the barrier of a CTA's cluster has been passed."""
+    return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
+
+
+def waited(machine: Machine, thread: int) -> int:
+    """How many times a thread has waited at the barrier of its cluster."""
+    return int(_cluster_barrier(machine, machine.blocks[machine.block_of[thread]].cluster).waited[thread])
+
+
+def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
+    """The phase ends once all threads of the cluster that have not ended have arrived."""
+    barrier = _cluster_barrier(machine, cluster)
+    members = np.isin(machine.block_of, cluster) & machine.alive
+    if members.any() and (barrier.turn[members] > barrier.phase).all():
+        barrier.phase += 1
+        machine.notify()
+
+
+@handles("barrier.cluster.arrive", scope="warp")
+def _cluster_arrive(step: Step) -> None:
+    machine = step.machine
+    for cluster in {machine.blocks[slot].cluster for slot in np.unique(machine.block_of[step.threads])}:
+        barrier = _cluster_barrier(machine, cluster)
+        mine = step.threads[np.isin(machine.block_of[step.threads], cluster)]
+        twice = mine[barrier.turn[mine] > barrier.phase]
+        if len(twice):
+            raise step.fail("it arrives again at the cluster's barrier before it has waited.", int(twice[0]))
+        barrier.turn[mine] += 1
+        if machine.clocks is not None and "relaxed" not in step.instruction.opcode:
+            machine.clocks.release(("cluster", cluster, barrier.phase & 1), np.unique(machine.agent_of[mine]))
+        _complete(machine, cluster)
+
+
+@handles("barrier.cluster.wait", scope="warp")
+def _cluster_wait(step: Step) -> None:
+    machine = step.machine
+    waits = np.zeros(len(step.threads), bool)
+    for cluster in {machine.blocks[slot].cluster for slot in np.unique(machine.block_of[step.threads])}:
+        barrier = _cluster_barrier(machine, cluster)
+        inside = np.isin(machine.block_of[step.threads], cluster)
+        turns = barrier.turn[step.threads]
+        never = inside & (turns == 0)
+        if never.any():
+            raise step.fail("it waits at the cluster's barrier without an arrival.", int(step.threads[never][0]))
+        waits |= inside & (turns > barrier.phase)
+        barrier.waited[step.threads[inside & ~waits]] = turns[inside & ~waits]
+        for slot in cluster:
+            done = step.threads[inside & ~waits & (machine.block_of[step.threads] == slot)]
+            if len(done):
+                key = ("cluster", cluster, (barrier.phase - 1) & 1)
+                proxy_of(machine).learn(key, np.unique(machine.agent_of[done]), slot)
+    step.park(waits)
+
+
+@handles("mapa")
+def _mapa(step: Step) -> None:
+    """The address of the same place in another CTA of the cluster.
+
+    A compiler works it out ahead of the branch that it is for, so also for ranks that the cluster has not; such an
+    address is refused where it is used.
+    """
+    dest, address, rank = step.operands
+    kind = np.uint64 if step.instruction.opcode[-1] == "u64" else np.uint32
+    if isinstance(address, Immediate):
+        at = np.full(len(step.threads), address.bits, np.int64)
+    else:
+        at = step.get(address, kind).astype(np.int64)
+    window = np.where(at >= GENERIC_SHARED, GENERIC_SHARED, 0)
+    offset = (at - window) & ((1 << CLUSTER_SHIFT) - 1)
+    ranks = np.minimum(step.get(rank, np.uint32).astype(np.int64), _NO_RANK)
+    step.put(dest, (window + ((ranks + 1) << CLUSTER_SHIFT) + offset).astype(kind))

@@ -1,0 +1,111 @@
+"""Handlers: boxes that TMA brings to shared memory.
+
+A box comes as late as can be; until then its bytes are on their way, and its barrier lacks them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.dtypes import round_to, tf32
+from cutegemm.emulator.hopper.barriers import barrier_key, barriers_of, check_there
+from cutegemm.emulator.hopper.boxes import Boxes, check_form, map_at, places
+from cutegemm.emulator.hopper.faults import RuleViolation
+from cutegemm.emulator.hopper.mbarrier import MBARRIER_BYTES
+from cutegemm.emulator.hopper.proxy import Request, proxy_of
+from cutegemm.emulator.hopper.stores import leave
+from cutegemm.emulator.hopper.tensormap import TensorMap
+from cutegemm.emulator.state import EMPTY, FULL, Step, handles
+
+
+@handles("prefetch", "cp.async.bulk.prefetch")
+def _prefetch(step: Step) -> None:
+    """What it names must be a tensor map; nothing else can be seen of it."""
+    if "tensormap" in step.instruction.opcode:
+        addresses = step.address(step.operands[0])
+        for address, thread in zip(addresses.tolist(), step.threads, strict=True):
+            try:
+                map_at(step, address)
+            except RuleViolation as violations:
+                raise step.fail(str(violations), int(thread)) from None
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A box on its way to one CTA. barrier: its address there."""
+
+    copy: Request
+    map: TensorMap
+    corner: tuple[int, ...]
+    barrier: int
+
+    def land(self) -> None:
+        """The bytes come, and the barrier hears of it."""
+        machine, slot = self.copy.machine, self.copy.slot
+        if not machine.alive[machine.block_of == slot].any():
+            raise self.copy.fail("CTA has ended before its copy to shared memory has come.")
+        proxy = proxy_of(machine)
+        proxy.end_write(self.copy, self._from_global())
+        try:
+            barrier = barriers_of(machine, slot).at(self.barrier)
+            proxy.publish(barrier_key(slot, self.barrier, barrier.phase), self.copy)
+            barrier.complete_tx(self.map.box_bytes)
+        except RuleViolation as violations:
+            raise self.copy.fail(str(violations)) from None
+        machine.notify()
+
+    def _from_global(self) -> np.ndarray:
+        """(units, 16) bytes of the box, zeros for what is out of bounds. raises EmulationError"""
+        units = self.map.units(self.corner)
+        out = np.zeros(units.inside.shape, np.uint8)
+        buffer, at = places(self.copy, self.map, units.address, units.inside)
+        states = buffer.state[at]
+        if (states != FULL).any():
+            first = int(np.flatnonzero(states != FULL)[0])
+            why = "to which nothing has been written" if states[first] == EMPTY else "outside of the matrix"
+            raise self.copy.fail(f"it reads {buffer.place(int(at[first]))}, {why}.")
+        out[units.inside] = buffer.data[at]
+        if self.map.element == "tf32":
+            return round_to(tf32, out.view(np.float32), "rne").view(np.uint8)
+        return out
+
+
+@handles("cp.async.bulk.tensor", check=check_form)
+def _copy(step: Step) -> None:
+    """A load: [shared], [map, {corner}], [barrier]{, CTAs}{, policy}; or a store: see `leave`."""
+    opcode = step.instruction.opcode
+    if "mbarrier::complete_tx::bytes" not in opcode:
+        leave(step, None)
+        return
+    machine = step.machine
+    dest, source, barrier, *more = step.operands
+    slots, offsets = machine.shared_place(step, step.address(dest), 1)
+    boxes = Boxes(step, source)
+    barrier_slots, barrier_offsets = machine.shared_place(step, step.address(barrier), MBARRIER_BYTES)
+    for i, number in enumerate(step.threads):
+        thread, slot = int(number), int(slots[i])
+        cluster = machine.blocks[slot].cluster
+        try:
+            box, corner = boxes.of(i)
+            units = box.shared_units(int(offsets[i]))
+            targets = [slot]
+            if "multicast::cluster" in opcode:
+                mask = int(step.get(more[0], np.uint16)[i])
+                if mask >> len(cluster) or not mask:
+                    raise RuleViolation(f"the multicast mask {mask:#x} of a cluster of {len(cluster)} CTAs.")
+                targets = [cluster[rank] for rank in range(len(cluster)) if mask >> rank & 1]
+            elif int(barrier_slots[i]) != slot:
+                raise RuleViolation("the destination and the barrier of a copy lie in different CTAs.")
+            place = int(barrier_offsets[i])
+            for target in targets:
+                check_there(step, thread, target, barriers_of(machine, target).at(place))
+        except RuleViolation as violations:
+            raise step.fail(str(violations), thread) from None
+        proxy = proxy_of(machine)
+        for target in targets:
+            number = barriers_of(machine, target).at(place).number
+            copy = proxy.request(step.instruction, thread, target, units, number)
+            proxy.begin_write(copy)
+            proxy.later(_Load(copy, box, corner, place).land)

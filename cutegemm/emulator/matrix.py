@@ -1,0 +1,310 @@
+"""What a warp does as one: shuffles, votes, ldmatrix and stmatrix, mma.sync."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cutegemm.dtypes import DType, round_to
+from cutegemm.dtypes import tf32 as tf32_type
+from cutegemm.emulator.access import address_registers, addresses, read_shared, write_shared
+from cutegemm.emulator.machine import Action, Group, Machine
+from cutegemm.emulator.scalar import values_of
+from cutegemm.emulator.scheduler import in_whole
+from cutegemm.emulator.state import WARP, Immediate, Instruction, Memory, Pair, Register, Vector
+
+_LANES = np.arange(WARP)
+
+
+# --- shuffles and votes ------------------------------------------------------------------------------------
+
+
+def _bits(m: Machine, group: Group, operand: Any) -> np.ndarray:
+    return m.read_operand(operand, np.dtype(np.uint32), group.threads)
+
+
+def _shfl(instruction: Instruction) -> Action | None:
+    mode = instruction.opcode[2] if instruction.opcode[1] == "sync" else ""
+    dest, source, lane, bounds, _mask = instruction.operands
+    if mode not in ("idx", "up", "down", "bfly"):
+        return None
+    first = dest.first if isinstance(dest, Pair) else dest
+    second = dest.second if isinstance(dest, Pair) else None
+    if not isinstance(first, Register) or not isinstance(source, (Register, Immediate)):
+        return None
+
+    def act(m: Machine, group: Group) -> None:
+        own = np.broadcast_to(_LANES, (group.n // WARP, WARP))
+        b, c = (_bits(m, group, o).reshape(-1, WARP).astype(np.int64) for o in (lane, bounds))
+        clamp, segment = c & 31, (c >> 8) & 31
+        low, high = own & segment, (own & segment) | (clamp & ~segment)
+        wanted = {
+            "idx": low | (b & ~segment & 31),
+            "up": own - (b & 31),
+            "down": own + (b & 31),
+            "bfly": own ^ (b & 31),
+        }[mode]
+        valid = wanted >= high if mode == "up" else wanted <= high
+        chosen = np.where(valid, wanted, own)
+        values = np.take_along_axis(_bits(m, group, source).reshape(-1, WARP), chosen, axis=1).reshape(-1)
+        if m.holes and isinstance(source, Register):
+            holes = np.broadcast_to(m.holes_of((source.index,), group), (group.n,)).reshape(-1, WARP)
+            m.mark_holes(first.index, group.sel, np.take_along_axis(holes, chosen, axis=1).reshape(-1))
+        m.assign(first.index, values, group.sel)
+        if second is not None:
+            m.assign(second.index, valid.reshape(-1), group.sel)
+
+    return in_whole("warp", act)
+
+
+def _vote(instruction: Instruction) -> Action | None:
+    mode, kind = instruction.opcode[-2:]
+    dest, source, _mask = instruction.operands
+    if not isinstance(dest, Register) or not isinstance(source, Register):
+        return None
+    if (mode, kind) == ("ballot", "b32"):
+
+        def ballot(m: Machine, group: Group) -> None:
+            held = m.value(source.index, group.sel).reshape(-1, WARP)
+            words = (held.astype(np.uint32) << _LANES.astype(np.uint32)).sum(axis=1, dtype=np.uint32)
+            m.assign(dest.index, np.repeat(words, WARP), group.sel)
+
+        return in_whole("warp", ballot)
+    if kind != "pred" or mode not in ("all", "any"):
+        return None
+    combine = np.all if mode == "all" else np.any
+
+    def vote(m: Machine, group: Group) -> None:
+        held = m.value(source.index, group.sel).reshape(-1, WARP)
+        m.assign(dest.index, np.repeat(combine(held, axis=1), WARP), group.sel)
+
+    return in_whole("warp", vote)
+
+
+# --- ldmatrix and stmatrix ---------------------------------------------------------------------------------
+
+
+def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], bool] | None:
+    """The addresses, a register for each 8 x 8 matrix of 16-bit elements, and whether they are transposed."""
+    op, *mods = instruction.opcode
+    held, memory = instruction.operands if op == "ldmatrix" else instruction.operands[::-1]
+    registers = held.items if isinstance(held, Vector) else (held,)
+    known = mods[-1] == "b16" and "m8n8" in mods and f"x{len(registers)}" in mods
+    return (memory, registers, "trans" in mods) if known and isinstance(memory, Memory) else None
+
+
+def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
+    """The threads whose addresses are used, 8 a matrix, and the addresses."""
+    lanes = (group.threads.reshape(-1, WARP)[:, : 8 * count]).reshape(-1)
+    owners = Group(lanes, m.total)
+    m.forbid_holes(address_registers(memory), owners, "the address")
+    return owners, addresses(memory)(m, owners)
+
+
+def _ldmatrix(instruction: Instruction) -> Action | None:
+    form = _matrices(instruction)
+    if form is None:
+        return None
+    source, registers, transposed = form
+    count = len(registers)
+
+    def load(m: Machine, group: Group) -> None:
+        owners, at = _rows(m, group, source, count)
+        m.tell("ldmatrix", "shared", 128, owners.threads, at)
+        raw, holes = read_shared(m, owners, at, 16)
+        rows = raw.view(np.uint16).reshape(-1, count, 8, 8)  # (warp, matrix, row, column)
+        if transposed:
+            rows = rows.transpose(0, 1, 3, 2)
+        words = np.ascontiguousarray(rows).view(np.uint32).reshape(-1, count, WARP)
+        for i, register in enumerate(registers):
+            m.assign(register.index, np.ascontiguousarray(words[:, i]).reshape(-1), group.sel)
+        if m.holes or np.any(holes):
+            from_rows = np.broadcast_to(holes, (len(at),)).reshape(-1, count, 8)
+            for i, register in enumerate(registers):
+                m.mark_holes(register.index, group.sel, _row_holes(from_rows[:, i], transposed).reshape(-1))
+
+    return in_whole("warp", load)
+
+
+def _row_holes(rows: np.ndarray, transposed: bool) -> np.ndarray:
+    """(warps, 32) of what came from (warps, 8) rows: lane l has row l // 4, or rows 2 (l % 4) and the next."""
+    if not transposed:
+        return rows[:, _LANES // 4]
+    return np.maximum(rows[:, 2 * (_LANES % 4)], rows[:, 2 * (_LANES % 4) + 1])
+
+
+def _stmatrix(instruction: Instruction) -> Action | None:
+    form = _matrices(instruction)
+    if form is None:
+        return None
+    dest, registers, transposed = form
+    count = len(registers)
+
+    def store(m: Machine, group: Group) -> None:
+        owners, at = _rows(m, group, dest, count)
+        words = np.stack([m.value(r.index, group.sel).reshape(-1, WARP) for r in registers], axis=1)
+        rows = words.view(np.uint16).reshape(-1, count, 8, 8)
+        if transposed:
+            rows = rows.transpose(0, 1, 3, 2)
+        holes: Any = 0
+        if m.holes:
+            each = [np.broadcast_to(m.holes_of((r.index,), group), (group.n,)) for r in registers]
+            lanes = np.stack([held.reshape(-1, WARP) for held in each], axis=1)
+            of_rows = lanes.reshape(-1, count, 8, 4).max(axis=3)
+            if transposed:
+                of_rows = np.repeat(lanes.max(axis=2, keepdims=True), 8, axis=2)
+            holes = of_rows.reshape(-1)
+        raw = np.ascontiguousarray(rows).reshape(-1).view(np.complex128)
+        m.tell("stmatrix", "shared", 128, owners.threads, at)
+        write_shared(m, owners, at, raw, 16, holes)
+
+    return in_whole("warp", store)
+
+
+# --- mma.sync ----------------------------------------------------------------------------------------------
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+
+def _mma(instruction: Instruction) -> Action | None:
+    """D = A B + C of a warp. Products and their sum are exact (f64) and rounded once to the type of D."""
+    mods = instruction.opcode[1:]
+    shape = next((_SHAPE.fullmatch(mod) for mod in mods if mod[0] == "m" and mod[1].isdigit()), None)
+    kinds = mods[-4:]
+    if shape is None or mods[:2] != ("sync", "aligned") or len(mods) != 9 or mods[3:5] != ("row", "col"):
+        return None
+    try:
+        types = [DType.parse(kind) for kind in kinds]
+    except Exception:  # a type that the package does not have
+        return None
+    mnk = tuple(int(x) for x in shape.groups())
+    places = fragments(mnk, types[1])
+    operands = instruction.operands
+    if places is None or not all(isinstance(o, Vector) for o in operands):
+        return None
+    vectors = [tuple(o.items) for o in operands]  # type: ignore[union-attr]
+    out, acc = types[0], types[3]
+
+    def act(m: Machine, group: Group) -> None:
+        a, b, c = (
+            _matrix(m, group, registers, kind, place, extents)
+            for registers, kind, place, extents in (
+                (vectors[1], types[1], places[0], (mnk[0], mnk[2])),
+                (vectors[2], types[2], places[1], (mnk[2], mnk[1])),
+                (vectors[3], acc, places[2], (mnk[0], mnk[1])),
+            )
+        )
+        d = np.matmul(a, b) + c
+        _scatter(m, group, vectors[0], out, places[2], d)
+        if m.holes:
+            _follow_mma(m, group, vectors, places, mnk)
+
+    return in_whole("warp", act)
+
+
+def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Where the elements of A, B and C of m16n8kK lie: each (32 lanes, values, 2) of (row, column).
+
+    A and B: of B (k, n). A register of A or B holds 32 // bits neighbours along k.
+    source   PTX ISA, "Matrix Fragments for mma.m16n8k4" .. "k32"
+
+    >>> from cutegemm.dtypes import f16
+    >>> a, b, c = fragments((16, 8, 16), f16)
+    >>> a[5].tolist()[:4], b[5].tolist()[:2], c[5].tolist()
+    ([[1, 2], [1, 3], [9, 2], [9, 3]], [[2, 1], [3, 1]], [[1, 2], [1, 3], [9, 2], [9, 3]])
+    """
+    m, n, k = mnk
+    if (m, n) == (8, 8) and k == 4 and kind.bits == 64:
+        lane = _LANES[:, None]
+        a = np.stack([lane // 4, lane % 4], axis=-1)
+        b = np.stack([lane % 4, lane // 4], axis=-1)
+        column = 2 * (lane % 4) + np.arange(2)
+        return a, b, np.stack([np.broadcast_to(lane // 4, column.shape), column], axis=-1)
+    packed = 32 // kind.bits
+    if (m, n) != (16, 8) or kind.bits > 32 or k % (4 * packed):
+        return None
+    lane = _LANES[:, None]
+    values = np.arange(m * k // WARP)
+    register, within = np.divmod(values, packed)
+    # Registers of A: row halves first, then blocks of 4 * packed along k.
+    row = lane // 4 + 8 * (register % 2)
+    column = (lane % 4) * packed + within + 4 * packed * (register // 2)
+    a = np.stack([row, column], axis=-1)
+    values = np.arange(n * k // WARP)
+    register, within = np.divmod(values, packed)
+    along = (lane % 4) * packed + within + 4 * packed * register
+    b = np.stack([along, np.broadcast_to(lane // 4, along.shape)], axis=-1)
+    i = np.arange(4)
+    c = np.stack([lane // 4 + 8 * (i // 2), 2 * (lane % 4) + i % 2], axis=-1)
+    return a, b, c
+
+
+def _matrix(
+    m: Machine,
+    group: Group,
+    registers: tuple[Any, ...],
+    kind: DType,
+    place: np.ndarray,
+    extents: tuple[int, int],
+) -> np.ndarray:
+    """Values (warps, rows, columns) in f64 of a fragment."""
+    words = np.stack([m.read_operand(r, _word(r), group.threads) for r in registers], axis=1)
+    bits = np.ascontiguousarray(words).view(f"u{kind.bits // 8}").reshape(-1, WARP, place.shape[1])
+    values = values_of(kind, bits)
+    if kind is tf32_type:
+        values = round_to(tf32_type, values, "rz")  # the low bits of a register are not looked at
+    out = np.empty((len(values), *extents), np.float64)
+    out[:, place[..., 0], place[..., 1]] = values
+    return out
+
+
+def _word(register: Any) -> np.dtype:
+    return np.dtype(np.uint64 if isinstance(register, Register) and register.kind == "b64" else np.uint32)
+
+
+def _scatter(
+    m: Machine, group: Group, registers: tuple[Any, ...], kind: DType, place: np.ndarray, d: np.ndarray
+) -> None:
+    values = d[:, place[..., 0], place[..., 1]].reshape(group.n, -1)
+    if kind.name == "s32":
+        wrapped = values.astype(np.int64).astype(np.int32)
+    else:
+        wrapped = values.astype(kind.storage)
+    words = np.ascontiguousarray(wrapped).view(_word(registers[0])).reshape(group.n, -1)
+    for i, register in enumerate(registers):
+        m.assign(register.index, words[:, i].copy(), group.sel)
+
+
+def _follow_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
+    """A hole in a row of A, or a column of B, is one in that row or column of D."""
+
+    def spread(registers: tuple[Any, ...], place: np.ndarray, extents: tuple[int, int]) -> np.ndarray:
+        out = np.zeros((group.n // WARP, *extents), np.int32)
+        per = place.shape[1] // len(registers)
+        for i, register in enumerate(registers):
+            if isinstance(register, Register):
+                held = np.broadcast_to(m.holes_of((register.index,), group), (group.n,)).reshape(-1, WARP, 1)
+                at = place[:, i * per : (i + 1) * per]
+                out[:, at[..., 0], at[..., 1]] = np.repeat(held, per, axis=2)
+        return out
+
+    rows = spread(vectors[1], places[0], (mnk[0], mnk[2])).max(axis=2)
+    columns = spread(vectors[2], places[1], (mnk[2], mnk[1])).max(axis=1)
+    before = spread(vectors[3], places[2], (mnk[0], mnk[1]))
+    after = np.maximum(np.maximum(rows[:, :, None], columns[:, None, :]), before)
+    found = after[:, places[2][..., 0], places[2][..., 1]].reshape(group.n, -1)
+    per = found.shape[1] // len(vectors[0])
+    for i, register in enumerate(vectors[0]):
+        m.mark_holes(register.index, group.sel, found[:, i * per : (i + 1) * per].max(axis=1))
+
+
+MATRIX: dict[str, Callable[[Instruction], Action | None]] = {
+    "shfl": _shfl,
+    "vote": _vote,
+    "ldmatrix": _ldmatrix,
+    "stmatrix": _stmatrix,
+    "mma": _mma,
+}

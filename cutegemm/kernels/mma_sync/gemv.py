@@ -1,0 +1,306 @@
+"""A GEMM of few columns: A is streamed from global memory to the fragments of mma.sync.
+
+The warps of a CTA, and the CTAs of a cluster, share K: see `plan.sliced_k`. What is here:
+
+| step     | by this kernel                                                                               |
+|----------|----------------------------------------------------------------------------------------------|
+| Read     | vectors of 16 bytes from global memory to registers, those of a share of the k-tile at once; |
+|          | a vector is the fragments of two k-blocks, of which the first one's Read asks for it          |
+| Multiply | one mma.sync for each pair of atoms                                                          |
+| end      | sums of the warps, then of the CTAs, through shared memory; D by `plan.epilogue`              |
+
+Rows and columns past the last one are read as that one, so that no access depends on them: what they sum up, nobody
+stores. The first k-tile is the ragged one, of which vectors below k = 0 are zeros.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import dsl_user_op
+
+from cutegemm.kernels import lower
+from cutegemm.kernels.arguments import launch_arguments
+from cutegemm.kernels.launches import begin, release, wait
+from cutegemm.kernels.mma_sync.rounding import round_fragment
+from cutegemm.kernels.reduce import Reducer
+from cutegemm.kernels.threads.mainloop import ScheduledGemm, reread, serpentine
+from cutegemm.kernels.values import Values
+from cutegemm.kernels.work import TRACED
+from cutegemm.layout import Layout
+from cutegemm.machine.arch import SMEM_RESERVED_BYTES, WARP_THREADS, arch_named
+from cutegemm.plan.launches import GEMM
+from cutegemm.plan.program.thread_schedule import Multiply, Read
+from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES
+from cutegemm.tile.tiled_copy import TiledCopy
+
+_WORDS = 4  # of 32 bits, of a vector that a thread reads at once
+_BLOCKS = 2  # k-blocks that it has the fragments of
+
+
+@dsl_user_op
+def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
+    """Writes to the shared memory of a CTA of the cluster.
+
+    address   that `mapa` gave
+    """
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [Int32(address).ir_value(loc=loc, ip=ip), Float32(value).ir_value(loc=loc, ip=ip)]
+    asm(None, operands, "st.shared::cluster.f32 [$0], $1;", "r,f", asm_dialect=llvm.AsmDialect.AD_ATT)
+
+
+@dataclass
+class Stream:
+    """What a thread reads of A or of B.
+
+    rows       pointers to its first vector of each of its rows
+    k          of these vectors, which may be below 0
+    offsets    (vector of a share, share) elements from there to each vector of a k-tile
+    registers  (words of a vector, rows, vectors of a k-tile): 32 bits each
+    values     elements of a vector
+    of_atom    rows that a thread has of an atom: 2 of A, 1 of B
+    """
+
+    atom: cute.CopyAtom
+    rows: list[cute.Pointer]
+    k: Any
+    offsets: Any
+    registers: cute.Tensor
+    values: int
+    of_atom: int
+
+
+class GemvGemm(ScheduledGemm):
+    """The kernel of a plan whose warps share K. Methods without a decorator are run while tracing."""
+
+    @cute.jit
+    def __call__(self, *arguments):
+        given = launch_arguments(self.plan, arguments)
+        mA, mB, mD, (tensors, results) = self.matrices(given)
+        ctas, reducer = self.plan.cluster_k, Reducer(self.plan, self.launches)
+        partials = reducer.partials(given, mD, mA.shape[1])
+        in_clusters = {"cluster": (ctas, 1, 1)} if ctas > 1 else {}
+        work = self.tiles(mD).along(mA.shape[1])
+        values = work.host_values(Int32, lower.divisors)
+        operands = (tensors, (*results, *partials))
+        self.stream_kernel(mA, mB, operands, mD, given.scalars, values).launch(
+            grid=(work.clusters * ctas, 1, 1),
+            block=(self.plan.threads, 1, 1),
+            stream=given.stream,
+            min_blocks_per_mp=self.plan.ctas_per_sm,
+            preferred_smem_carveout=self.carveout_percent(),
+            use_pdl=self.launches[GEMM].waits,
+            **in_clusters,
+        )
+        reducer.launch(partials, given, given.stream)
+
+    def carveout_percent(self) -> int:
+        """Of a multiprocessor's memory that its CTAs share: no more than they need. The rest is L1 cache, in which B
+        stays."""
+        arch, used = arch_named(self.plan.arch), sum(self.plan.smem_bytes().values()) + SMEM_RESERVED_BYTES
+        return min(100, -(-100 * self.plan.ctas_per_sm * used // arch.smem_per_sm_bytes))
+
+    @cute.kernel
+    def stream_kernel(
+        self,
+        mA: cute.Tensor,
+        mB: cute.Tensor,
+        operands: tuple,
+        mD: cute.Tensor,
+        scalars: tuple,
+        values: tuple,
+    ):
+        """A CTA's work: its share of K of the tiles of its cluster, then its own tile."""
+        plan, ctas = self.plan, self.plan.cluster_k
+        self.values = Values.of(plan, operands, scalars)
+        rows, bN, bK = plan.mma_tile
+        if cutlass.const_expr(ctas > 1):
+            cute.arch.cluster_arrive_relaxed()  # waited for before the first sum goes to another CTA
+        tid, _, _ = cute.arch.thread_idx()
+        number, _, _ = cute.arch.block_idx()
+        rank = number % ctas
+        work = plan.scheduler.from_values(values, TRACED)
+        m_tile, n_tile, batch = work.tiles.tile_mnl(number // ctas)
+        k_first, k_tiles = plan.k_range(rank, work.k_tiles, cutlass.min)
+        begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.load_a.atom.values)
+        streams = [
+            self.stream(copy, of_atom, mX, extent, (m_or_n, batch), begin, tid)
+            for copy, of_atom, mX, extent, m_or_n in (
+                (plan.load_a, 2, mA, rows, m_tile // ctas),
+                (plan.load_b, 1, mB, bN, n_tile),
+            )
+        ]
+        tiled_mma = lower.tiled_mma(plan.tiled_mma)
+        acc = cute.make_rmem_tensor(
+            tiled_mma.get_slice(tid).partition_shape_C((rows, bN)), lower.dtype(plan.operands.acc)
+        )
+        acc.fill(0.0)
+        self.begin(streams, k_tiles)
+        for k_tile in cutlass.range(k_tiles, unroll=1):
+            self.steps(plan.schedule.body, streams, tiled_mma, acc, k_tile, k_tiles)
+        self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
+
+    def begin(self, streams: list[Stream], k_tiles) -> None:
+        """The schedule's prologue, behind the end of the kernel ahead. A plan that overlaps it reads A before; B may be
+        what that one writes."""
+        reads = list(self.plan.schedule.prologue)
+        if not self.plan.pdl:
+            begin(self.launches[GEMM])
+            self.read_blocks(streams, reads, Int32(0), k_tiles)
+            return
+        release(self.launches[GEMM])
+        self.read_blocks(streams[:1], reads, Int32(0), k_tiles)
+        wait(self.launches[GEMM])
+        self.read_blocks(streams[1:], reads, Int32(0), k_tiles)
+
+    # --- the mainloop ------------------------------------------------------------------------------------------
+
+    def stream(self, copy: TiledCopy, of_atom: int, mX, extent: int, tile_l, begin, tid) -> Stream:
+        """A thread's part of the k-tiles of A or of B.
+
+        of_atom  see `Stream`
+        extent   rows, or columns, of the tile
+        tile_l   which tile of them, and the batch
+        begin    the k at which the first k-tile begins, below 0 where it is ragged
+        """
+        bK, values = self.plan.cta_tile[2], copy.atom.values
+        tile, batch = tile_l
+        thr = lower.tiled_copy(copy).get_slice(tid)
+        coords = thr.partition_S(cute.make_identity_tensor((extent, bK)))  # (V, REST_MN, REST_K)
+        count = cute.size(coords, mode=[1])
+        k = cute.assume(coords[0, 0, 0][1] + begin, divby=values)
+        rows = []
+        for i in range(count):
+            at = cutlass.min(coords[0, i, 0][0] + tile * extent, mX.shape[0] - 1)
+            offset = cute.crd2idx((at, 0, batch), mX.layout) + k
+            rows.append(mX.iterator + cute.assume(offset, divby=values))
+        offsets = copy.offsets_s(Layout((extent, bK), (0, 1)))[0, ::values, 0]
+        vectors = offsets.size
+        registers = cute.make_rmem_tensor((_WORDS, count, vectors), Int32)
+        registers.fill(0)
+        return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
+
+    def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:
+        """Lays the steps out in the code, one after the other: neighbouring Reads together."""
+        reads: list[Read] = []
+        for step in steps:
+            if isinstance(step, Read):
+                reads.append(step)
+                continue
+            self.read_blocks(streams, reads, k_tile, k_tiles)
+            reads = []
+            self.multiply_block(streams, step, tiled_mma, acc)
+        self.read_blocks(streams, reads, k_tile, k_tiles)
+
+    def read_blocks(self, streams: list[Stream], reads: list[Read], k_tile, k_tiles) -> None:
+        """Fragments of some k-blocks, those of one k-tile at a time."""
+        for ahead in sorted({read.ahead for read in reads}):
+            blocks = tuple([read.k_block for read in reads if read.ahead == ahead])
+            self.read_of_tile(streams, blocks, k_tile + ahead, k_tiles)
+
+    @cute.jit
+    def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
+        if k_tile < k_tiles:
+            for stream in streams:
+                self.read_vectors(stream, blocks, k_tile)
+
+    def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
+        """The vectors that bring some k-blocks, those inside of the matrix."""
+        values, count = stream.values, cute.size(stream.registers, mode=[1])
+        for vector in sorted({block // _BLOCKS for block in blocks}):
+            offset = k_tile * self.plan.cta_tile[2] + int(stream.offsets[vector])
+            inside = cute.make_rmem_tensor((1,), Boolean)
+            inside[0] = stream.k + offset >= 0
+            for i in range(count):
+                at = stream.rows[i] + cute.assume(offset, divby=values)
+                source = cute.make_tensor(at, cute.make_layout(((values, 1),)))
+                to = cute.recast_ptr(stream.registers[None, i, vector].iterator, dtype=at.dtype)
+                cute.copy(stream.atom, source, cute.make_tensor(to, source.layout), pred=inside)
+
+    def fragments(self, stream: Stream, k_block: int, kind) -> cute.Tensor:
+        """(V, REST_MN) of a k-block as mma.sync takes them: of the vector of each row two words, the first two or the
+        others."""
+        vector, first = k_block // _BLOCKS, k_block % _BLOCKS * _WORDS // _BLOCKS
+        of_atom, count = stream.of_atom, cute.size(stream.registers, mode=[1])
+        words = cute.make_rmem_tensor((of_atom * _WORDS // _BLOCKS, count // of_atom), Int32)
+        for row in range(count):
+            for word in range(_WORDS // _BLOCKS):
+                place = row % of_atom + of_atom * word
+                words[place, row // of_atom] = stream.registers[first + word, row, vector]
+        if self.plan.rounding == "rna":
+            round_fragment(words)
+        return cute.recast_tensor(words, kind)
+
+    def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
+        """acc += A B of a k-block, an atom at a time."""
+        operands = self.plan.operands
+        kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
+        a, b = [self.fragments(stream, step.k_block, kind) for stream, kind in zip(streams, kinds, strict=True)]
+        for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
+            accumulators = acc[None, m, n]
+            cute.mma_atom_call(tiled_mma, accumulators, a[None, m], b[None, n], accumulators)
+
+    # --- the sums of all --------------------------------------------------------------------------------------
+
+    @cute.jit
+    def finish(
+        self, tiled_mma: cutlass.Constexpr, acc: cutlass.Constexpr, mD: cutlass.Constexpr,
+        tile_mnl: cutlass.Constexpr, rank: cutlass.Constexpr, tid: Int32,
+    ):  # fmt: skip
+        """The sums of warps and of CTAs, then D."""
+        plan, accumulators = self.plan, self.plan.sliced_k
+        kind = lower.dtype(plan.operands.acc)
+        base = cutlass.memory.SmemAllocator().allocate(plan.smem_bytes()["accumulators"], ACCUMULATOR_ALIGN_BYTES)
+        of_warps = cute.make_tensor(cute.recast_ptr(base, dtype=kind), lower.layout(accumulators.by_warp))
+        own = tiled_mma.get_slice(tid).partition_C(of_warps[None, None, tid // WARP_THREADS])
+        cute.autovec_copy(acc, own)
+        if cutlass.const_expr(plan.cluster_k > 1):
+            cute.arch.cluster_wait()  # all CTAs of the cluster run
+        cute.arch.sync_threads()
+        thr = lower.tiled_mma(accumulators.added).get_slice(tid)
+        total = cute.make_rmem_tensor(thr.partition_shape_C(plan.d_tile), kind)
+        if cutlass.const_expr(plan.cluster_k > 1):
+            place = cute.recast_ptr(base, dtype=kind) + accumulators.by_warp.cosize()
+            of_ctas = cute.make_tensor(place, lower.layout(accumulators.by_cta))
+            if tid < accumulators.added.threads:
+                for to in cutlass.range_constexpr(plan.cluster_k):
+                    self.add_up(thr, of_warps, to, total)
+                    self.send(thr, of_ctas, rank, to, total)
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+            if tid < accumulators.added.threads:
+                self.add_up(thr, of_ctas, 0, total)
+                self.store_d(thr, mD, None, total, plan.epilogue, tile_mnl, tid)
+        else:
+            if tid < accumulators.added.threads:
+                self.add_up(thr, of_warps, 0, total)
+                self.store_d(thr, mD, None, total, plan.epilogue, tile_mnl, tid)
+
+    def add_up(self, thr, accumulators, of_tile: int, total) -> None:
+        """A thread's totals of a CTA's tile.
+
+        accumulators   (rows, bN, parts) in shared memory, added in the order of the parts
+        """
+        parts = cute.size(accumulators, mode=[2])
+        own = [
+            thr.partition_C(cute.local_tile(accumulators[None, None, part], self.plan.d_tile, (of_tile, 0)))
+            for part in range(parts)
+        ]
+        for i in range(cute.size(total)):
+            value = own[0][i]
+            for part in own[1:]:
+                value = value + part[i]
+            total[i] = value
+
+    def send(self, thr, of_ctas, rank, to: int, total) -> None:
+        """Totals of another CTA's tile, or of this one's, to its shared memory."""
+        own = thr.partition_C(of_ctas[None, None, rank])
+        for i in range(cute.size(total)):
+            place = own.iterator + cute.crd2idx(i, own.layout)
+            put(cute.arch.map_dsmem_ptr(place, Int32(to)).toint(), total[i])

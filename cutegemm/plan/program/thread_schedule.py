@@ -1,0 +1,493 @@
+"""What all threads of a CTA do for each k-tile, as data.
+
+A schedule is played by the simulator and traced by the kernels, step by step, so what is checked is what
+runs. It speaks of the k-tile t that is being multiplied, and of tiles ahead of it; the shared-memory stage
+of a tile is tile % stages, the fragment buffer of a k-block is k_block % fragments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Union
+
+from cutegemm.layout import hooks
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Start moving k-tile t + ahead out of global memory: to its stage with cp.async, else to registers.
+
+    chunk, chunks   which share of the tile's copies; the first share gives the stage over to the tile
+    """
+
+    ahead: int
+    chunk: int = 0
+    chunks: int = 1
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Close a group of asynchronous copies."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write the tile t + ahead, fetched to registers, to its stage. Nothing to do for cp.async."""
+
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until no more than `pending` of this thread's groups are under way."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class Sync:
+    """The barrier of all threads of the CTA."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Shared memory to fragments: a k-block of the tile t + ahead."""
+
+    k_block: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The products of the fragments of a k-block, added to the accumulators."""
+
+    k_block: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The steps several times over, their k-blocks further by `stride` each time: a loop in the kernel."""
+
+    times: int
+    stride: int
+    steps: tuple[Union[Read, Multiply], ...]
+
+    def expand(self) -> Iterator[Step]:
+        """The steps one by one."""
+        for turn in range(self.times):
+            for step in self.steps:
+                yield replace(step, k_block=step.k_block + turn * self.stride)
+
+
+Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
+
+
+@dataclass(frozen=True)
+class ThreadSchedule(hooks.Shown):
+    """The steps before the loop over k-tiles, where t = 0, and those of each turn.
+
+    A Fetch, Store or Read of a tile past the last one does nothing.
+
+    stages      of shared memory; 0 where fragments are read from global memory
+    fragments   buffers of fragments in registers
+    """
+
+    stages: int
+    fragments: int
+    prologue: tuple[Step, ...]
+    body: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        """The steps as those of a role's program are printed.
+
+        >>> print(single_stage(k_blocks=8, unroll=1))
+        for k in tile.k_tiles:
+          fetch    A[k], B[k]
+          commit   the copies fetched
+          store    A[k], B[k] -> their stage, where they came to registers
+          wait     for all copies
+          sync     all threads
+          for i in 0, 1 .. 7:
+            read     A[k], B[k]: k-block i
+            mma      k-block i -> acc
+          sync     all threads
+        """
+        lines = [*_lines(self.prologue, 0, "0"), "for k in tile.k_tiles:", *_lines(self.body, 1, "k")]
+        return "\n".join(lines)
+
+    def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
+        """Steps of the prologue, of the body or of a loop in it, each with its line in the text of the schedule.
+
+        >>> schedule = single_stage(k_blocks=8, unroll=1)
+        >>> [line for line, _ in schedule.lined(schedule.body)]
+        [1, 2, 3, 4, 5, 6, 9]
+        """
+        line = 0
+        for own in (self.prologue, self.body):
+            for step in own:
+                if isinstance(step, Repeat) and step.steps is steps:
+                    return list(enumerate(steps, line + 1))
+                line += _height(step)
+            line += 1  # of the loop over k-tiles
+        line = 0 if steps is self.prologue else 1 + sum(map(_height, self.prologue))
+        found = []
+        for step in steps:
+            found.append((line, step))
+            line += _height(step)
+        return found
+
+    def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
+        """(t, step) in the order of execution; the prologue has t = 0. Nothing at all without k-tiles."""
+        if k_tiles == 0:
+            return
+        for step in self.prologue:
+            yield 0, step
+        for tile in range(k_tiles):
+            for step in self.body:
+                if isinstance(step, Repeat):
+                    yield from ((tile, inner) for inner in step.expand())
+                else:
+                    yield tile, step
+
+    def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
+        """What goes wrong when it is played, in words; nothing for a sound schedule.
+
+        is_async   whether tiles travel by cp.async
+        k_blocks   of a k-tile: each must be multiplied once; not looked at where left out
+
+        >>> multistage(3, 4).hazards(is_async=True, k_tiles=5, k_blocks=4)
+        []
+        """
+        return list(_hazards(self, is_async, k_tiles, k_blocks))
+
+
+@functools.lru_cache(maxsize=1024)
+def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
+    """Plans that differ in their layouts have one schedule, of which some hundred steps are played here."""
+    watch = StageWatch(schedule, is_async, k_tiles)
+    for tile, step in schedule.play(k_tiles):
+        watch.apply(tile, step)
+    if k_blocks is not None:
+        watch.finish(k_blocks)
+    return tuple(watch.found)
+
+
+def _height(step: Step) -> int:
+    return 1 + len(step.steps) if isinstance(step, Repeat) else 1
+
+
+def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
+    """Steps as text.
+
+    tile      the k-tile that `ahead` counts from: "0" before the loop, "k" in it
+    k_block   what the k-blocks of a loop over them are counted from
+    """
+    for step in steps:
+        yield "  " * depth + _line(step, tile, k_block)
+        if isinstance(step, Repeat):
+            yield from _lines(step.steps, depth + 1, tile, "i")
+
+
+def _line(step: Step, tile: str, k_block: str) -> str:
+    if isinstance(step, Repeat):
+        turns = [str(turn * step.stride) for turn in range(step.times)]
+        if len(turns) > 3:
+            turns = [f"{turns[0]}, {turns[1]} .. {turns[-1]}"]
+        return f"for i in {', '.join(turns)}:"
+    if isinstance(step, Commit):
+        return "commit   the copies fetched"
+    if isinstance(step, Wait):
+        late = {0: "", 1: " but those of the last commit"}
+        return f"wait     for all copies{late.get(step.pending, f' but those of the last {step.pending} commits')}"
+    if isinstance(step, Sync):
+        return "sync     all threads"
+    if not isinstance(step, (Fetch, Store, Read, Multiply)):
+        return repr(step)  # no step: a rule of plans says so
+    if isinstance(step, Multiply):
+        return f"mma      k-block {_counted(k_block, step.k_block)} -> acc"
+    at = _counted("" if tile == "0" else tile, step.ahead)
+    moved = f"A[{at}], B[{at}]"
+    if isinstance(step, Store):
+        return f"store    {moved} -> their stage, where they came to registers"
+    if isinstance(step, Read):
+        return f"read     {moved}: k-block {_counted(k_block, step.k_block)}"
+    return f"fetch    {moved}{f', chunk {step.chunk + 1} of {step.chunks}' if step.chunks > 1 else ''}"
+
+
+def _counted(start: str, number: int) -> str:
+    """A number counted from a name, or from 0."""
+    return str(number) if not start else f"{start} + {number}" if number else start
+
+
+class StageWatch:
+    """Who may see what of one operand while a schedule is played, and what goes wrong.
+
+    The simulator derives from it and moves data in the hooks `fetched`, `started`, `shown` and `read_into`,
+    which do nothing here.
+
+    is_async   whether tiles travel by cp.async
+    k_tiles    that the schedule is played for
+    """
+
+    def __init__(self, schedule: ThreadSchedule, is_async: bool, k_tiles: int) -> None:
+        stages = schedule.stages
+        self.stages, self.fragments = stages, schedule.fragments
+        self.is_async, self.k_tiles = is_async, k_tiles
+        self.held: list[int | None] = [None] * stages  # the tile that is, or will be, in each stage
+        self.landed = [False] * stages  # for the thread that copied it
+        self.visible = [False] * stages  # for every thread
+        self.read_since_sync: set[int] = set()
+        self.to_land = [0] * stages  # shares of the tile in each stage that are still under way
+        self.groups: list[list[int]] = []  # for each committed group under way the tile of each share in it
+        self.open_group: list[int] = []
+        self.registers: int | None = None
+        self.at_hand: int | None = None  # the tile that fragments are read of, where there are no stages
+        self.load_chunks = 0  # of the tile last fetched
+        self.buffers: list[tuple[int, int] | None] = [None] * self.fragments
+        self.multiplied: Counter[tuple[int, int]] = Counter()
+        self.found: list[str] = []
+
+    def fetched(self, tile: int) -> None:
+        """A tile has been read from global memory, to registers or to be copied on."""
+
+    def started(self, tile: int, stage: int) -> None:
+        """A stage is given over to a tile: what it held is gone."""
+
+    def shown(self, tile: int, stage: int) -> None:
+        """Every thread may read a tile in its stage from here on."""
+
+    def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
+        """A k-block of a stage, whatever it holds, has been read to a buffer of fragments."""
+
+    def fail(self, message: str) -> None:
+        """Notes a fault, once."""
+        if message not in self.found:
+            self.found.append(message)
+
+    def apply(self, tile: int, step: Step) -> None:
+        """One step of the schedule, at k-tile `tile`."""
+        if isinstance(step, Fetch):
+            self._fetch(tile + step.ahead, step.chunk, step.chunks)
+        elif isinstance(step, Commit):
+            self.groups.append(self.open_group)
+            self.open_group = []
+        elif isinstance(step, Store):
+            self._store(tile + step.ahead)
+        elif isinstance(step, Wait):
+            while len(self.groups) > step.pending:
+                for moved in self.groups.pop(0):
+                    stage = moved % self.stages
+                    if self.held[stage] == moved:
+                        self.to_land[stage] -= 1
+                        self.landed[stage] = self.to_land[stage] == 0
+        elif isinstance(step, Sync):
+            self._sync()
+        elif isinstance(step, Read):
+            self._read(tile + step.ahead, step.k_block)
+        elif isinstance(step, Multiply):
+            self._multiply(tile, step.k_block)
+
+    def finish(self, k_blocks: int) -> None:
+        """After the last step: every k-block of every k-tile must have been multiplied once."""
+        wanted = {(tile, k_block) for tile in range(self.k_tiles) for k_block in range(k_blocks)}
+        wrong: dict[tuple[int, int], list[int]] = {}
+        for tile, k_block in sorted(wanted | set(self.multiplied)):
+            times = self.multiplied[tile, k_block]
+            if (tile, k_block) not in wanted:
+                self.fail(f"k-block {k_block} of k-tile {tile} is multiplied, but there is none.")
+            elif times != 1:
+                wrong.setdefault((tile, times), []).append(k_block)
+        for (tile, times), found in wrong.items():
+            which = f"k-block {found[0]}" if len(found) == 1 else f"k-blocks {', '.join(map(str, found))}"
+            often = "never multiplied" if times == 0 else f"multiplied {times} times"
+            self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
+
+    def _overwrite(self, tile: int) -> int:
+        stage = tile % self.stages
+        if stage in self.read_since_sync:
+            self.fail(
+                f"stage {stage} is overwritten by k-tile {tile} while other warps may still read k-tile "
+                f"{self.held[stage]} from it: no barrier lies between."
+            )
+        if self.is_async and self.held[stage] is not None and not self.landed[stage]:
+            self.fail(
+                f"stage {stage} is overwritten by k-tile {tile} while the copy of k-tile {self.held[stage]} "
+                "to it is under way."
+            )
+        self.held[stage], self.landed[stage], self.visible[stage] = tile, False, False
+        self.started(tile, stage)
+        return stage
+
+    def _fetch(self, tile: int, chunk: int, chunks: int) -> None:
+        if tile >= self.k_tiles:
+            return
+        if chunk == 0:
+            if not self.is_async and self.registers is not None:
+                self.fail(f"k-tile {tile} is fetched while k-tile {self.registers} is still in the registers.")
+            self.fetched(tile)
+            self.load_chunks = 0
+            if self.is_async:
+                self.to_land[self._overwrite(tile)] = chunks
+            else:
+                self.registers = tile
+        if chunk != self.load_chunks:
+            self.fail(f"share {chunk} of k-tile {tile} is fetched where share {self.load_chunks} is due.")
+        self.load_chunks = chunk + 1
+        if self.is_async:
+            self.open_group.append(tile)
+
+    def _store(self, tile: int) -> None:
+        if self.is_async or tile >= self.k_tiles:
+            return
+        if self.registers != tile:
+            held = "nothing" if self.registers is None else f"k-tile {self.registers}"
+            self.fail(f"k-tile {tile} is stored, but the registers hold {held}.")
+        self.landed[self._overwrite(tile)] = True
+        self.registers = None
+
+    def _sync(self) -> None:
+        self.read_since_sync.clear()
+        for stage, tile in enumerate(self.held):
+            if tile is not None and self.landed[stage] and not self.visible[stage]:
+                self.visible[stage] = True
+                self.shown(tile, stage)
+
+    def _read(self, tile: int, k_block: int) -> None:
+        if tile >= self.k_tiles:
+            return
+        if self.stages == 0:
+            if self.at_hand != tile:  # its k-blocks are asked for one after the other
+                self.fetched(tile)
+                self.started(tile, 0)
+                self.shown(tile, 0)
+                self.at_hand = tile
+            self.buffers[k_block % self.fragments] = (tile, k_block)
+            self.read_into(tile, 0, k_block, k_block % self.fragments)
+            return
+        stage = tile % self.stages
+        if self.held[stage] != tile:
+            held = "nothing" if self.held[stage] is None else f"k-tile {self.held[stage]}"
+            self.fail(f"k-tile {tile} is read from stage {stage}, which holds {held}.")
+        elif not self.visible[stage]:
+            late = "has not been waited for" if not self.landed[stage] else "lies before no barrier yet"
+            self.fail(f"k-tile {tile} is read from stage {stage}, but its copy {late}.")
+        self.read_since_sync.add(stage)
+        self.buffers[k_block % self.fragments] = (tile, k_block)
+        self.read_into(tile, stage, k_block, k_block % self.fragments)
+
+    def _multiply(self, tile: int, k_block: int) -> None:
+        held = self.buffers[k_block % self.fragments]
+        if held != (tile, k_block):
+            self.fail(
+                f"k-block {k_block} of k-tile {tile} is multiplied, but the fragments hold "
+                f"{'nothing' if held is None else f'k-block {held[1]} of k-tile {held[0]}'}."
+            )
+        self.multiplied[tile, k_block] += 1
+
+
+def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
+    """Each k-block read and multiplied; a loop of `unroll` of them at a time, where that is given."""
+    steps = tuple([step for k in range(unroll or k_blocks) for step in (Read(k), Multiply(k))])
+    return list(steps) if unroll in (None, k_blocks) else [Repeat(k_blocks // unroll, unroll, steps)]
+
+
+def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
+    """Fetch, store, barrier, multiply, barrier: the tiled GEMM of the textbook.
+
+    k_blocks   of a k-tile
+    unroll     k-blocks laid out in the code, a divisor of `k_blocks`; all of them where left out
+    """
+    blocks = _in_turn(k_blocks, unroll)
+    return ThreadSchedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
+
+
+def direct() -> ThreadSchedule:
+    """No shared memory at all: a k-tile is one k-block, read from global memory to the fragments."""
+    return ThreadSchedule(0, 1, (), (Read(0), Multiply(0)))
+
+
+def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
+    """No shared memory: fragments of k-blocks are asked of global memory before those ahead of them are multiplied.
+
+    k_blocks      of a k-tile; there are registers for the fragments of all of them
+    load_chunks   that they are cut into, a divisor: those of all shares but one are under way while one is multiplied.
+                  With a single one, those of a k-tile are asked for at once and then multiplied
+
+    >>> print(streamed(2))
+    read     A[0], B[0]: k-block 0
+    for k in tile.k_tiles:
+      read     A[k], B[k]: k-block 1
+      mma      k-block 0 -> acc
+      read     A[k + 1], B[k + 1]: k-block 0
+      mma      k-block 1 -> acc
+    """
+    each = k_blocks // load_chunks
+    under_way = k_blocks - each
+    body: list[Step] = []
+    for first in range(0, k_blocks, each):
+        later = range(first + under_way, first + k_blocks)
+        body += [Read(k % k_blocks, k // k_blocks) for k in later]
+        body += [Multiply(k) for k in range(first, first + each)]
+    return ThreadSchedule(0, k_blocks, tuple([Read(k) for k in range(under_way)]), tuple(body))
+
+
+def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
+    """One stage of shared memory, the next k-tile on its way to registers meanwhile: two barriers a k-tile.
+
+    k_blocks, unroll   see `single_stage`
+    """
+    blocks = _in_turn(k_blocks, unroll)
+    first = (Fetch(0), Commit(), Store(0), Wait(0), Sync())
+    return ThreadSchedule(1, 1, first, (Fetch(1), Commit(), *blocks, Sync(), Store(1), Wait(0), Sync()))
+
+
+def multistage(
+    stages: int, k_blocks: int, unroll: int | None = None, *, load_chunks: int = 1, fragments: int = 2
+) -> ThreadSchedule:
+    """`stages` - 1 k-tiles on their way while one is multiplied, and fragments read a k-block ahead.
+
+    With two stages and copies through registers this is double buffering: one barrier a k-tile.
+
+    stages        2 or more
+    k_blocks      of a k-tile, 1 or more
+    unroll        k-blocks that are laid out one after the other in the code, an even divisor of `k_blocks`; the turns
+                  before the last are a loop. All of them where it is left out. Fewer registers are taken by a loop: the
+                  compiler cannot move every read of the tile to its front
+    load_chunks   that the copies of a k-tile are cut into, one a k-block, so that they do not come all at once
+    fragments     1: each k-block is read just before it is multiplied
+
+    >>> [type(step).__name__ for step in multistage(2, 2).body]
+    ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']
+    """
+    prologue: list[Step] = []
+    for tile in range(stages - 1):
+        prologue += [Fetch(tile), Commit(), Store(tile)]
+    prologue += [Wait(stages - 2), Sync()]
+    turn_over: list[Step] = [Store(stages - 1), Wait(stages - 2), Sync()]
+    ahead: list[list[Step]] = [[] for _ in range(k_blocks)]
+    for chunk in range(load_chunks):
+        ahead[chunk * k_blocks // load_chunks].append(Fetch(stages - 1, chunk, load_chunks))
+    ahead[(load_chunks - 1) * k_blocks // load_chunks].append(Commit())
+    body: list[Step] = []
+    if fragments == 1:
+        for k in range(k_blocks):
+            last = turn_over if k == k_blocks - 1 else []  # the last read of the stage is done: hand it over
+            body += [Read(k), *ahead[k], *last, Multiply(k)]
+        return ThreadSchedule(stages, 1, tuple(prologue), tuple(body))
+    prologue.append(Read(0))
+    step = unroll or k_blocks
+    turns = k_blocks // step - 1
+    if turns:
+        blocks = [chunk for k in range(step) for chunk in (Read(k + 1), Multiply(k))]
+        body += [*ahead[0], Repeat(turns, step, tuple(blocks))]
+    for k in range(turns * step, k_blocks):
+        if k + 1 < k_blocks:
+            body += [Read(k + 1), *ahead[k], Multiply(k)]
+        elif k % 2:
+            body += [*ahead[k], *turn_over, Read(0, ahead=1), Multiply(k)]
+        else:  # the next tile's first fragments go to the buffer that this k-block is in
+            body += [*ahead[k], Multiply(k), *turn_over, Read(0, ahead=1)]
+    return ThreadSchedule(stages, min(2, k_blocks), tuple(prologue), tuple(body))

@@ -1,0 +1,56 @@
+"""The rules of what a plan computes at its end: types that its kernels read, write and compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cutegemm.dtypes import tf32
+from cutegemm.plan.epilogue import Accumulator, Add, Cast, Constant, Expression, Multiply, Scalar, Tile
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+# What whole numbers are made of, rounded once.
+_OF_WHOLE_NUMBERS: tuple[type[Expression], ...] = (Accumulator, Constant, Scalar, Tile, Add, Multiply)
+
+
+def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
+    """The rules that the epilogue of a plan breaks.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Operands
+    >>> from cutegemm.plan.epilogue import parse_epilogue
+    >>> plan = sm90_plan(Operands.of("s8", layout="nt", out="s32"), tile=(128, 128, 128))
+    >>> plan.with_(epilogue=parse_epilogue("relu(acc)"))
+    Traceback (most recent call last):
+        ...
+    cutegemm.errors.PlanError: plan 'sm90': 1 rule is broken.
+      - D is s32: whole numbers are made of sums and products of scalars and tiles alone, not by relu(acc). Make D f32.
+    """
+    epilogue, matrix = plan.epilogue, plan.operands.matrix
+    for name in (*epilogue.tensors, *epilogue.outputs):
+        if matrix(name).dtype is tf32:
+            yield f"{name.upper()} is tf32, as which tensor cores take A and B. What is in memory is f32: make it that."
+    for name in epilogue.outputs[1:]:
+        if not matrix(name).dtype.is_float:
+            yield f"{name.upper()} is {matrix(name).dtype}; what is stored beside D is of a type of floats."
+    for cast in dict.fromkeys([node for node in _nodes(plan) if isinstance(node, Cast)]):
+        if not cast.dtype.is_float:
+            yield f"{cast} rounds to whole numbers; casts are to types of floats."
+    if plan.operands.d.dtype.is_float:
+        return
+    d = plan.operands.d.dtype
+    other = next((node for node in _nodes(plan) if not isinstance(node, _OF_WHOLE_NUMBERS)), None)
+    if other is not None:
+        yield (
+            f"D is {d}: whole numbers are made of sums and products of scalars and tiles alone, not by {other}. "
+            "Make D f32."
+        )
+    if epilogue.aux:
+        yield f"D is {d}; beside whole numbers nothing is stored. Make D f32."
+
+
+def _nodes(plan: GemmPlan) -> Iterator[Expression]:
+    for _, expression in plan.epilogue.results:
+        yield from expression.nodes()

@@ -1,0 +1,122 @@
+"""The rules of sums that warps, and the CTAs of a cluster, add in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout, product_each
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS
+from cutegemm.plan.rules.boxes import overlapping
+from cutegemm.tile.atoms import runs_on
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tiled_mma import TiledMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
+    """The rules of shapes: who adds the sums, and where they lie."""
+    if plan.pipeline is not None and plan.cluster_k > 1:
+        yield from _own_columns(plan)
+    mma, sliced_k = plan.tiled_mma, plan.sliced_k
+    along_k = mma.thr_layout_vmnk[3].size()
+    if plan.pdl and (sliced_k is None or not runs_on("sm_90", plan.arch)):
+        yield (
+            "a kernel that begins before the one ahead of it has ended is one that streams A to registers, on sm_90 or "
+            f"later; this plan is for {plan.arch}. Leave overlaps out."
+        )
+    if sliced_k is None:
+        if plan.schedule is not None and along_k > 1:
+            yield f"{along_k} threads share each sum along K; say by `sliced_k` how theirs are added."
+        return
+    if plan.schedule is None or plan.stages or plan.split.is_split or plan.repacks or plan.persistent:
+        yield (
+            "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
+            "are not packed."
+        )
+    if plan.smem_d is not None:
+        yield "sums of warps are stored by the threads that add them; D does not pass through shared memory."
+    if plan.operands.gated:
+        yield "sums of warps are added one by one; a gated epilogue takes two. Take another plan."
+    bm, bn, _ = plan.cta_tile
+    (ctas, along_n), rows = plan.cluster_mn, plan.mma_tile[0]
+    if along_n != 1:
+        yield f"the cluster is {plan.cluster_mn}; CTAs that share K lie along M."
+    if ctas > 1 and plan.operands.acc.bits != 32:
+        yield f"the CTAs of a cluster add sums of {plan.operands.acc}; only sums of 32 bits pass between CTAs."
+    if ctas > MAX_CLUSTER_CTAS:
+        yield f"{ctas} CTAs of a cluster share K; {MAX_CLUSTER_CTAS} are the most."
+    if along_k * WARP_THREADS != plan.threads:
+        yield f"{along_k} warps of the tiled MMA lie along K, of {plan.threads} threads; all of them share K."
+    shapes = [("by_warp", sliced_k.by_warp, (rows, bn, along_k))]
+    if sliced_k.by_cta is not None:
+        shapes.append(("by_cta", sliced_k.by_cta, (bm, bn, ctas)))
+    elif ctas > 1:
+        yield f"by_cta is None; {ctas} CTAs share K, and put sums of a tile of {bm} x {bn} there."
+    for name, layout, want in shapes:
+        if product_each(layout.shape) != want:
+            yield f"{name} is {layout}; sums of extents {want} lie there."
+        else:
+            yield from overlapping(f"the sums {name}", layout)
+    if sliced_k.added.atom.threads != 1:
+        yield f"{sliced_k.added} has atoms of {sliced_k.added.atom.threads} threads; each thread adds by itself."
+    elif sliced_k.added.thr_layout_vmnk[3].size() != 1:
+        yield f"{sliced_k.added} has several threads for an element of D; one adds its sums, and stores it."
+    elif any(tile % step for tile, step in zip((bm, bn), sliced_k.added.tile_mnk[:2], strict=True)):
+        yield f"{sliced_k.added} covers {sliced_k.added.tile_mnk[:2]} of D, which does not divide a tile of {(bm, bn)}."
+    if sliced_k.added.threads > plan.threads or sliced_k.added.threads % WARP_THREADS:
+        yield f"{sliced_k.added.threads} threads add the sums; whole warps of the {plan.threads} of a CTA are expected."
+
+
+def _own_columns(plan: GemmPlan) -> Iterator[str]:
+    """Of a pipeline whose CTAs share K: the threads of each have the sums of its columns as a wgmma of these has."""
+    try:
+        _ = plan.epilogue_mma
+    except PlanError as error:
+        yield (
+            f"each of {plan.cluster_k} CTAs that share K stores {plan.cta_tile[1]} of {plan.mma_tile[1]} columns: "
+            f"{'; '.join(error.violations)}."
+        )
+
+
+def fragment_rules(plan: GemmPlan) -> Iterator[str]:
+    """Where fragments come straight from global memory by vectors, each thread reads what it multiplies."""
+    if plan.sliced_k is None:
+        return
+    rows, bn, bk = plan.mma_tile
+    for name, extent, copy in (("A", rows, plan.load_a), ("B", bn, plan.load_b)):
+        assert isinstance(copy, TiledCopy)
+        wrong = _not_read(copy, plan.tiled_mma, name, (extent, bk))
+        if wrong is not None:
+            yield f"{copy} does not bring thread {wrong} what it multiplies of {name} by {plan.tiled_mma}."
+
+
+def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:
+    """A thread that a copy of a tile does not bring all that it multiplies, and nothing else, in the order of k-blocks.
+
+    Of (rows of 8, k) each vector has, in this order, what the k-blocks take that it is for.
+    """
+    held = (mma.offsets_a if name == "A" else mma.offsets_b)(Layout(tile))  # (threads, values, rest_mn, rest_k)
+    read = copy.offsets_s(Layout(tile))
+    if read.shape[0] != held.shape[0] or read.size != held.size:
+        return 0
+    threads, per = held.shape[0], _blocks_of_vector(copy, mma, name)
+    if per is None:
+        return 0
+    by_share = held.transpose(0, 3, 1, 2).reshape(threads, held.shape[3] // per, -1)
+    vectors = read.reshape(threads, copy.atom.values, -1, *read.shape[2:], order="F")
+    of_share = vectors.transpose(0, 4, 2, 1, 3).reshape(by_share.shape)
+    bad = (np.sort(by_share, axis=2) != np.sort(of_share, axis=2)).any(axis=(1, 2))
+    return int(np.flatnonzero(bad)[0]) if bad.any() else None
+
+
+def _blocks_of_vector(copy: TiledCopy, mma: TiledMma, name: str) -> int | None:
+    """k-blocks for which a vector of a row has the fragments; None where it has a part of one."""
+    rows = 2 if name == "A" else 1  # of a thread in an atom
+    of_row = mma.atom.layout_tv(name.lower())[1].size() // rows
+    return copy.atom.values // of_row if copy.atom.values % of_row == 0 else None

@@ -1,0 +1,365 @@
+"""The rules that a plan keeps: one list for the constructor, the tuner and the command line.
+
+Each rule is a function that yields sentences; none stops at the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import lcm
+from typing import TYPE_CHECKING
+
+from cutegemm.dtypes import f32, tf32
+from cutegemm.errors import PlanError
+from cutegemm.layout import product_each, size
+from cutegemm.machine.arch import (
+    MAX_GRID_Y,
+    MAX_THREADS_PER_BLOCK,
+    SMEM_RESERVED_BYTES,
+    Arch,
+)
+from cutegemm.plan.epilogue import BROADCAST
+from cutegemm.plan.memory.partials import folding
+from cutegemm.plan.rules.boxes import box_rules, overlapping, places
+from cutegemm.plan.rules.epilogue import epilogue_rules
+from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
+from cutegemm.plan.rules.kinds import kind_rules
+from cutegemm.plan.rules.limits import limits
+from cutegemm.plan.rules.registers import register_budget
+from cutegemm.plan.rules.sliced_k import fragment_rules, sliced_k_rules
+from cutegemm.plan.rules.vectors import vector_rules
+from cutegemm.plan.rules.warp_roles import arch_rules, pipeline_rules
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.problem import Operand, Problem
+
+_FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
+_REPACKED_FAMILIES = ("simt", "sm90")
+_COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
+
+
+def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
+    """The rules of `violated_rules` that depend on the architecture, of a plan that keeps all others."""
+    out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
+    return out if plan.pipeline is None else [*out, *arch_rules(plan, arch)]
+
+
+def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
+    """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
+    kinds = list(kind_rules(plan)) or list(gated_rules(plan))
+    if kinds:
+        return kinds
+    structure = [*_tiles(plan), *_shared_layouts(plan), *_copies(plan), *sliced_k_rules(plan)]
+    out = [
+        *_types(plan),
+        *epilogue_rules(plan),
+        *structure,
+        *_threads(plan),
+        *_instructions(plan, arch),
+        *_schedule(plan),
+    ]
+    if not structure:  # what follows evaluates the layouts, which must fit for that
+        out += [
+            *box_rules(plan),
+            *vector_rules(plan),
+            *_shared_budget(plan, arch),
+            *_register_budget(plan, arch),
+            *_reductions(plan),
+            *fragment_rules(plan),
+        ]
+    if plan.pipeline is not None:
+        out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
+    elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
+        out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
+    if problem is not None:
+        out += problem_rules(plan, problem)
+    return out
+
+
+def _types(plan: GemmPlan) -> Iterator[str]:
+    ops, atom = plan.operands, plan.tiled_mma.atom
+    for name, have, want in (
+        ("A", ops.a.dtype, atom.a_dtype),
+        ("B", ops.b.dtype, atom.b_dtype),
+        ("the sums", ops.acc, atom.c_dtype),
+    ):
+        if have != want:
+            yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
+    by_box = isinstance(plan.load_a, TmaBox)
+    roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
+    if plan.rounding not in roundings:
+        known = " or ".join(roundings)
+        loader = "TMA loads" if by_box else "threads load"
+        yield (f"operands of {ops.a.dtype} are rounded by {plan.rounding!r}; where {loader} them, {known} is expected.")
+
+
+def _tiles(plan: GemmPlan) -> Iterator[str]:
+    for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
+        if tile < 1 or tile % step:
+            yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
+    if plan.repacks and plan.family not in _REPACKED_FAMILIES:
+        yield f"operands are packed for plans of the families {' and '.join(_REPACKED_FAMILIES)} alone."
+    of_packs = {repack.name.upper(): repack.threads for repack in plan.repacks}
+    if len(set(of_packs.values())) > 1:
+        said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
+        yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
+    if plan.schedule is None and plan.persistent is not None:
+        yield (
+            f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
+            "its CTAs."
+        )
+    if plan.schedule is not None and (plan.persistent is None) != (plan.split.waves == 0):
+        yield (
+            f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
+            "none of them are given."
+        )
+    how = (plan.split.order, plan.split.reduction)
+    if plan.schedule is not None and plan.split.waves and how != ("blocked", "kernel"):
+        yield (
+            f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
+            f"is {plan.split.order}, added by {plan.split.reduction!r}."
+        )
+    if plan.schedule is not None and plan.split_k > MAX_GRID_Y:
+        yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
+    if plan.schedule is not None and plan.stages == 0 and (plan.split.is_split or plan.repacks):
+        yield "without shared memory a CTA takes all of K, of operands that are not packed."
+    if plan.schedule is not None and plan.stages == 0 and plan.smem_d is not None:
+        yield "without stages of shared memory D does not pass through it."
+    if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
+        yield "where K is split, D does not pass through shared memory."
+    alone = plan.schedule is not None and plan.stages == 0 and plan.sliced_k is None
+    if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
+        step = plan.tiled_mma.tile_mnk[2]
+        yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
+    if any(c < 1 for c in plan.cluster_mn):
+        yield f"the cluster {plan.cluster_mn} has an extent below 1."
+
+
+def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
+    bm, bn, bk = plan.mma_tile
+    for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
+        want, have = (extent, bk, plan.stages), product_each(layout.shape)
+        if name == "B" and _is_by_lines(plan, have[0]):
+            want = (have[0], *want[1:])
+        if have != want:
+            yield (f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}.")
+        elif plan.stages:
+            yield from overlapping(name, layout)
+    if plan.smem_d is not None and plan.schedule is not None:
+        if product_each(plan.smem_d.shape) != plan.d_tile:
+            yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
+        else:
+            yield from overlapping("D", plan.smem_d)
+
+
+def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
+    """Whether so many columns of B are the tile's and those of the next one that fill the rows of its boxes, which
+    wgmma reads the first of."""
+    box, mma = plan.load_b, plan.tiled_mma
+    if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
+        return False
+    width, multiplied = box.box[0], plan.mma_tile[1]
+    return mma.tile_mnk[1] == multiplied and columns == -(-multiplied // width) * width and not plan.operands.gated
+
+
+def _copies(plan: GemmPlan) -> Iterator[str]:
+    bm, bn, bk = plan.mma_tile
+    parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
+        ("A", ("M", "K"), (bm, bk), plan.load_a),
+        ("B", ("N", "K"), (bn, bk), plan.load_b),
+    ]
+    if plan.copy_d is not None:
+        parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
+    if plan.schedule is not None and (plan.copy_d is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
+    for name, modes, extents, copy in parts:
+        if isinstance(copy, TmaBox):
+            continue
+        for mode, tile, step in zip(modes, extents, copy.tiler_mn, strict=True):
+            if tile % size(step):
+                yield (
+                    f"the copy of {name} moves {size(step)} elements along {mode} at a time, which does not "
+                    f"divide the tile's {tile}. Choose {lcm(tile, size(step))} elements along {mode}, or warps so that "
+                    f"other than {copy.threads} threads copy."
+                )
+        held, tile = places(copy.layout_tv.offsets()), size(copy.tiler_mn[0]) * size(copy.tiler_mn[1])
+        if held != tile:
+            yield f"the copy of {name} moves {held} of the {tile} elements of its tile {copy.tiler_mn}."
+        elif (moved := copy.layout_tv.size()) != tile and (plan.stages or name == "D"):
+            yield (
+                f"the copy of {name} moves the {tile} elements of its tile {copy.tiler_mn} by {moved} moves; one each "
+                "is expected."
+            )
+
+
+def _threads(plan: GemmPlan) -> Iterator[str]:
+    threads = plan.threads
+    if threads > MAX_THREADS_PER_BLOCK:
+        yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
+    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b), ("the copy of D", plan.copy_d)]
+    made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
+    if plan.pipeline is None:
+        made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
+    for what, have in made_for:
+        if have != threads:
+            yield f"{what} is made for {have} threads, the roles have {threads}."
+
+
+def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in (plan.load_a, plan.load_b)]
+    atoms = (plan.tiled_mma.atom, *loads, plan.read_a, plan.read_b, plan.store_d)
+    told = set()
+    for atom in atoms:
+        if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
+            told.add(atom.name)
+            yield f"{atom.name} needs {atom.min_arch}, which {arch.name} is not."
+
+
+def _schedule(plan: GemmPlan) -> Iterator[str]:
+    if plan.schedule is None:
+        return
+    stages = plan.stages
+    bk, step_k = plan.cta_tile[2], plan.tiled_mma.tile_mnk[2]
+    k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
+    told = set()
+    for copy in (plan.load_a, plan.load_b):
+        if isinstance(copy, TmaBox) or copy.atom.is_async in told:
+            continue
+        told.add(copy.atom.is_async)
+        for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
+            found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
+            if found:
+                yield from (f"the schedule with {k_tiles} k-tiles by {copy.atom.name}: {hazard}" for hazard in found)
+                break
+
+
+def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    parts = plan.smem_bytes()
+    total = sum(parts.values())
+    named = [(name.upper() if len(name) == 1 else name, size_bytes) for name, size_bytes in parts.items()]
+    text = " + ".join(f"{size_bytes} ({name})" for name, size_bytes in named)
+    if total > arch.smem_per_block_bytes:
+        yield (
+            f"shared memory of {text} = {total} bytes is over the {arch.smem_per_block_bytes} that a block "
+            f"may have on {arch.name}. Take fewer stages or a smaller tile."
+        )
+    elif plan.ctas_per_sm * (total + SMEM_RESERVED_BYTES) > arch.smem_per_sm_bytes:
+        yield (
+            f"{plan.ctas_per_sm} CTAs of {total} bytes of shared memory do not fit the "
+            f"{arch.smem_per_sm_bytes} of a multiprocessor of {arch.name}."
+        )
+
+
+def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    parts = plan.registers()
+    needed = sum(parts.values()) + _COMPILER_REGISTERS
+    text = " + ".join(f"{value} ({name})" for name, value in parts.items())
+    budget = register_budget(plan, arch)
+    asked = max([role.registers or 0 for role in plan.roles])
+    if asked:
+        if needed > asked:
+            yield (
+                f"a thread that multiplies needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; "
+                f"its role has {asked}."
+            )
+    elif needed > budget:
+        yield (
+            f"a thread needs {text} + about {_COMPILER_REGISTERS} = {needed} registers; {plan.ctas_per_sm} "
+            f"{'CTA' if plan.ctas_per_sm == 1 else 'CTAs'} of {plan.threads} threads leave {budget} each."
+        )
+
+
+def _reductions(plan: GemmPlan) -> Iterator[str]:
+    """Sums and maxima over rows, columns or all of D."""
+    acc = plan.operands.acc
+    wide = acc if acc.bits > 32 else f32
+    for name, reduction in plan.epilogue.reductions:
+        operand = plan.operands.matrix(name)
+        if operand.broadcast != BROADCAST[reduction.kind] or operand.dtype != wide:
+            kind = reduction.kind.__name__
+            yield (
+                f"{name} = {reduction} is said to be {operand}; of accumulators in {acc} it is a {kind} of {wide}: "
+                f"operands.with_aux({name}=Operand.of_kind({kind}, {wide}))."
+            )
+        try:
+            folding(plan, reduction.along)
+        except PlanError as error:
+            yield from [f"{name} = {reduction}: {violations}" for violations in error.violations]
+
+
+def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
+    yield from gated_problem_rules(plan, problem)
+    for name in _held_against(plan):
+        ours, theirs = plan.operands.matrix(name), problem.operands.matrix(name)
+        other = _other_operand(name, ours, theirs)
+        if other:
+            yield other
+        elif theirs.align_bytes < ours.align_bytes:
+            yield (f"{name.upper()} is aligned to {theirs.align_bytes} bytes; the plan needs {ours.align_bytes}.")
+        else:
+            yield from _strides(name, ours, problem, _by_box(plan, name) or bool(ours.broadcast))
+            if ours.broadcast:
+                yield from _whole_vectors(plan, name, ours, problem)
+    yield from limits(plan, problem)
+
+
+def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
+    """The matrices of a problem that are of another type or majorness than the plan is made for, in words."""
+    for name in _held_against(plan):
+        other = _other_operand(name, plan.operands.matrix(name), problem.operands.matrix(name))
+        if other:
+            yield other
+
+
+def _held_against(plan: GemmPlan) -> tuple[str, ...]:
+    """The operands of a problem that a plan is made for."""
+    return ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs)
+
+
+def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
+    """What is wrong with the type or the majorness of an operand; "" where nothing is."""
+    if ours.dtype == theirs.dtype and ours.major == theirs.major:
+        return ""
+    return f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
+
+
+def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
+    """A row or a column is read in whole vectors up to its end, which may lie beyond that of D's own."""
+    extent, at_once = problem.layout(name).shape["mn".index(operand.major)], plan.access(name).values
+    if len(operand.broadcast) == 1 and extent % at_once:
+        have = extent * operand.dtype.bits // 8
+        yield (
+            f"{name.upper()} has {extent} elements, but is read {at_once} at a time. Make the plan for {name.upper()} "
+            f"aligned to {have & -have} bytes."
+        )
+
+
+def _by_box(plan: GemmPlan, name: str) -> bool:
+    """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
+    if name in ("a", "b"):
+        return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.repacks)
+    return name == plan.fetched_tile
+
+
+def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
+    layout = problem.layout(name)
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE.get(name, "m") else 1
+    extent = layout.shape[contiguous]
+    have = extent * operand.dtype.bits // 8
+    if not any_extent and have % operand.align_bytes:
+        yield f"{name.upper()} has {extent} elements along {operand.major}, {_misfit(name, have, operand)}"
+    for mode, stride in enumerate(layout.stride):
+        have = stride * operand.dtype.bits // 8
+        if layout.shape[mode] > 1 and stride != 1 and have % operand.align_bytes:
+            yield f"{name.upper()} has the stride {stride}, {_misfit(name, have, operand)}"
+
+
+def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
+    return (
+        f"{have_bytes} bytes, which is no multiple of the {operand.align_bytes} that the plan's accesses need. Make "
+        f"the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted does."
+    )

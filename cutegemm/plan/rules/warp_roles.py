@@ -1,0 +1,405 @@
+"""The rules of plans with a pipeline: TMA boxes, barriers, registers of roles, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cutegemm.dtypes import f16, f32
+from cutegemm.layout import ComposedLayout, Layout, product_each, size
+from cutegemm.layout.inttuple import product
+from cutegemm.machine.arch import (
+    MAX_CLUSTER_CTAS,
+    MAX_NAMED_BARRIERS,
+    REGISTER_BITS,
+    WARP_THREADS,
+    WARPGROUP_THREADS,
+    Arch,
+)
+from cutegemm.plan.rules.registers import register_budget
+from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.role import Role
+
+# PTX ISA, "setmaxnreg".
+SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
+# ptxas asks for this many registers besides the sums of the widest wgmma, out of those that a thread is
+# launched with, whatever setmaxnreg says: C7602 with 128 at launch and m64n256, which "needs 154".
+WGMMA_REGISTERS_BESIDES = 26
+# Addresses and counters of a consumer that stores a tile while it multiplies the next; read from ptxas, 13.1.
+OVERLAPPED_EXTRA_REGISTERS = 32
+WGMMA_ROWS = 64
+MIN_STAGES = 2
+MIN_EPI_STAGES = 2
+# A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
+MAX_SPLITS = (1 << 15) - 1
+
+
+def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks on `arch`, and may keep on another one."""
+    yield from _features(plan, arch)
+    yield from _registers(plan, arch)
+
+
+def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
+    """Every rule that the pipeline of `plan` breaks anywhere."""
+    pipeline = plan.pipeline
+    assert pipeline is not None
+    yield from _consumers(plan, pipeline)
+    yield from _cluster(plan)
+    yield from _gpcs(plan, pipeline)
+    yield from _loads(plan)
+    yield from _barriers(plan)
+    yield from _epilogue(plan, pipeline)
+    if plan.split.is_split:
+        yield from _split(plan, pipeline)
+    if plan.cluster_k > 1:
+        yield from _k_ctas(plan, pipeline)
+
+
+def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
+    for feature, is_needed in needed.items():
+        if is_needed and not arch.has(feature):
+            yield f"the plan needs {feature}, which {arch.name} has not."
+
+
+def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    bm, bn, _ = plan.cta_tile
+    if pipeline.kind not in WARP_ROLES_KINDS:
+        yield f"the pipeline is {pipeline.kind!r}; {', '.join(WARP_ROLES_KINDS)} are there."
+        return
+    if pipeline.stages < MIN_STAGES:
+        yield f"the ring has {pipeline.stages} stages; at least {MIN_STAGES} are needed. Shrink the tile."
+    count = pipeline.consumers
+    if count < (2 if pipeline.kind == "pingpong" else 1):
+        yield f"{count} consumers cannot work as {pipeline.kind}."
+        return
+    if not plan.tiled_mma.atom.is_of_warpgroup:
+        yield from _warps(plan, pipeline)
+    else:
+        want = (bm, bn) if pipeline.kind == "pingpong" else (bm // count, bn)
+        if pipeline.consumer_tile != want or want[0] % WGMMA_ROWS or bm % want[0]:
+            yield (
+                f"each of {count} {pipeline.kind} consumers sums up {_by(pipeline.consumer_tile)} of "
+                f"{bm} x {bn}; "
+                f"{_by(want)}, in whole rows of {WGMMA_ROWS}, are expected."
+            )
+        if plan.tiled_mma.atom.a_source == "register":
+            yield from _read_a(plan, pipeline)
+        columns = plan.tiled_mma.atom.shape_mnk[1]
+        if plan.operands.acc == f16 and columns & (columns - 1):
+            yield (
+                f"sums of f16 by wgmma of {columns} columns; the compiler (DSL 4.8) moves registers of those whose "
+                "columns are no power of two behind wgmma.fence. Take 64 or 128, or accumulators in f32."
+            )
+    threads = pipeline.consumer_threads * pipeline.readers
+    if plan.tiled_mma.threads != threads:
+        have = plan.tiled_mma.threads
+        yield f"the tiled MMA is made for {have} threads; the consumers of a tile have {threads}."
+    warps = [role.warps for role in plan.roles]
+    producer = [] if pipeline.kind == "single" else [WARPGROUP_THREADS // WARP_THREADS]
+    expected = [*producer, *[pipeline.consumer_warps] * count]
+    if warps != expected:
+        yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
+    if pipeline.ctas is not None and pipeline.ctas < product(plan.cluster_mn):
+        yield f"a persistent grid of {pipeline.ctas} CTAs holds no cluster of {product(plan.cluster_mn)}."
+    if pipeline.kind == "single" and (pipeline.ctas is not None or plan.cluster_mn != (1, 1)):
+        yield "a pipeline without a producer takes one tile a CTA, without clusters."
+    if pipeline.kind == "pingpong" and pipeline.ctas is None:
+        yield "pingpong consumers take tiles in turn, so the grid must be persistent."
+    if pipeline.promoted and plan.operands.acc != f32:
+        yield f"sums of {plan.operands.acc} are kept on two levels; those of f32 are. Leave promoted out."
+    if pipeline.promoted and pipeline.kind == "single":
+        yield "sums are kept on two levels where a producer fills the ring."
+    if pipeline.stagger_cycles and pipeline.kind != "cooperative":
+        yield "only cooperative consumers begin one after the other."
+    if pipeline.overlapped:
+        yield from _overlapped(plan, pipeline)
+
+
+def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    if pipeline.kind != "cooperative" or pipeline.ctas is None:
+        yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
+    if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
+        yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
+    for is_there, what in (
+        (bool(plan.epilogue.tiles), "C is added"),
+        (pipeline.promoted, "sums are kept on two levels"),
+    ):
+        if is_there:
+            yield f"where {what}, a tile is not stored behind the products of the next."
+    threads_bits = 32 * WARPGROUP_THREADS
+    held = product(plan.consumer_d_tile) * plan.operands.d.dtype.bits // threads_bits
+    accumulators = product(plan.consumer_mma_tile) * plan.operands.acc.bits // threads_bits
+    for role in plan.roles[1:]:
+        if role.registers is not None and accumulators + held + OVERLAPPED_EXTRA_REGISTERS > role.registers:
+            yield (
+                f"the role {role.name} has {role.registers} registers; {accumulators} sums, {held} of "
+                "the tile before and "
+                f"{OVERLAPPED_EXTRA_REGISTERS} besides are expected. Take a smaller tile, or a D of fewer bits."
+            )
+
+
+def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Rules of warpgroups that multiply an A out of registers: while one of them reads, the others multiply."""
+    name = plan.tiled_mma.atom.name
+    if pipeline.kind != "cooperative" or pipeline.overlapped:
+        yield (
+            f"{name} multiplies A out of registers, as an A of 32 bits that is m-major is: consumers that share a "
+            "tile, and store it before they go on, are expected. Take schedule = 'cooperative' without deferred; or "
+            "with +repack behind the plan's name A is copied first."
+        )
+    if plan.read_a is None:
+        yield f"{name} multiplies A out of registers; how a consumer reads A is not said."
+
+
+def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Rules of consumers that are warps, which multiply fragments in registers."""
+    bm, bn, _ = plan.cta_tile
+    (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
+    if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
+        yield (
+            f"{mma.atom.name} is of a warp: consumers of 1 warp each, which share a tile, are expected of it, not "
+            f"{pipeline.kind} ones of {pipeline.consumer_warps} warps."
+        )
+    elif bm % m or bn % n or bm // m * (bn // n) != pipeline.consumers:
+        yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
+    if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
+        yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
+    if plan.read_a is None or plan.read_b is None:
+        yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
+    step = mma.tile_mnk[2]
+    if plan.cta_tile[2] % (2 * step):
+        yield (
+            f"bK = {plan.cta_tile[2]}; an even number of k-blocks of {step} is expected, as the fragments of two take "
+            "turns."
+        )
+    if plan.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
+        yield "warps that consume a ring have all k-tiles of a tile, sums on one level, and their own time to store."
+    if plan.cluster_mn != (1, 1):
+        yield "to warps that consume a ring, a CTA loads by itself."
+
+
+def _gpcs(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Of the order of the GPCs: each cluster of the grid has a place, and every role of a kernel goes by it."""
+    gpc_raster, clusters = pipeline.gpc_raster, plan.scheduler.persistent_clusters
+    if gpc_raster is None:
+        return
+    if not plan.tiled_mma.atom.is_of_warpgroup:
+        yield "clusters take tiles in the order of the GPCs where wgmma multiplies; with mma.sync, of their launch."
+    if clusters is None:
+        yield "clusters take tiles in the order of the GPCs, which is known of a persistent grid alone."
+    elif clusters > gpc_raster.clusters:
+        yield (
+            f"the grid has {clusters} clusters; the GPCs of {gpc_raster.clusters} are known, by rounds of "
+            f"{gpc_raster.rounds}."
+        )
+
+
+def _cluster(plan: GemmPlan) -> Iterator[str]:
+    ctas = product(plan.cluster_mn)
+    if ctas > MAX_CLUSTER_CTAS:
+        along_m, along_n = plan.multicast_mn
+        asked = f"cluster = {(along_m, along_n)}" + (f", cluster_k = {plan.cluster_k}" if plan.cluster_k > 1 else "")
+        yield f"a cluster of {ctas} CTAs; {MAX_CLUSTER_CTAS} are the most: {asked}."
+
+
+def _loads(plan: GemmPlan) -> Iterator[str]:
+    for name, box in (("A", plan.load_a), ("B", plan.load_b)):
+        if not isinstance(box, TmaBox):
+            yield f"{name} is not loaded by TMA, which a pipeline does."
+    bm, bn, bk = plan.loaded_tile
+    cm, cn = plan.multicast_mn
+    by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
+    packed = " With +repack behind the plan's name it is copied first." if by_wgmma else ""
+    for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
+        operand = getattr(plan.loaded, name.lower())
+        if not isinstance(box, TmaBox):
+            continue
+        if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
+                f"the address and of every stride but that of 1.{packed}"
+            )
+        if box.direction != "load" or box.dtype != operand.dtype or box.multicast != sharers:
+            yield f"{name} is loaded by {box}; {operand.dtype} multicast to {sharers} is expected."
+        inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
+        if inner % box.box[0] or (outer // sharers) % box.box[1] or outer % sharers:
+            yield (
+                f"boxes of {box.box[0]} x {box.box[1]} of {name} do not fill a share of {inner} x {outer} by "
+                f"{sharers} CTAs."
+            )
+
+
+def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    at_launch = register_budget(plan, arch)
+    by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
+    words = -(-plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS))
+    if by_wgmma and words + WGMMA_REGISTERS_BESIDES > at_launch:
+        yield (
+            f"{plan.tiled_mma.atom.name} needs {words} + {WGMMA_REGISTERS_BESIDES} registers of the "
+            f"{at_launch} that {plan.threads} threads are launched with. Take a narrower one."
+        )
+    given = [role for role in plan.roles if role.registers is not None]
+    if not given:
+        return
+    for role in given:
+        yield from _setmaxnreg(role)
+    if plan.threads % WARPGROUP_THREADS:
+        yield f"setmaxnreg is of warpgroups; {plan.threads} threads are no whole number of them."
+    asked = sum(WARP_THREADS * role.warps * (role.registers or at_launch) for role in plan.roles)
+    if asked > at_launch * plan.threads:
+        have = at_launch * plan.threads
+        yield f"the roles ask for {asked} registers; {plan.threads} threads are launched with {have}."
+
+
+def _setmaxnreg(role: Role) -> Iterator[str]:
+    count = role.registers or 0
+    if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
+        yield (
+            f"the role {role.name} has {count} registers; multiples of {SETMAXNREG_STEP} from "
+            f"{SETMAXNREG_LEAST} to {SETMAXNREG_MOST} are expected."
+        )
+
+
+def _barriers(plan: GemmPlan) -> Iterator[str]:
+    named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
+    if named > MAX_NAMED_BARRIERS:
+        yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
+
+
+def _may_leave_over(plan: GemmPlan) -> bool:
+    """Whether a tile may begin with the epilogue stages that the one before has ended with, as it then waits for their
+    stores: those of D alone, by TMA, and behind the tile's own products."""
+    epi_stages, pipeline = plan.epi_stages, plan.pipeline
+    assert epi_stages is not None
+    assert pipeline is not None
+    is_plain = isinstance(epi_stages.store, TmaBox) and epi_stages.load_c is None and len(plan.epi_stage_results) == 1
+    return is_plain and not pipeline.overlapped
+
+
+def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    epi_stages, d = plan.epi_stages, plan.operands.d
+    if (epi_stages is None) != (plan.smem_d is None):
+        yield "D passes through shared memory where there are epilogue stages, and only there."
+        return
+    if epi_stages is None or plan.smem_d is None:
+        return
+    rows, cols = epi_stages.epi_tile
+    tile = plan.consumer_d_tile
+    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and isinstance(epi_stages.store, TmaBox) else 1
+    if tile[0] % rows or tile[1] % cols:
+        yield f"epilogue tiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
+    elif epi_stages.count < least or (epi_stages.has_remainder(tile) and not _may_leave_over(plan)):
+        epi_tiles = product(epi_stages.epi_tiles(tile))
+        instead = "" if epi_tiles >= least else " Take narrower epilogue tiles, by epi_tile_n, or store = 'direct'."
+        yield (
+            f"epilogue stages = {epi_stages.count}, where a consumer's tile has {epi_tiles} of {rows} "
+            f"x {cols}; {least} or more "
+            f"that divide them are expected.{instead}"
+        )
+    want = (rows, cols, epi_stages.count, pipeline.consumers)
+    if product_each(plan.smem_d.shape) != want:
+        yield f"the shared memory of D is {plan.smem_d}; epilogue tiles, epilogue stages and consumers ask for {want}."
+    load_c, store = epi_stages.load_c, epi_stages.store
+    if isinstance(store, TmaBox):
+        if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
+            yield (
+                f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
+                "address, the strides and the contiguous extent, as it writes whole 16 bytes. Take "
+                "epilogue stages that are "
+                "'padded', or store it 'direct'."
+            )
+        whole = rows if d.major == "n" else cols
+        if store.box[1] < whole and (d.major == "m" or load_c is not None):
+            yield "warps store rows of their own only of an n-major D, without C by TMA."
+    else:
+        if store.threads != pipeline.consumer_threads:
+            have = pipeline.consumer_threads
+            yield f"the copy of an epilogue stage is made for {store.threads} threads; a consumer has {have}."
+        if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
+            yield f"the copy of an epilogue stage, {store}, does not divide epilogue tiles of {rows} x {cols}."
+        elif epi_stages.rotates_lines:
+            yield from _turned(store, plan.smem_d, "mn".index(d.major))
+    fetched = plan.operands.matrix(plan.fetched_tile or "c")
+    if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
+        name, have = plan.fetched_tile.upper(), fetched.align_bytes
+        yield f"{name} is aligned to {have} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}."
+    if load_c is not None and (fetched.dtype, fetched.major) != (load_c.dtype, d.major):
+        yield (
+            f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; the epilogue stages that it comes to hold "
+            f"{load_c.dtype}, {d.major}-major."
+        )
+    if (load_c is None) != (epi_stages.from_shared is None) or (load_c is not None and not plan.epilogue.tiles):
+        yield (
+            "C comes by TMA where the epilogue stages say both how it comes and how it is read, and only if it is read."
+        )
+
+
+def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
+    """Rules of lines that are turned: see `EpiStages.turned`."""
+    run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
+    if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
+        yield (
+            f"the copy of an epilogue stage, {store}, is of less than 16 bytes, by which lines are "
+            "turned: one vector of a thread "
+            "is expected, and a power of two of them along a line and of lines."
+        )
+    if isinstance(layout, ComposedLayout) or (layout[along].offsets() != np.arange(layout[along].size())).any():
+        yield (
+            f"the shared memory of D is {layout}; where the copy of an epilogue stage is of less than "
+            f"16 bytes, {store}, the "
+            "elements of a line lie side by side, without a swizzle."
+        )
+
+
+def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    split = plan.split
+    if pipeline.kind == "single":
+        yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
+    if split.waves and pipeline.ctas is None:
+        yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
+    if split.order != "blocked":
+        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a pipeline."
+    if split.reduction != "last":
+        yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
+    if max(split.splits, pipeline.ctas or 0) > MAX_SPLITS:
+        yield f"a tile may have {max(split.splits, pipeline.ctas or 0)} parts; {MAX_SPLITS} can be counted."
+
+
+def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Of CTAs of a cluster that share K: each stores its own columns of the tile that all of them multiply."""
+    cluster_k, (_, along) = plan.cluster_k, plan.cluster_mn
+    if along != cluster_k:
+        yield f"{cluster_k} CTAs share K in a cluster of {plan.cluster_mn}; all that lie along N are expected to."
+    whole = plan.consumer_mma_tile[1]
+    if not plan.tiled_mma.atom.is_of_warpgroup or plan.tiled_mma.tile_mnk[1] != whole:
+        yield (
+            f"CTAs share K that multiply all {whole} columns of a tile by one wgmma, not by "
+            f"{plan.tiled_mma.atom.name}. Take a narrower tile, or leave cluster_k out."
+        )
+    if plan.operands.acc.bits != REGISTER_BITS:
+        yield (
+            f"sums of {plan.operands.acc} do not fill registers, by which they go to other CTAs. Take "
+            "accumulators in f32."
+        )
+    for is_there, what in (
+        (plan.split.is_split, "K is split besides"),
+        (pipeline.kind == "single", "there is no producer"),
+        (pipeline.overlapped, "tiles are stored behind the products of the next"),
+        (bool(plan.operands.gated), "the epilogue is gated"),
+    ):
+        if is_there:
+            yield f"where {what}, CTAs do not share K."
+
+
+def _by(extents: tuple[int, ...]) -> str:
+    return " x ".join(str(extent) for extent in extents)

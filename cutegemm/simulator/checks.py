@@ -1,0 +1,213 @@
+"""Faults of a plan's tables, told before any number is moved.
+
+Each element of a tile is followed from global memory through shared memory and a fragment into the sums;
+all k-tiles and all CTAs take the same way, so it is followed once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulator.report import Report
+from cutegemm.simulator.tables import OperandTables, PlanTables
+
+
+def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
+    """Reports elements that are lost, doubled or misplaced on their way, and misaligned accesses."""
+    for operand in (tables.a, tables.b):
+        _shared(operand, report)
+        _copied(operand, report)
+        _fragments(operand, report)
+        _copy_accesses(operand, report)
+        _read_accesses(operand, report)
+    _products(plan, tables, report)
+    _sums(plan, tables, report)
+
+
+def _shared(t: OperandTables, report: Report) -> None:
+    elements = t.shared.shape[0]
+    offsets = t.shared.T.reshape(-1)
+    order = np.argsort(offsets, kind="stable")
+    again = np.flatnonzero(offsets[order][1:] == offsets[order][:-1])
+
+    def describe(position: int) -> str:
+        first, second = (f"{t.element(i % elements)} of stage {i // elements}" for i in order[position : position + 2])
+        return f"{first} and {second} lie at one place, {offsets[order[position]]}, of shared memory."
+
+    report.add_each("shared", again, describe)
+
+
+def _copied(t: OperandTables, report: Report) -> None:
+    moved = np.bincount(t.source, minlength=t.extent * t.bk)
+    report.add_each(
+        "copy",
+        np.flatnonzero(moved == 0),
+        lambda place: f"{t.element(place)} of a tile is moved by no thread.",
+    )
+    for stage, dest in enumerate(() if t.is_direct else t.dest):
+        times = np.bincount(dest, minlength=t.shared_elems)
+
+        def writers(offset: int, stage: int = stage, dest: np.ndarray = dest) -> str:
+            entries = np.flatnonzero(dest == offset)
+            who = " and ".join(f"thread {t.copying_thread(e)} with {t.element(t.source[e])}" for e in entries[:4])
+            return f"place {offset} of shared memory is written {len(entries)} times in stage {stage}: by {who}."
+
+        report.add_each("copy", np.flatnonzero(times > 1), writers)
+        own = np.zeros(t.shared_elems, bool)
+        own[t.shared[:, stage]] = True
+
+        def stray(entry: int, stage: int = stage, dest: np.ndarray = dest) -> str:
+            what = f"thread {t.copying_thread(entry)} writes {t.element(t.source[entry])}"
+            return f"{what} to place {dest[entry]}, which is not in stage {stage}."
+
+        report.add_each("copy", np.flatnonzero(~own[dest]), stray)
+
+
+def _fragments(t: OperandTables, report: Report) -> None:
+    """The elements that a fragment holds, as its copy has put them there."""
+    for stage, dest in enumerate(t.dest):
+        labels = np.full(t.shared_elems, -1)
+        labels[dest] = t.source
+        found = labels[t.read[:, stage]]  # (k_blocks, F)
+        holes, wrong = found < 0, (found >= 0) & (found != t.fragment)
+
+        def describe(at: np.ndarray, stage: int = stage, found: np.ndarray = found) -> str:
+            k_block, entry = (int(x) for x in at)
+            who = f"thread {entry % t.mma_threads} reads place {t.read[k_block, stage, entry]} of stage {stage}"
+            wanted = t.element(t.fragment[k_block, entry])
+            holds = "to which nothing is copied" if found[tuple(at)] < 0 else f"where {t.element(found[tuple(at)])} is"
+            return f"{who} for {wanted}, {holds}."
+
+        report.add_each("hole", np.argwhere(_if_any(holes)), describe)
+        report.add_each("fragment", np.argwhere(_if_any(wrong)), describe)
+
+
+def _if_any(mask: np.ndarray) -> np.ndarray:
+    """The mask, or an empty one where it holds nothing, in which there is less to look for."""
+    return mask if mask.any() else mask[:0]
+
+
+def _copy_accesses(t: OperandTables, report: Report) -> None:
+    """cp.async writes whole vectors to shared memory; a copy through registers is cut as it must be."""
+    if t.is_async and t.copy_vector > 1:
+        for stage, dest in enumerate(t.dest):
+            accesses = dest.reshape(-1, t.copy_vector)
+
+            def torn(access: int, stage: int = stage, accesses: np.ndarray = accesses) -> str:
+                return (
+                    f"thread {t.copying_thread(access * t.copy_vector)} copies {t.copy_vector} elements of "
+                    f"{t.name} at once to {_places(accesses[access])} of stage {stage}, which are not "
+                    f"{t.copy_vector} aligned neighbours."
+                )
+
+            report.add_each("alignment", np.flatnonzero(misplaced(accesses)), torn)
+
+
+def _read_accesses(t: OperandTables, report: Report) -> None:
+    """Fragments are read whole accesses at a time, and each thread gets the elements that it multiplies."""
+    bad = misplaced(t.accesses)
+
+    def torn(at: np.ndarray) -> str:
+        thread, access = (int(x) for x in at)
+        places = t.accesses[thread, access]
+        return (
+            f"thread {thread} reads {len(places)} elements of {t.name} at once from {_places(places)}, which "
+            f"are not {len(places)} aligned neighbours."
+        )
+
+    report.add_each("alignment", np.argwhere(_if_any(bad)), torn)
+    wanted = np.sort(t.fragment.reshape(-1, t.mma_threads).T, axis=1)
+    brought = np.sort(t.delivered, axis=1)
+    if wanted.shape != brought.shape:
+        report.add(
+            "fragment",
+            f"reads bring {brought.shape[1]} elements of {t.name} to a thread, which multiplies {wanted.shape[1]}.",
+        )
+        return
+    wrong = np.flatnonzero((wanted != brought).any(axis=1))
+
+    def mistaken(thread: int) -> str:
+        lost = np.setdiff1d(wanted[thread], brought[thread])
+        what = t.element(lost[0]) if len(lost) else "an element twice"
+        return f"thread {thread} multiplies {what}, which no read brings to it."
+
+    report.add_each("fragment", wrong, mistaken)
+
+
+def misplaced(accesses: np.ndarray) -> np.ndarray:
+    """Which accesses (..., elements) are not to aligned neighbours.
+
+    >>> misplaced(np.array([[4, 5, 6, 7], [2, 3, 4, 5], [0, 2, 4, 6]])).tolist()
+    [False, True, True]
+    """
+    first = accesses[..., 0]
+    together: np.ndarray = (accesses - first[..., None] == np.arange(accesses.shape[-1])).all(axis=-1)
+    return ~together | (first % accesses.shape[-1] != 0)
+
+
+def _places(offsets: np.ndarray) -> str:
+    return "places " + ", ".join(str(int(o)) for o in offsets)
+
+
+def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
+    """Each accumulator of (m, n) must be given A(m, k) * B(n, k), once for each k of a k-tile."""
+    bm, bn, bk = plan.mma_tile
+    a, b = tables.a, tables.b
+    rest_m, rest_n, values, threads = tables.held.shape
+    held = tables.held.reshape(rest_m, rest_n, values * threads)
+    k_of_a, k_of_b = [], []
+    for k_block in range(a.fragment.shape[0]):
+        ids_a, ids_b = (
+            _multiplied(t.fragment[k_block], rest, gather)
+            for t, rest, gather in ((a, rest_m, tables.gather_a), (b, rest_n, tables.gather_b))
+        )
+        for step in range(ids_a.shape[0]):
+            of_a, of_b = ids_a[step][:, None, :], ids_b[step][None, :, :]
+            wrong = (of_a % bm != held % bm) | (of_b % bn != held // bm) | (of_a // bm != of_b // bn)
+
+            def describe(
+                at: np.ndarray,
+                k_block: int = k_block,
+                a_held: np.ndarray = ids_a[step],
+                b_held: np.ndarray = ids_b[step],
+            ) -> str:
+                m, n, entry = (int(x) for x in at)
+                place = int(held[m, n, entry])
+                return (
+                    f"thread {entry % threads} adds {a.element(a_held[m, entry])} * "
+                    f"{b.element(b_held[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
+                    f"{k_block}."
+                )
+
+            report.add_each("product", np.argwhere(_if_any(wrong)), describe)
+        k_of_a.append(ids_a // bm)
+        k_of_b.append(ids_b // bn)
+    for t, of_k in ((a, k_of_a), (b, k_of_b)):
+        steps = np.concatenate(of_k)  # (k, rest, value * thread)
+        if plan.sliced_k is not None:  # the warps, each some of them
+            split = steps.reshape(*steps.shape[:2], values, plan.sliced_k.warps, -1)
+            steps = np.moveaxis(split, 3, 1).reshape(-1, steps.shape[1], values * threads // plan.sliced_k.warps)
+        ordered = np.sort(steps, axis=0)
+        complete = steps.shape[0] == bk and (ordered == np.arange(bk)[:, None, None]).all()
+        if not complete:
+            report.add("product", f"some thread does not multiply each k of {t.name}'s tile, 0 .. {bk - 1}, once.")
+
+
+def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
+    """(k of the atom, rest, value * thread) elements of the tile, as the accumulators take them."""
+    entries = fragment.reshape(rest, -1)
+    return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])
+
+
+def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
+    bm, bn, _ = plan.mma_tile
+    expected = 1 if plan.sliced_k is None else plan.sliced_k.warps
+    times = np.bincount(tables.held.reshape(-1), minlength=bm * bn)
+
+    def describe(place: int) -> str:
+        who = np.unique(np.flatnonzero(tables.held.reshape(-1) == place) % tables.held.shape[3])
+        by = f", by threads {', '.join(str(t) for t in who[:4])}" if len(who) else ""
+        return f"D(m {place % bm}, n {place // bm}) of a tile is summed up {times[place]} times{by}."
+
+    report.add_each("result", np.flatnonzero(times != expected), describe)

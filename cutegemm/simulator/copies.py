@@ -1,0 +1,192 @@
+"""One operand on its way from global memory through shared memory to fragments, for many CTAs at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cutegemm.plan.program.thread_schedule import StageWatch, ThreadSchedule
+from cutegemm.simulator.checks import misplaced
+from cutegemm.simulator.memory import GlobalMatrix, is_poison, poison
+from cutegemm.simulator.report import Report
+from cutegemm.simulator.tables import OperandTables
+
+
+@dataclass(frozen=True)
+class CtaGroup:
+    """CTAs that are simulated together: their position in the raster's order, and their tiles of D."""
+
+    position: np.ndarray
+    m_tile: np.ndarray
+    n_tile: np.ndarray
+    batch: np.ndarray
+
+    def name(self, index: int) -> str:
+        """A CTA in words."""
+        at = ", ".join(str(int(x[index])) for x in (self.m_tile, self.n_tile, self.batch))
+        return f"CTA {int(self.position[index])} of the tile ({at})"
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+class OperandFlow(StageWatch):
+    """Carries out the schedule's steps for one operand, C CTAs at once.
+
+    tables    of the operand
+    matrix    in global memory
+    origin    (C,) the first row of each CTA's tile
+    ragged    (C,) CTAs with elements that no copy will write: their shared memory is zeroed beforehand
+    k_first   where the first k-tile begins: 0, or below it where bK does not divide K
+    checked   whether holes and accesses are looked at
+    k_step    k-tiles from one to the next, where parts of a split K take turns
+    """
+
+    def __init__(
+        self,
+        tables: OperandTables,
+        matrix: GlobalMatrix,
+        group: CtaGroup,
+        origin: np.ndarray,
+        ragged: np.ndarray,
+        k_first: int,
+        schedule: ThreadSchedule,
+        k_tiles: int,
+        report: Report,
+        checked: bool,
+        k_step: int = 1,
+    ) -> None:
+        super().__init__(schedule, tables.is_async, k_tiles)
+        self.k_step = k_step
+        self.tables, self.matrix, self.group = tables, matrix, group
+        self.k_first, self.report, self.checked = k_first, report, checked
+        self.loaded_elems = 0
+        t, ctas = tables, len(group)
+        self.rows, self.ks = t.source % t.extent, t.source // t.extent
+        self.lead_k = t.lead // t.extent
+        self.origin = origin
+        self.address = matrix.addresses(self.rows, self.ks)
+        zero = np.zeros_like(origin)
+        first = matrix.addresses(origin, zero) - matrix.addresses(zero, zero)
+        self.start = matrix.base + first + group.batch * matrix.strides[2]
+        # (E, C): which accesses lie inside along M or N, by the first element of each; None for all
+        within = matrix.has_row((t.lead % t.extent)[:, None] + origin)
+        self.within: np.ndarray | None = None if within.all() else within
+        self.moving: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}
+        self.values = np.zeros((len(t.source), ctas), matrix.buffer.dtype)  # registers of a tile on its way
+        self.shared = poison((t.shared_elems, ctas), matrix.dtype)
+        if t.is_async and ragged.any():
+            self.shared[np.ix_(t.dest.reshape(-1), ragged)] = 0
+        entries = t.fragment.shape[1]
+        self.fragment_buffers = [poison((entries, ctas), matrix.dtype) for _ in range(schedule.fragments)]
+        self.accesses_checked = False
+
+    def fetched(self, tile: int) -> None:
+        """Reads a tile from global memory, predicated by coordinates."""
+        k_start = self.k_first + tile * self.k_step * self.tables.bk
+        index = self.address[:, None] + (self.start + k_start * self.matrix.strides[1])
+        mask = self.within
+        if k_start < 0:
+            inside = (self.lead_k + k_start >= 0)[:, None]
+            mask = np.broadcast_to(inside, index.shape) if mask is None else mask & inside
+        self.loaded_elems += index.size if mask is None else int(np.count_nonzero(mask))
+        if self.checked:
+            self._check_accesses(index, mask, k_start)
+        if mask is None:
+            values, outside = self.matrix.read(index)
+        else:
+            values = np.zeros(index.shape, self.values.dtype)
+            some, outside_some = self.matrix.read(index[mask])
+            values[mask] = some
+            outside = None
+            if outside_some is not None:
+                outside = np.zeros(index.shape, bool)
+                outside[mask] = outside_some
+        if outside is not None:
+            values[outside] = poison((), self.matrix.dtype)
+            self.report.add_each("outside", np.argwhere(outside), lambda at: self._outside(at, k_start))
+        if self.is_async:
+            self.moving[tile] = (values, mask)
+        else:
+            self.values = values if mask is None else np.where(mask, values, self.values)
+
+    def started(self, tile: int, stage: int) -> None:
+        """The stage is poisoned: what it held is gone, and what comes is not there yet."""
+        if not self.is_async:
+            self.moving[tile] = (self.values, None)
+        self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
+
+    def shown(self, tile: int, stage: int) -> None:
+        """Puts a tile in its place."""
+        values, mask = self.moving.pop(tile)
+        self._write(stage, values, mask)
+
+    def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
+        dest = self.tables.dest[stage]
+        self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
+
+    def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
+        """Gathers the fragments of all threads."""
+        if not 0 <= k_block < len(self.tables.read):
+            return
+        held = self.fragment_buffers[buffer]
+        np.take(self.shared, self.tables.read[k_block, stage], axis=0, out=held, mode="clip")
+        if self.checked:
+            holes = is_poison(held)
+            if holes.any():
+                self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
+
+    def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
+        """Checks that the elements of an access are neighbours (once), and that it is aligned."""
+        vector = self.tables.copy_vector
+        if vector == 1:
+            return
+        runs = index.reshape(-1, vector, index.shape[1])
+        if not self.accesses_checked:
+            self.accesses_checked = True
+            bad = misplaced(runs[:, :, 0] - runs[:, :1, 0])
+            self.report.add_each("alignment", np.argwhere(bad)[:, 0], lambda run: self._torn(run))
+        bad = runs[:, 0] % vector != 0
+        if mask is not None:
+            bad = bad & mask[::vector]
+        if bad.any():
+            self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
+
+    def _torn(self, run: int) -> str:
+        t, vector = self.tables, self.tables.copy_vector
+        elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
+        return (
+            f"thread {t.copying_thread(run * vector)} reads {elements} at once, which are no neighbours in "
+            "global memory."
+        )
+
+    def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
+        run, cta = (int(x) for x in at)
+        t, vector = self.tables, self.tables.copy_vector
+        return (
+            f"{self.group.name(cta)}: thread {t.copying_thread(run * vector)} reads {vector} elements "
+            f"at once from {self._global(run * vector, cta, k_start)}, whose address, element "
+            f"{runs[run, 0, cta]}, is no multiple of {vector}."
+        )
+
+    def _outside(self, at: np.ndarray, k_start: int) -> str:
+        entry, cta = (int(x) for x in at)
+        extents = " x ".join(str(e) for e in self.matrix.extents[:2])
+        return (
+            f"{self.group.name(cta)}: thread {self.tables.copying_thread(entry)} reads "
+            f"{self._global(entry, cta, k_start)} of a matrix of {extents}."
+        )
+
+    def _global(self, entry: int, cta: int, k_start: int) -> str:
+        row, k = int(self.rows[entry] + self.origin[cta]), int(self.ks[entry]) + k_start
+        return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
+
+    def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
+        entry, cta = (int(x) for x in at)
+        t = self.tables
+        return (
+            f"{self.group.name(cta)}: thread {entry % t.mma_threads} reads "
+            f"{t.element(t.fragment[k_block, entry])} of k-tile {tile} from place "
+            f"{t.read[k_block, stage, entry]}, stage {stage}, to which nothing has been written yet."
+        )

@@ -1,0 +1,284 @@
+"""A consumer's sums on their way to global memory, epilogue tile by epilogue tile, through epilogue stages of shared
+memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cutegemm.dtypes import round_to
+from cutegemm.layout import Layout
+from cutegemm.plan.glu import Glu
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
+from cutegemm.simulator.checks import misplaced
+from cutegemm.simulator.copies import CtaGroup
+from cutegemm.simulator.memory import GlobalMatrix, half_of
+from cutegemm.simulator.reductions import reduced_results
+from cutegemm.simulator.report import Report
+from cutegemm.simulator.task import Task
+from cutegemm.simulator.tile_store import aux_outputs, check_written
+from cutegemm.simulator.values import evaluate, results
+from cutegemm.tile.tiled_copy import TiledCopy
+from cutegemm.tile.tma import TmaBox
+
+
+class EpiStageStorage:
+    """Writes the tiles of D of a plan with an epilogue, and counts how often each element is written.
+
+    held   (consumers, threads, registers) element of the consumer's tile that each register sums up, in the
+           order of the accumulators
+    """
+
+    def __init__(self, task: Task) -> None:
+        plan, report = task.plan, task.report
+        assert plan.epi_stages is not None
+        assert plan.pipeline is not None
+        self.plan, self.pipeline, self.epi_stages = plan, plan.pipeline, plan.epi_stages
+        self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
+        self.task, self.report, self.checked = task, report, task.checked
+        self.written = np.zeros(len(self.d.buffer), np.uint16)
+        self.aux, self.reduced = aux_outputs(task), reduced_results(task)
+        self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to be reduced, by tile
+        self.held = held_by_consumers(plan, report)
+        self.ups: np.ndarray | None = None
+        if plan.glu is not None:
+            self.ups = self.held[:, :, list(plan.stored_pairs.ups)]
+            self.held = self.held[:, :, list(plan.stored_pairs.gates)]
+        inner = 1 if plan.operands.d.major == "n" else 0
+        epi_tile = self.epi_stages.epi_tile
+        assert plan.smem_d is not None
+        store = self.epi_stages.store
+        tables: Any = box_tables if isinstance(store, TmaBox) else thread_tables
+        self.stores: BoxTables = tables("D", ("m", "n"), store, plan.smem_d, epi_tile, inner)
+        self.loads: BoxTables | None = None
+        if self.epi_stages.load_c is not None:
+            self.loads = box_tables(
+                plan.fetched_tile.upper(), ("m", "n"), self.epi_stages.load_c, plan.smem_d, epi_tile, inner
+            )
+        # (threads, registers of an epilogue tile): element of the epilogue tile, and where it lies in epilogue stage 0
+        # of consumer 0
+        self.moved = _registers(self.epi_stages.to_shared, Layout(epi_tile))
+        self.place = self._places()
+        if self.checked:
+            self._check()
+
+    def _places(self) -> np.ndarray:
+        """(epilogue stages * consumers, elements) where the stores of the registers put each element of an epilogue
+        tile."""
+        copy, epi_tile = self.epi_stages.to_shared, self.epi_stages.epi_tile
+        smem = self.plan.smem_d
+        assert smem is not None
+        which = copy.offsets_d(Layout(epi_tile)).reshape(-1)
+        where = copy.offsets_d(smem)  # (threads, values, rest_m, rest_n, epilogue stages, consumers)
+        tables = where.reshape((*where.shape[:4], -1), order="F")
+        flat = np.moveaxis(tables, -1, 0).reshape(tables.shape[-1], -1)
+        out = np.full((flat.shape[0], epi_tile[0] * epi_tile[1]), -1)
+        out[:, which] = flat
+        return out
+
+    def _check(self) -> None:
+        check_boxes(self.stores, self.report)
+        if self.loads is not None:
+            check_boxes(self.loads, self.report)
+        report, epi_tile = self.report, self.epi_stages.epi_tile
+        lost = np.flatnonzero((self.place < 0).any(axis=0))
+        report.add_each(
+            "copy", lost, lambda e: f"{self.stores.element(e)} of an epilogue tile is written to no epilogue stage."
+        )
+        vector = self.epi_stages.to_shared.atom.aligned_bytes * 8 // self.plan.operands.d.dtype.bits
+        assert self.plan.smem_d is not None
+        rows = self.epi_stages.to_shared.offsets_d(self.plan.smem_d)
+        runs = np.moveaxis(rows, 1, -1)
+        if vector > 1 and runs.shape[-1] % vector == 0:
+            bad = misplaced(runs.reshape(*runs.shape[:-1], -1, vector))
+            report.add_each(
+                "alignment",
+                np.argwhere(bad),
+                lambda at: (
+                    f"thread {int(at[0])} writes a row to an epilogue stage that is not {vector} aligned neighbours."
+                ),
+            )
+        # An epilogue tile's registers, as the copy takes them, are the next ones of the accumulators
+        down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
+        per = self.moved.shape[1]
+        for consumer, held in enumerate(self.held):
+            for i in range(down * across):
+                own = self._place_in_d(held[:, i * per : (i + 1) * per])
+                origin = self._origin(i)
+                want = self._in_tile(self.moved % epi_tile[0] + origin[0], self.moved // epi_tile[0] + origin[1])
+
+                def other(at: np.ndarray, i: int = i, own: np.ndarray = own, consumer: int = consumer) -> str:
+                    return (
+                        f"thread {int(at[0])} of consumer {consumer} stores as "
+                        f"{self.stores.element(self.moved[tuple(at)])} of epilogue tile {i} what it summed up for "
+                        f"place {own[tuple(at)]} of its tile."
+                    )
+
+                report.add_each("fragment", np.argwhere(own != want), other)
+
+    def _origin(self, i: int) -> tuple[int, int]:
+        m, n = self.epi_stages.epi_tile_at(i, self.plan.consumer_d_tile)
+        return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
+
+    def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
+        out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
+        return out
+
+    def _place_in_d(self, held: np.ndarray) -> np.ndarray:
+        """The place in the consumer's tile of D of what it sums up for places of its tile."""
+        (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
+        if glu is None:
+            return held
+        # A warp has a part of a block.
+        own = Glu(glu.by, min(glu.block, columns // 2), columns)
+        return held % rows + rows * own.d_column(held // rows)
+
+    def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
+        """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue
+        (2, C, threads, registers), gates and ups."""
+        rows = self.pipeline.consumer_tile[0]
+        held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
+        out: np.ndarray = np.moveaxis(accumulators[:, held % rows, held // rows], 0, -3)
+        return out
+
+    def head(self, registers: np.ndarray) -> np.ndarray:
+        """The epilogue's head: its values of the sums alone."""
+        return evaluate(self.plan.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
+
+    def tail(
+        self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """The results of the i-th epilogue tile, each (C, threads, registers of an epilogue tile) and rounded to its
+        type.
+
+        group     counts the consumers' tiles
+        fetched   (threads, registers, C) of the tile that has come to the epilogue stage
+        """
+        per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.tail
+        held = {} if fetched is None else {self.plan.fetched_tile: fetched}
+        for name in epilogue.tensors_read(self.task.scalars):
+            if name not in held:
+                held[name] = self._operand(name, self.at(group, i), group)
+        tensors = {name: np.moveaxis(values, -1, -3) for name, values in held.items()}
+        own = registers[..., i * per : (i + 1) * per]
+        found = results(epilogue, own, self.task.scalars, tensors, kind)
+        return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in found.items()}
+
+    def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
+        """Results beside D, of the i-th epilogue tile: out of registers to global memory."""
+        for name in self.plan.aux_outputs:
+            result = self.aux[name]
+            inside, index = self._places_in(result.matrix, self.at(group, i), group)
+            result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
+
+    def reduce(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
+        """Values of the i-th epilogue tile to sums and maxima, which leave with the last of them."""
+        if not self.reduced:
+            return
+        key = tuple([int(x[0]) for x in (group.position, group.m_tile, group.n_tile, group.batch)])
+        waiting = self.waiting.setdefault(key, [])
+        waiting.append(values)
+        down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
+        if i + 1 < down * across:
+            return
+        del self.waiting[key]
+        tile, rows = self.plan.tile_of_own((group.m_tile, group.n_tile, group.batch))
+        for name, result in self.reduced.items():
+            of_tile = np.concatenate([each[name] for each in waiting], axis=2)  # (C, threads, registers)
+            held, whole = np.moveaxis(of_tile, 0, 2)[:, None], CtaGroup(group.position, *tile)
+            first = int(rows[0]) * held.shape[0]
+            result.write(held, whole, first)
+
+    def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """The place of the i-th epilogue tile in D; `group` counts the consumers' tiles."""
+        origin = self._origin(i)
+        rows, columns = self.plan.consumer_d_tile
+        if self.plan.operands.gated:  # the columns of a warpgroup's tile lie together
+            return group.m_tile * rows + origin[0], group.n_tile * columns + origin[1]
+        return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
+
+    def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
+        """Of D, and of C where it comes by TMA, through the epilogue stages of so many CTAs; both have the same
+        memory."""
+        stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
+        if self.fetched is None or self.loads is None:
+            return stores, None
+        loads = BoxFlow(self.loads, self.fetched, group, self.report, self.checked)
+        loads.shared = stores.shared
+        return stores, loads
+
+    def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
+        """Of a result beside D, through the same memory as D's."""
+        flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
+        flow.shared = stores.shared
+        return flow
+
+    def in_epi_stage(self, epi_stage: int) -> np.ndarray:
+        """(threads, registers) place in shared memory of each register of an epilogue tile."""
+        out: np.ndarray = self.place[epi_stage][self.moved]
+        return out
+
+    def _places_in(
+        self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of each register of a thread, (threads, registers, C): whether it is inside, and its place in memory."""
+        rows = self.epi_stages.epi_tile[0]
+        m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
+        inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
+        return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
+
+    def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
+        """An operand as `_straight` has it; (2, ...) of a row beside a gated B."""
+        matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
+        if not by:
+            return self._straight(matrix, origin, group)
+        return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
+
+    def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
+        """An operand for each register of a thread, (threads, registers, C); zeros outside."""
+        inside, index = self._places_in(matrix, origin, group)
+        out = np.zeros(index.shape, matrix.buffer.dtype)
+        out[inside], outside = matrix.read(index[inside])
+        if outside is not None:
+            self.report.add("outside", f"{matrix.name} is read at {int(outside.sum())} places that are not in it.")
+        return out
+
+    def finish(self) -> None:
+        """After the last CTA: each element of D must have been written once."""
+        check_written(self.d, self.written, self.report)
+        for result in self.aux.values():
+            result.finish()
+
+
+def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
+    """(threads, registers) element of the tile that each register of a thread holds."""
+    table = copy.offsets_s(tile)
+    return table.reshape(table.shape[0], -1, order="F")
+
+
+def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
+    """(consumers, threads, registers) element of its own tile of D that each register of a consumer has the sum of."""
+    pipeline, mma = plan.pipeline, plan.epilogue_mma
+    assert pipeline is not None
+    bm, bn, _ = plan.cta_tile
+    rows, columns = pipeline.consumer_tile
+    table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
+    flat = np.empty((table.shape[0], table[0].size), table.dtype)
+    flat[:, plan.accumulator_registers] = table.reshape(flat.shape, order="F")
+    if pipeline.kind == "pingpong":
+        return np.broadcast_to(flat, (pipeline.consumers, *flat.shape))
+    own = flat.reshape(pipeline.consumers, -1, flat.shape[1])
+    consumer, across = np.arange(pipeline.consumers)[:, None, None], bn // columns
+    place = np.full((across, bn), -1)
+    for i in range(across):
+        place[i, plan.column_of(i, np.arange(columns))] = np.arange(columns)
+    m, n = own % bm - consumer // across * rows, place[consumer % across, own // bm]
+    outside = (m < 0) | (m >= rows) | (n < 0)
+    report.add_each(
+        "product",
+        np.argwhere(outside),
+        lambda at: f"thread {int(at[1])} of consumer {int(at[0])} sums up D outside of the part that is its own.",
+    )
+    return np.where(outside, 0, m + rows * n)

@@ -1,0 +1,90 @@
+"""The mainloop: the plan's schedule, step by step, for a group of CTAs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cutegemm.dtypes import DType, round_to, tf32
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.thread_schedule import Multiply, ThreadSchedule
+from cutegemm.simulator.copies import OperandFlow
+from cutegemm.simulator.report import Report
+from cutegemm.simulator.tables import PlanTables
+
+_LEAST_NORMAL = 2.0**-126
+
+
+def run_mainloop(
+    plan: GemmPlan,
+    tables: PlanTables,
+    schedule: ThreadSchedule,
+    flows: tuple[OperandFlow, OperandFlow],
+    k_tiles: int,
+    report: Report,
+    ticked: Callable[[], None],
+) -> np.ndarray:
+    """The sums (rest_m, rest_n, value * thread * CTA) of each accumulator.
+
+    flows    of A and of B, which share the schedule
+    ticked   called after each k-tile
+    """
+    a, b = flows
+    ctas = len(a.group)
+    rest_m, rest_n, values, threads = tables.held.shape
+    accumulators = np.zeros((rest_m, rest_n, values * threads * ctas), plan.operands.acc.storage)
+    scratch = np.empty(accumulators.shape[1:], accumulators.dtype)
+    last = 0
+    for tile, step in schedule.play(k_tiles):
+        a.apply(tile, step)
+        b.apply(tile, step)
+        if isinstance(step, Multiply):
+            buffer = step.k_block % schedule.fragments
+            of_a, of_b = (
+                as_factor(flow.fragment_buffers[buffer], operand.dtype, plan).reshape(rest, -1)
+                for flow, operand, rest in ((a, plan.operands.a, rest_m), (b, plan.operands.b, rest_n))
+            )
+            for x, y in _factors(of_a, of_b, tables, ctas):
+                for m in range(rest_m):
+                    np.multiply(x[m], y, out=scratch)
+                    accumulators[m] += scratch
+        if tile != last:
+            last = tile
+            ticked()
+    if k_tiles:
+        ticked()
+    for flow in flows:
+        flow.finish(plan.k_blocks)
+        for text in flow.found:
+            report.add("stage", f"{flow.tables.name}: {text}")
+    return accumulators
+
+
+def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
+    """Fragments as the multiplier takes them: tf32 rounded as the plan says, narrow types widened exactly."""
+    acc = plan.operands.acc
+    if dtype is tf32:
+        rounded: np.ndarray = round_to(tf32, fragments, plan.rounding)
+        if plan.rounding == "rna":  # half a unit is added, of the power of two that denormal numbers do not have
+            rounded = np.where(np.abs(fragments) < _LEAST_NORMAL, round_to(tf32, fragments, "rz"), rounded)
+        return rounded
+    return fragments if fragments.dtype == acc.storage else fragments.astype(acc.storage)
+
+
+def _factors(of_a: np.ndarray, of_b: np.ndarray, tables: PlanTables, ctas: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each k of an atom what each accumulator multiplies: (rest_m, X) and (rest_n, X)."""
+    if tables.gather_a is None and tables.gather_b is None:
+        return [(of_a, of_b)]
+    steps = (tables.gather_a if tables.gather_a is not None else tables.gather_b).shape[0]  # type: ignore[union-attr]
+    return [
+        (_picked(of_a, tables.gather_a, step, ctas), _picked(of_b, tables.gather_b, step, ctas))
+        for step in range(steps)
+    ]
+
+
+def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
+    if gather is None:
+        return fragments
+    rest = fragments.shape[0]
+    return np.take(fragments.reshape(rest, -1, ctas), gather[step], axis=1).reshape(rest, -1)

@@ -1,0 +1,427 @@
+"""Barriers, roles and stages of shared memory: who waits for whom, as a machine that plays processes.
+
+A process is a tuple of operations; it is carried out operation by operation, in any order against the others.
+`interleavings` tries many orders. What is modelled:
+
+    mbarrier        pending arrivals, outstanding bytes, and a phase that ends when both are none. A wait for
+                    a parity passes when the phase under way has the other one (PTX ISA, mbarrier.test_wait)
+    named barrier   threads that have come, by bar.sync or bar.arrive; a turn ends when all have
+    bulk copy       parts of a stage that are under way from the moment they are asked for until they land,
+                    in each CTA of a multicast at its own time, which completes bytes on its barrier
+    stage          what each part holds, who reads it, and whether it has been read as often as it must; so too the
+                   place of a consumer's sums that come from other CTAs
+    resource       something that one role has at a time: the tensor cores
+    flag           what a process knows at run time: this is a tile's last part, a tile is held; it branches by them
+    accumulators   of the parts of a tile, where K is split, in memory that all CTAs share: see `part_state`
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Union, get_args
+
+from cutegemm.plan.program.operations import (
+    LAST,
+    WHOLE_TILE,
+    Arrive,
+    AwaitAccumulators,
+    BeginRead,
+    Branch,
+    Compute,
+    EndRead,
+    Enter,
+    EpiStageOp,
+    Expect,
+    FlipPhase,
+    Leave,
+    Load,
+    Mark,
+    NamedArrive,
+    NamedSync,
+    Op,
+    Send,
+    SplitOp,
+    Tag,
+    Wait,
+    WaitStores,
+)
+from cutegemm.simulator.protocol.epi_stage_state import EpiStageState
+from cutegemm.simulator.protocol.protocol import Misuse, Process, Protocol, ProtocolError
+from cutegemm.simulator.protocol.split_state import SplitState
+
+_UNDER_WAY = "under way"
+Part = Union[None, str, Tag]
+Event = tuple[Union[Process, int], Op, bool]  # who, or the CTA that a load comes to; what; whether it is a copy's end
+
+
+class Machine:
+    """The state of a protocol; `choices` says what may happen next, `step` lets it happen.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.simulator.protocol.protocol import protocol_of
+    >>> machine = Machine(protocol_of(sm90_plan(), k_tiles=1))
+    >>> machine.describe(machine.choices()[0])
+    "producer of CTA 0: Wait(barrier='empty', index=0, parity=1, flipped=False)"
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        ctas = range(len(protocol.operands))
+        self.at = [0] * len(protocol.processes)
+        self.order_awaited: list[tuple[tuple[str, int, int], int] | None] = [None] * len(protocol.processes)
+        self.arrivals = {b.name: b.arrivals for b in protocol.barriers}
+        # phases ended, arrivals pending, bytes outstanding; for a named barrier: turns ended, threads to come
+        self.bars = {
+            (b.name, index, cta): (0, b.arrivals, 0)
+            for b in protocol.barriers
+            for index in range(b.count)
+            for cta in ctas
+        }
+        self.holds: dict[tuple[int, int, str], Part] = {}  # (cta, stage, part)
+        self.reading: dict[tuple[int, int], int] = {}  # (cta, stage) -> roles that read it now
+        self.unread: dict[tuple[int, int], int] = {}  # (cta, stage) -> reads that the filling still needs
+        self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) under way
+        self.owner: dict[tuple[str, int], tuple[str, int]] = {}  # (resource, cta) -> role, processes of it
+        self.flipped = [0] * len(protocol.processes)
+        self.flags: list[frozenset[str]] = [frozenset()] * len(protocol.processes)
+        self.epi_stages = EpiStageState()
+        self.split_k_partials = SplitState()
+        self.ready: list[int] = []  # processes that can go on, but for those of which it is to be seen
+        self.is_among_ready = [False] * len(protocol.processes)
+        self.unseen = set(range(len(protocol.processes)))
+
+    def copy(self) -> Machine:
+        """The same state, to go on from in another way."""
+        other = object.__new__(Machine)
+        other.__dict__.update(self.__dict__)
+        for name in (
+            "at",
+            "order_awaited",
+            "bars",
+            "holds",
+            "reading",
+            "unread",
+            "owner",
+            "epi_stages",
+            "split_k_partials",
+            "flipped",
+            "flags",
+            "ready",
+            "is_among_ready",
+            "unseen",
+        ):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def key(self) -> tuple[object, ...]:
+        """A key that is equal for states that go on alike."""
+        return (
+            tuple(self.at),
+            tuple(self.order_awaited),
+            tuple(self.flipped),
+            tuple(self.flags),
+            tuple(self.bars.values()),
+            frozenset(self.holds.items()),
+            frozenset(self.reading.items()),
+            frozenset(self.unread.items()),
+            frozenset(self.flights),
+            frozenset(self.owner.items()),
+            self.epi_stages.key(),
+            self.split_k_partials.key(),
+        )
+
+    def choices(self) -> list[int]:
+        """Processes that can go on, by number, then bulk copies that may land, counted on from those."""
+        self.look()
+        first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
+        return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
+
+    def look(self) -> None:
+        """Brings `ready` up to date."""
+        ready, known = self.ready, self.is_among_ready
+        for number in self.unseen:
+            now = self.is_ready(number)
+            if now != known[number]:
+                known[number] = now
+                if now:
+                    insort(ready, number)
+                else:
+                    ready.remove(number)
+        self.unseen.clear()
+
+    @property
+    def copies(self) -> int:
+        """Bulk copies that are under way."""
+        return len(self.flights) + len(self.epi_stages.flights)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every process is at its end and every copy has landed."""
+        return not self.copies and all(self._ended(number) for number in range(len(self.at)))
+
+    def describe(self, choice: int) -> str:
+        """A choice in words."""
+        return told(self.event(choice))
+
+    def event(self, choice: int) -> Event:
+        """What a choice is, to be `told`."""
+        processes = self.protocol.processes
+        if choice < len(processes):
+            process = processes[choice]
+            return process, process.ops[self.at[choice]], False
+        position = choice - len(processes)
+        if position >= len(self.flights):
+            number, _, _, op = self.epi_stages.flights[position - len(self.flights)]
+            return processes[number], op, True
+        return *self.flights[position], True
+
+    def step(self, choice: int) -> None:
+        """Lets one thing happen.
+
+        raises   ProtocolError where it must not
+        """
+        processes = self.protocol.processes
+        position = choice - len(processes)
+        if position < 0:
+            process, at = processes[choice], self.at[choice]
+            op = process.ops[at]
+            self.at[choice] = at + 1
+            self.order_awaited[choice] = None
+            self.unseen.add(choice)
+            try:
+                getattr(self, _ACTIONS[type(op)])(choice, process, op)
+            except Misuse as what:
+                raise ProtocolError(f"{process}: {what}") from what
+        elif position < len(self.flights):
+            cta, load = self.flights[position]
+            self.flights = self.flights[:position] + self.flights[position + 1 :]
+            self._land(cta, load)
+        else:
+            self._epi_stage_done(position - len(self.flights))
+
+    def stuck(self) -> str:
+        """Why nothing can go on."""
+        waiting = []
+        for number, process in enumerate(self.protocol.processes):
+            if self._ended(number):
+                continue
+            awaited = self.order_awaited[number]
+            if awaited is not None:
+                (name, index, cta), _ = awaited
+                missing = self.bars[name, index, cta][1]
+                waiting.append(f"{process} waits at {name}[{index}], which {missing} more threads must reach")
+            else:
+                op = process.ops[self.at[number]]
+                if isinstance(op, AwaitAccumulators):
+                    waiting.append(f"{process} waits for {self.split_k_partials.missing(op)}")
+                    continue
+                assert isinstance(op, Wait)  # stores that are waited for could be done
+                phase, pending, size = self.bars[op.barrier, op.index, process.cta]
+                waiting.append(
+                    f"{process} waits for parity {op.parity} of {op.barrier}[{op.index}], whose "
+                    f"phase {phase} lacks {pending} arrivals and {size} bytes"
+                )
+        return "deadlock: " + "; ".join(waiting) + "."
+
+    def leftovers(self) -> list[str]:
+        """Faults that show when all processes have ended."""
+        unread = [
+            f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
+            for (cta, stage), count in self.unread.items()
+            if count
+        ]
+        return unread + self.split_k_partials.leftovers(self.protocol.tiles)
+
+    def _ended(self, number: int) -> bool:
+        return self.at[number] == len(self.protocol.processes[number].ops) and self._turn_over(number)
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a process can go on."""
+        awaited = self.order_awaited[number]
+        if awaited is not None and self.bars[awaited[0]][0] <= awaited[1]:
+            return False
+        process, at = self.protocol.processes[number], self.at[number]
+        if at == len(process.ops):
+            return False
+        op = process.ops[at]
+        if type(op) is Wait:
+            parity = op.parity ^ (op.flipped and self.flipped[number])
+            return self.bars[op.barrier, op.index, process.cta][0] & 1 != parity
+        if type(op) is WaitStores:
+            return not self.epi_stages.waits(number, op)
+        return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
+
+    def _slot(self, number: int, process: Process, op: EpiStageOp) -> None:
+        self.epi_stages.act(number, process.cta, op)
+
+    def _part(self, number: int, process: Process, op: SplitOp) -> None:
+        was_last = self.split_k_partials.act(number, process.cta, op)
+        self.unseen.update(self.protocol.waiters_for_accumulators)
+        if was_last is not None:
+            self._flag(number, LAST, was_last)
+
+    def _epi_stage_done(self, position: int) -> None:
+        flight = self.epi_stages.flights[position]
+        fetched = self.epi_stages.land(flight)
+        self.unseen.add(flight[0])
+        if fetched is not None:
+            cta = self.protocol.processes[flight[0]].cta
+            what = f"C of epilogue tile {fetched.tag}"
+            self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
+
+    def _turn_over(self, number: int) -> bool:
+        awaited = self.order_awaited[number]
+        return awaited is None or self.bars[awaited[0]][0] > awaited[1]
+
+    def _alive(self, cta: int, who: str) -> None:
+        if all(self._ended(n) for n in self.protocol.of_cta[cta]):
+            raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
+
+    def _wait(self, number: int, process: Process, op: Wait) -> None:
+        """Passed: `choices` has seen to it."""
+
+    def _arrive(self, number: int, process: Process, op: Arrive) -> None:
+        for cta in op.ctas or (process.cta,):
+            if cta != process.cta:
+                self._alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
+            self._count(op.barrier, op.index, cta, op.count, 0, str(process))
+
+    def _expect(self, number: int, process: Process, op: Expect) -> None:
+        self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
+
+    def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
+        phase, pending, outstanding = self.bars[name, index, cta]
+        pending, outstanding = pending - count, outstanding + size_bytes
+        if pending < 0:
+            raise ProtocolError(
+                f"{who} arrives at {name}[{index}] of CTA {cta} once more than the {self.arrivals[name]} "
+                f"times that end a phase: wrong arrival count in phase {phase}."
+            )
+        if pending == 0 and outstanding == 0:
+            phase, pending = phase + 1, self.arrivals[name]
+            self.unseen.update(self.protocol.waiters.get((name, index, cta), ()))
+        self.bars[name, index, cta] = (phase, pending, outstanding)
+
+    def _load(self, number: int, process: Process, op: Load) -> None:
+        for cta in op.ctas:
+            if cta != process.cta:
+                self._alive(cta, f"{process}, loading {op.operand},")
+            place = (cta, op.stage)
+            held = self.holds.get((cta, op.stage, op.operand))
+            what = f"{process} loads {op.operand} of {_tag(op.tag)} to stage {op.stage} of CTA {cta}, which"
+            if isinstance(op, Send):
+                what = f"{process} sends sums of {_tag(op.tag)} to CTA {cta}, whose place for them"
+            if self.reading.get(place, 0):
+                raise ProtocolError(f"{what} is being read: overwritten stage.")
+            if held == _UNDER_WAY:
+                raise ProtocolError(f"{what} another load is under way to: overwritten stage.")
+            if held is not None and held != op.tag and self.unread.get(place, 0):
+                raise ProtocolError(f"{what} holds {_tag(held)}, not read yet: overwritten stage.")
+            self.holds[cta, op.stage, op.operand] = _UNDER_WAY
+            self.flights = (*self.flights, (cta, op))
+
+    def _land(self, cta: int, load: Load) -> None:
+        self._alive(cta, f"{load.operand} of {_tag(load.tag)}")
+        place = (cta, load.stage)
+        self.holds[cta, load.stage, load.operand] = load.tag
+        if all(self.holds.get((cta, load.stage, operand)) == load.tag for operand in self.operands_of(cta, load.stage)):
+            self.unread[place] = self.protocol.readers if self.is_mainloop_stage(load.stage) else self.protocol.of_sums
+        self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
+
+    def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
+        """All that must be there before a stage of a CTA is read, or the place of a consumer's sums behind them."""
+        return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
+
+    def is_mainloop_stage(self, stage: int) -> bool:
+        """Whether a stage is of the ring, and no place of sums."""
+        return self.protocol.stages is None or stage < self.protocol.stages
+
+    def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
+        place = (process.cta, op.stage)
+        for operand in self.operands_of(process.cta, op.stage):
+            held = self.holds.get((process.cta, op.stage, operand))
+            if held != op.tag:
+                what = "nothing" if held is None else "a load under way" if held == _UNDER_WAY else _tag(held)
+                raise ProtocolError(
+                    f"{process} reads {_tag(op.tag)} from stage {op.stage}, whose part {operand} has {what}: "
+                    f"{'early' if held in (None, _UNDER_WAY) else 'wrong'} read."
+                )
+        self.reading[place] = self.reading.get(place, 0) + 1
+
+    def _end_read(self, number: int, process: Process, op: EndRead) -> None:
+        place = (process.cta, op.stage)
+        self.reading[place] -= 1
+        self.unread[place] -= 1
+
+    def _enter(self, number: int, process: Process, op: Enter) -> None:
+        key = (op.resource, process.cta)
+        role, count = self.owner.get(key, (process.role, 0))
+        if count and role != process.role:
+            raise ProtocolError(f"{process} takes the {op.resource} while {role} has it.")
+        self.owner[key] = (process.role, count + 1)
+
+    def _leave(self, number: int, process: Process, op: Leave) -> None:
+        key = (op.resource, process.cta)
+        role, count = self.owner[key]
+        self.owner[key] = (role, count - 1)
+
+    def _turn(self, number: int, process: Process, op: FlipPhase) -> None:
+        self.flipped[number] ^= 1
+
+    def _mark(self, number: int, process: Process, op: Mark) -> None:
+        self._flag(number, op.flag, op.value)
+
+    def _flag(self, number: int, flag: str, value: bool) -> None:
+        flags = self.flags[number] - {flag}
+        self.flags[number] = flags | {flag} if value else flags
+
+    def _branch(self, number: int, process: Process, op: Branch) -> None:
+        if op.flag not in self.flags[number]:
+            self.at[number] += op.count
+
+    def _compute(self, number: int, process: Process, op: Compute) -> None:
+        """Registers alone."""
+
+    def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
+        key = (op.barrier, op.index, process.cta)
+        order = self.bars[key][0]
+        self._count(*key, op.threads, 0, str(process))
+        if isinstance(op, NamedSync):
+            self.order_awaited[number] = (key, order)
+
+
+_ACTIONS: dict[type, str] = {
+    Wait: "_wait",
+    Arrive: "_arrive",
+    Expect: "_expect",
+    Load: "_load",
+    Send: "_load",
+    BeginRead: "_begin_read",
+    EndRead: "_end_read",
+    Enter: "_enter",
+    Leave: "_leave",
+    FlipPhase: "_turn",
+    Mark: "_mark",
+    Branch: "_branch",
+    Compute: "_compute",
+    NamedArrive: "_named",
+    NamedSync: "_named",
+    **dict.fromkeys(get_args(EpiStageOp), "_slot"),
+    **dict.fromkeys(get_args(SplitOp), "_part"),
+}
+
+
+def _tag(tag: Part) -> str:
+    if not isinstance(tag, tuple):
+        return str(tag)
+    tile, k_tile = tag
+    return f"tile {tile}" if k_tile == WHOLE_TILE else f"k-tile {k_tile} of tile {tile}"
+
+
+def told(event: Event) -> str:
+    """An event in words."""
+    who, op, is_end = event
+    if isinstance(who, Process):
+        return f"{who}: {op}{' is done' if is_end else ''}"
+    assert isinstance(op, Load)
+    return f"{op.operand} of {_tag(op.tag)} lands in stage {op.stage} of CTA {who}"

@@ -1,0 +1,236 @@
+"""The index tables of a plan: its layouts evaluated once, for all threads.
+
+A place in a tile is told by its colexicographic index: (m, k) of the (bM, bK) tile of A is m + bM * k.
+Everything that the simulator moves, it moves by these tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.layout import Layout
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.simulator.boxes import box_tables
+from cutegemm.tile.atoms import CopyAtom, MmaAtom
+from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
+from cutegemm.tile.tiled_mma import TiledMma
+from cutegemm.tile.tma import TmaBox
+
+
+@dataclass(frozen=True)
+class OperandTables:
+    """How A or B travels. E elements of a tile are copied; F elements are in the fragments of a k-block.
+
+    name           "A" or "B"; modes: of its tile, ("m", "k") or ("n", "k")
+    extent, bk     of its tile
+    shared_elems   elements of shared memory
+    shared         (extent * bk, stages) where the layout of shared memory puts each element
+    source         (E,) element of the tile that is read; all of thread 0 first, then of thread 1, ...;
+                   the elements of an access lie together
+    lead           (E,) the first element of the same access, by which the access is predicated
+    dest           (stages, E) where in shared memory it is written
+    copy_vector    elements of an access
+    fragment       (k_blocks, F) element of the tile that each entry of the fragments must hold. Entries
+                   run over (rest_mn, value, thread), the thread fastest
+    read           (k_blocks, stages, F) where in shared memory it is read
+    accesses       (thread, accesses, elements of one) where in shared memory the threads read; where several
+                   share an instruction, as for ldmatrix, other threads than those that hold the elements
+    delivered      (thread, ...) elements of the tile that these accesses bring to each thread
+    threads        that copy, and that multiply
+    is_async       whether it is copied by cp.async
+    is_direct      whether fragments are read from global memory: then several threads read an element
+    """
+
+    name: str
+    modes: tuple[str, str]
+    extent: int
+    bk: int
+    shared_elems: int
+    shared: np.ndarray
+    source: np.ndarray
+    lead: np.ndarray
+    dest: np.ndarray
+    copy_vector: int
+    fragment: np.ndarray
+    read: np.ndarray
+    accesses: np.ndarray
+    delivered: np.ndarray
+    copy_threads: int
+    mma_threads: int
+    is_async: bool
+    is_direct: bool = False
+
+    def element(self, place: Any) -> str:
+        """An element of the tile in words.
+
+        >>> from cutegemm.build import simt_plan
+        >>> plan_tables(simt_plan()).a.element(130)
+        'A(m 2, k 1)'
+        """
+        return f"{self.name}({self.modes[0]} {int(place) % self.extent}, k {int(place) // self.extent})"
+
+    def copying_thread(self, entry: Any) -> int:
+        """The thread that moves entry `entry` of the E."""
+        return int(entry) // (len(self.source) // self.copy_threads)
+
+
+@dataclass(frozen=True)
+class PlanTables:
+    """The tables of a plan.
+
+    held        (rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up
+    gather_a    (k of the atom, value * thread) the entry of A's fragments, as (value, thread), that each
+                accumulator of one atom multiplies; None where it is the entry of the same number
+    gather_b    the same of B
+    """
+
+    a: OperandTables
+    b: OperandTables
+    held: np.ndarray
+    gather_a: np.ndarray | None
+    gather_b: np.ndarray | None
+
+
+def plan_tables(plan: GemmPlan) -> PlanTables:
+    """The tables of a plan whose fragments are in registers.
+
+    raises   UnsupportedError for a plan whose MMA atom reads shared memory
+    """
+    mma = plan.tiled_mma
+    if mma.atom.a_source != "register" or mma.atom.b_source != "register":
+        raise UnsupportedError(
+            f"simulate: {mma.atom.name} reads its operands from shared memory; plans whose atoms read "
+            "registers are simulated."
+        )
+    return PlanTables(
+        _operand(plan, "a"), _operand(plan, "b"), held_by_threads(plan), _gather(mma, "a"), _gather(mma, "b")
+    )
+
+
+def held_by_threads(plan: GemmPlan) -> np.ndarray:
+    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up."""
+    bm, bn, _ = plan.mma_tile
+    return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
+
+
+def held_to_be_stored(plan: GemmPlan) -> np.ndarray:
+    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile of D that each sum is of when it is stored."""
+    table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
+    return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
+
+
+def _operand(plan: GemmPlan, name: str) -> OperandTables:
+    mma, bk = plan.tiled_mma, plan.cta_tile[2]
+    extent = plan.mma_tile[0 if name == "a" else 1]
+    smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
+    if plan.stages == 0:  # what is read from global memory stands for what would lie in shared memory
+        smem = Layout((extent, bk, 1))
+    offsets = mma.offsets_a if name == "a" else mma.offsets_b
+    tile = Layout((extent, bk))
+
+    if isinstance(load, TmaBox):
+        modes = ("m" if name == "a" else "n", "k")
+        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
+        boxes = box_tables(name.upper(), modes, load, smem, (extent, bk), inner)
+        source, dest, vector = boxes.index[None, :, None, None], boxes.dest[:, None, :, None, None], 1
+        is_async = True
+    else:
+        source = load.offsets_s(tile).transpose(0, 2, 3, 1)  # (thread, rest_mn, rest_k, value)
+        dest, vector = load.offsets_d(smem).transpose(4, 0, 2, 3, 1), load.atom.values
+        is_async = load.atom.is_async
+    first = np.arange(source.shape[3]) // vector * vector
+    fragment = offsets(tile).transpose(3, 2, 1, 0)  # (rest_k, rest_mn, value, thread)
+    read = offsets(smem).transpose(3, 4, 2, 1, 0)
+    shared = smem.offsets().reshape((extent * bk, -1), order="F")
+    accesses, delivered = _accesses(plan, name, tile, read, fragment)
+    everywhere = [shared, dest, read, accesses]
+    low = min(0, *[int(t.min()) for t in everywhere])
+    high = max(int(t.max()) for t in everywhere)
+    return OperandTables(
+        name=name.upper(),
+        modes=("m" if name == "a" else "n", "k"),
+        extent=extent,
+        bk=bk,
+        shared_elems=high + 1 - low,
+        shared=shared - low,
+        source=source.reshape(-1),
+        lead=source[..., first].reshape(-1),
+        dest=dest.reshape(dest.shape[0], -1) - low,
+        copy_vector=vector,
+        fragment=fragment.reshape(fragment.shape[0], -1),
+        read=read.reshape(*read.shape[:2], -1) - low,
+        accesses=accesses - low,
+        delivered=delivered,
+        copy_threads=source.shape[0],
+        mma_threads=mma.threads,
+        is_async=is_async,
+        is_direct=plan.stages == 0,
+    )
+
+
+def _accesses(
+    plan: GemmPlan, name: str, tile: Layout, read: np.ndarray, fragment: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How fragments are read: (thread, accesses, elements), and which elements that brings to each thread.
+
+    read, fragment   (k_blocks, stages, rest_mn, value, thread) and the same without stages
+    """
+    atom: CopyAtom = getattr(plan, f"read_{name}") or getattr(plan, f"load_{name}").atom
+    threads = plan.tiled_mma.threads
+    if atom.threads == 1:
+        entries = read.shape[2] * read.shape[3]
+        # An access across k-blocks shows as torn; one that comes from global memory is that of the copy
+        vector = 1 if plan.sliced_k is not None else atom.values if entries % atom.values == 0 else entries
+        by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
+        return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
+    copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)
+    source = copy.offsets_s(getattr(plan, f"smem_{name}"))
+    row = atom.aligned_bytes * 8 // atom.dtype.bits
+    rows = np.moveaxis(source, 1, -1).reshape(threads, -1, row)
+    return rows, copy.offsets_d(tile).reshape(threads, -1)
+
+
+def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
+    """For each k of an atom, where its accumulators find what they multiply among (value, thread)."""
+    atom = mma.atom
+    place = {"a": 0, "b": 1}[operand]
+    extent, deep = atom.shape_mnk[place], atom.shape_mnk[2]
+    lane_of, value_of = _holder(atom, operand)
+    in_c = _table(atom, "c")  # (lane, value) -> m + M * n
+    row = in_c % atom.shape_mnk[0] if operand == "a" else in_c // atom.shape_mnk[0]
+
+    thread_at = _thread_table(mma)
+    lane, m, n, k = (np.asarray(c) for c in mma.thr_coord(np.arange(mma.threads)))
+    wanted = row[lane].T  # (value of C, thread)
+    out = []
+    for step in range(deep):
+        element = wanted + extent * step
+        threads = thread_at[lane_of[element], m, n, k]
+        out.append((value_of[element] * mma.threads + threads).reshape(-1))
+    table = np.stack(out)
+    return None if deep == 1 and (table[0] == np.arange(table.shape[1])).all() else table
+
+
+def _table(atom: MmaAtom, operand: str) -> np.ndarray:
+    layout = atom.layout_tv(operand)
+    return layout.offsets().reshape((layout[0].size(), layout[1].size()), order="F")
+
+
+def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
+    """A lane, and a value of it, that holds each element of the atom's tile."""
+    table = _table(atom, operand)
+    elements = int(table.max()) + 1
+    lane, value = np.zeros(elements, np.int64), np.zeros(elements, np.int64)
+    lanes, values = np.indices(table.shape)
+    lane[table], value[table] = lanes, values
+    return lane, value
+
+
+def _thread_table(mma: TiledMma) -> np.ndarray:
+    """(lane of the atom, m, n, k) -> thread."""
+    layout = mma.thr_layout_vmnk
+    return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

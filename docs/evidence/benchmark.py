@@ -1,0 +1,274 @@
+"""Contests: plans, and GEMMs that others wrote, beside the vendor library, in turns on the same matrices.
+
+Each contestant is called once before it is timed, and what it computed is held against the library's product. One
+that fails, or is wrong, has a row that says so, and costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cutegemm.choice.catalog import chosen
+from cutegemm.choice.names import recipe_named
+from cutegemm.choice.recipe import SWAP_AB
+from cutegemm.dtypes import DType, bf16, e4m3, e5m2, f16, f32, f64, s8, tf32
+from cutegemm.errors import CutegemmError
+from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.problem import Operands, Problem
+from docs.evidence import peer
+from docs.evidence.files import write_whole
+from docs.evidence.measure import DEVICE, need_gpu, normal
+from docs.evidence.power import Meter
+
+Row = dict[str, Any]
+
+# What rounding explains, of the largest element of D, by the type that is multiplied: wgmma sums up e4m3 and e5m2 with
+# about 14 bits; a k-tile of 128 that is missing in 8192 is 1/8.
+_CLOSE = {
+    f64: 1e-12,
+    f32: 1e-4,
+    tf32: 2.0**-6,
+    bf16: 2.0**-6,
+    f16: 2.0**-6,
+    e4m3: 2.0**-4,
+    e5m2: 2.0**-4,
+    s8: 0.0,
+}
+_WORTH_PROCESSES = 5  # fewer plans are compiled as they are called
+_MESSAGE = 500  # characters of an error
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, and the plans that compete for it: themselves, by name, or None for the one that `gemm` chooses."""
+
+    problem: Problem
+    plans: Sequence[GemmPlan | str | None]
+
+
+def contests(
+    cases: Sequence[Case],
+    seconds: float,
+    *,
+    fast_accum: bool = False,
+    peers: Sequence[str] = (),
+    meter: Meter | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[list[Row]]:
+    """The rows of each case as soon as it is over.
+
+    A row has the shape, the layout, the plan and whether it is the `chosen` one; then either why there is an
+    `error`, or medians in microseconds and TFLOP/s, the library's, the `ratio` of its time to the plan's, and the
+    `difference` of the two products as a share of the largest element.
+
+    seconds      of measuring for each case, at least; three rounds are the fewest
+    fast_accum   whether sums of float8 products may lose bits: those of torch._scaled_mm, and of the plan that
+                 `gemm` chooses
+    peers        see `docs.evidence.peer`; each has a row of its own
+    meter        reads `alone` and `library_alone`, see `Meter.alone`
+    say          is told each line of the table as it comes
+    raises       UnsupportedError without a GPU
+    """
+    need_gpu()
+    compile_ahead(cases)
+    say(f"{'M x N x K':>20} layout {'plan':44} {'us':>10} {'TFLOP/s':>8} {'library':>8} {'ratio':>6}")
+    for case in cases:
+        benchmark = Contest(case.problem, fast_accum)
+        for plan in case.plans:
+            benchmark.enter(plan)
+        for given in peers:
+            benchmark.enter_peer(given)
+        rows = benchmark.rows(seconds, meter)
+        for row in rows:
+            say(_line(row))
+        yield rows
+
+
+def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) -> None:
+    """Adds rows to `found["rows"]`, and writes all to a file after each case: what is cut off keeps what it has."""
+    for rows in more:
+        found["rows"] += rows
+        if path is not None:
+            write_whole(path, json.dumps(found, indent=1))
+
+
+def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for each problem, with the microseconds of its plans by name, and nothing else.
+
+    >>> row = {"m": 16, "n": 32, "k": 64, "l": 1, "layout": "nt", "dtype": "bf16", "library_us": 8.0}
+    >>> rows = [{**row, "plan": "p", "us": 7.0, "chosen": True}, {**row, "plan": "q", "us": 9.0}]
+    >>> times(rows)  # doctest: +NORMALIZE_WHITESPACE
+    [{'m': 16, 'n': 32, 'k': 64, 'l': 1, 'layout': 'nt', 'dtype': 'bf16', 'library_us': 8.0,
+      'us': {'p': 7.0, 'q': 9.0}}]
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if "us" in row:
+            where = {name: row[name] for name in (*"mnkl", "layout", "dtype")}
+            of = {**where, "library_us": row["library_us"], "us": {}}
+            found.setdefault(tuple(where.values()), of)["us"].setdefault(row["plan"], row["us"])
+    return list(found.values())
+
+
+def write_times(found: Mapping[str, Any], path: Path) -> None:
+    """Writes what was found as `times`, a problem a line: what constants are fitted to needs no more."""
+    of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
+    head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)[:-2]
+    write_whole(path, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
+
+
+def compile_ahead(cases: Sequence[Case]) -> None:
+    """The kernels into the disk cache, by many processes; what does not compile is told when it is called."""
+    from cutegemm.compile.plans import compile_missing
+
+    plans = []
+    for case in cases:
+        for given in case.plans:
+            with contextlib.suppress(CutegemmError):
+                plans.append(_plan(given, case.problem))
+    compile_missing(plans, least=_WORTH_PROCESSES)
+
+
+def _plan(given: GemmPlan | str | None, problem: Problem) -> GemmPlan:
+    if isinstance(given, GemmPlan):
+        return given
+    if given is None:
+        recipe, plan = chosen(problem.operands, problem)
+    else:
+        recipe = recipe_named(given)
+        plan = recipe.build(problem.operands)
+    return recipe.as_launched(plan)
+
+
+class Contest:
+    """Plans, peers and the library on the matrices of one problem."""
+
+    def __init__(self, problem: Problem, fast_accum: bool = False) -> None:
+        import torch
+
+        from cutegemm.run.on_gpu import library
+
+        operands = problem.operands
+        self.kind = operands.a.dtype
+        torch.backends.cuda.matmul.allow_tf32 = self.kind is tf32
+        self.problem = problem
+        self.sums = "fast" if fast_accum else "promoted"  # as exact as the library's
+        self.where = {
+            **{mode: getattr(problem, mode) for mode in "mnkl"},
+            "layout": operands.layout, "dtype": str(self.kind),
+        }  # fmt: skip
+        self.a, self.b, self.out = _matrices(problem)
+        self.library = library(self.a, self.b, self.out, fast_accum)
+        self.wanted = self.library().clone()
+        self.entered: list[tuple[Row, Callable[[], Any]]] = []
+        self.failed: list[Row] = []
+
+    def enter(self, plan: GemmPlan | str | None) -> None:
+        """A plan takes part, unless it fails or is wrong."""
+        from cutegemm.run.gemm import gemm, plan_of
+
+        how: dict[str, Any] = {
+            "out": self.out, "plan": plan, "accumulate": self.sums, "allow_tf32": self.kind is tf32
+        }  # fmt: skip
+        row: Row = {"plan": plan if isinstance(plan, str) else "chosen" if plan is None else plan.name}
+        with self._others_go_on(row):
+            used = plan_of(self.a, self.b, **how)
+            if plan is None:
+                is_turned = used.operands.d.major != self.problem.operands.d.major
+                row |= {"plan": f"{SWAP_AB if is_turned else ''}{used.name}", "chosen": True}
+            self._admit(row, functools.partial(gemm, self.a, self.b, **how), used.operands.a.dtype)
+
+    def enter_peer(self, given: str) -> None:
+        """A peer takes part, unless it fails or is wrong."""
+        row: Row = {"plan": peer.name_of(given), "peer": True}
+        with self._others_go_on(row):
+            self._admit(row, peer.call_of(given, self.problem, self.a, self.b, self.out))
+
+    @contextlib.contextmanager
+    def _others_go_on(self, row: Row) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, CutegemmError) else f"{type(error).__name__}: "
+            self.failed.append({**self.where, **row, "error": f"{kind}{error}"[:_MESSAGE]})
+
+    def _admit(self, row: Row, call: Callable[[], Any], by: DType | None = None) -> None:
+        self.out.fill_(float("nan") if self.out.is_floating_point() else -1)
+        call()
+        off = float((self.out - self.wanted).abs().max() / self.wanted.abs().max())
+        most = max(_CLOSE[self.kind], _CLOSE[by or self.kind])
+        if not off <= most:
+            raise CutegemmError(
+                f"D is {off:.2g} of its largest element from the library's, where {most:.2g} is the most that "
+                "rounding explains. It is not timed."
+            )
+        self.entered.append(({**row, "difference": off}, call))
+
+    def rows(self, seconds: float, meter: Meter | None = None) -> list[Row]:
+        """Of those that failed, then of those that took turns for some seconds."""
+        from cutegemm.run.on_gpu import alternating
+
+        calls = [self.library, *(call for _, call in self.entered)]
+        timed: list[Row] = [
+            {"us": round(each * 1e6, 3), "tflops": round(self.problem.flops / each * 1e-12, 3)}
+            for each in alternating(calls, seconds)
+        ]
+        if meter is not None:
+            for call, found in zip(calls, timed, strict=True):
+                found["alone"] = meter.alone(call, self.problem.flops)
+        theirs = {f"library_{key}": value for key, value in timed[0].items()}
+        return self.failed + [
+            {**self.where, **row, **own, **theirs, "ratio": round(timed[0]["us"] / own["us"], 4)}
+            for (row, _), own in zip(self.entered, timed[1:], strict=True)
+        ]
+
+
+def _matrices(problem: Problem) -> tuple[Any, Any, Any]:
+    """a, b, normally distributed, and out: compact, with or without a batch, as the problem's operands have it."""
+    import torch
+
+    from cutegemm.run.torch_ops import memory_of
+
+    operands, front = problem.operands, (problem.l,) if problem.operands.batched else ()
+
+    def filled(rows: int, columns: int, kind: DType, is_turned: bool) -> Any:
+        shape = (columns, rows) if is_turned else (rows, columns)
+        values = normal((*front, *shape), memory_of(kind))
+        return values.mT if is_turned else values
+
+    a = filled(problem.m, problem.k, operands.a.dtype, operands.layout[0] == "t")
+    b = filled(problem.k, problem.n, operands.b.dtype, operands.layout[1] == "t")
+    shape = (*front, problem.m, problem.n)
+    return a, b, torch.empty(shape, dtype=memory_of(operands.d.dtype), device=DEVICE)
+
+
+def operands_of(dtype: str, layout: str, m: int, n: int, k: int, *, batched: bool = False) -> Operands:
+    """Those of compact matrices: the result is what `gemm` gives, and torch's library can give too.
+
+    >>> str(operands_of("float8_e4m3fn", "nt", 64, 64, 64).d)
+    'bf16 n-major, 16-byte aligned'
+    """
+    kind = DType.parse(dtype)
+    out = None if kind.bits > 8 else "bf16" if kind.is_float else "s32"
+    return Operands.of(kind, layout=layout, out=out, batched=batched).fitted(m, n, k)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """A row of the table, for a person."""
+    shape = " x ".join(str(row[mode]) for mode in ("mnkl" if row["l"] > 1 else "mnk"))
+    who = f"{shape:>20} {row['layout']:6} {'*' if row.get('chosen') else ''}{row['plan']}"
+    if "error" in row:
+        return f"{who}: {row['error']}"
+    text = f"{who:72} {row['us']:10.1f} {row['tflops']:8.2f} {row['library_tflops']:8.2f} {row['ratio']:6.3f}"
+    alone = row.get("alone", {})
+    if "clock_mhz" not in alone:
+        return text
+    why = ", ".join(f"{name} {share:.0%}" for name, share in alone["throttle"].items()) or "no throttling"
+    share = f", {alone['share_at_clock']:.3f} of the ceiling at it" if "share_at_clock" in alone else ""
+    return f"{text}; alone {alone['tflops']} at {alone['clock_mhz']} MHz{share}, {alone['power_w']} W, {why}"

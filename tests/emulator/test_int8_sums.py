@@ -1,0 +1,49 @@
+"""int8 sums past 32 bits are exact modulo 2^32 in the simulator, in the emulated kernel and in torch on a CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cutegemm.build import sm90_plan
+from cutegemm.plan import GemmPlan, Operands
+from cutegemm.simulator import simulate
+from tests.int8_sums import EXACT, A, B
+from tests.kernels.sm90_forms import form
+
+
+def plan_of_one_tile(**options) -> GemmPlan:
+    operands = Operands.of("s8", layout="nt", out="s32")
+    return sm90_plan(operands, tile=(64, 32, 128), epi_tile_n=16, ctas=2, **options)
+
+
+def test_partial_sums_pass_32_bits():
+    """Two sums fit int32 although a partial sum does not; four do not fit. Both happen in both directions."""
+    fits = (EXACT >= -(2**31)) & (EXACT < 2**31)
+    partial = np.cumsum(A[:, :, None].astype(np.int64) * B[None], axis=1)
+    assert (fits & ((partial >= 2**31) | (partial < -(2**31))).any(axis=1)).tolist() == [
+        [True, False, False, False],
+        [False, True, False, False],
+    ]
+    assert fits.tolist() == [[True, False, False, False], [True, True, False, True]]
+
+
+@pytest.mark.parametrize("name", ["s8", "s8_direct", "split_s8", "shared_k_s8"])
+def test_simulated(name):
+    assert np.array_equal(simulate(form(name), A, B).d, EXACT.astype(np.int32))
+
+
+def test_emulated():
+    pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
+    pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
+    from cutegemm.run.emulated import emulate
+
+    assert np.array_equal(emulate(plan_of_one_tile(), A, B).d, EXACT.astype(np.int32))
+
+
+def test_torch_on_a_cpu():
+    torch = pytest.importorskip("torch")
+    import cutegemm
+
+    product = cutegemm.mm(torch.from_numpy(A), torch.from_numpy(B), out_dtype=torch.int32)
+    assert np.array_equal(product.numpy(), EXACT.astype(np.int32))
