@@ -44,9 +44,9 @@ def test_steps(step):
 @pytest.mark.parametrize("reduction", ["kernel", "last"])
 @pytest.mark.parametrize("order", ["strided", "blocked"])
 @pytest.mark.parametrize("splits", [2, 3, 8])
-def test_split(parts, order, reduction):
+def test_split(splits, order, reduction):
     plan = simt_plan(
-        Operands.of("f32", align_bytes=4, batched=True), stages=3, split_k=parts, split_order=order,
+        Operands.of("f32", align_bytes=4, batched=True), stages=3, split_k=splits, split_order=order,
         reduction=reduction, **WARPS,
     )  # fmt: skip
     for k in (0, 1, 8, 17, 100):  # fewer k-tiles than parts, and parts that do not divide them
