@@ -183,7 +183,7 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> sorted({_kind(one.recipe) for one in found[:6]})
-    [(False, False, ''), (False, False, 'fill'), (True, False, ''), (True, False, 'fill')]
+    [(False, False, ''), (False, False, 'fixup'), (True, False, ''), (True, False, 'fixup')]
     """
     if not compared:
         return []

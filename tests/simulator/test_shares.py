@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegemm.build import sm90_plan
+from cutegemm.build.sm90 import columns_loaded
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError
 from cutegemm.plan import Operands
@@ -37,7 +38,8 @@ def test_shares_of_any_number_of_rows(columns, cluster, kind, k_tile_bytes, seed
     operands = Operands.of(kind[0], layout=kind[1], out="f32")
     depth, (cm, cn) = k_tile_bytes * 8 // operands.a.dtype.bits, cluster
     options = {"tile": (64, columns, depth), "cluster": cluster, "store": "direct", "ctas": cm * cn}
-    if not (may_share(operands.a, 64, depth, cn) and may_share(operands.b, columns, depth, cm)):
+    b_columns = columns_loaded(operands.b, (64, columns))
+    if not (may_share(operands.a, 64, depth, cn) and may_share(operands.b, b_columns, depth, cm)):
         with pytest.raises(PlanError, match="shares that begin at multiples of 128 bytes"):
             sm90_plan(operands, **options)
         return
