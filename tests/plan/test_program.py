@@ -236,15 +236,15 @@ for tile in work:
     wait     for all MMAs but this k-block's
     release  empty[k - 1]
     mma      A[k], B[k] -> acc: the other k-blocks
-  semaphore   of the tile, where it has parts
+  signal   semaphore of the tile, if K is split
   wait     for all MMAs
   if tile has k-tiles:
     release  empty[k - 1]
   reduce   the K splits: the last one adds all accumulators, the others store theirs
-  if this is the last part of the tile:
+  if this is the last K split of the tile:
     if C is read, in warp 0:
       wait     until all stores have read their epilogue stages
-      fetch    C of the first epilogue tiles -> their epilogue stages, c
+      load     C of the first epilogue tiles -> their epilogue stages, c
     epilogue of acc
     for epilogue tile i:
       epilogue of epilogue tile i, with C from its epilogue stage (waits for c[i])
@@ -253,7 +253,7 @@ for tile in work:
       store    epilogue stage -> D by TMA, by warp 0
       if in warp 0:
         wait     until all stores have read their epilogue stages
-        fetch    C of epilogue tile i + 2 -> its epilogue stage, c[i + 2]
+        load     C of epilogue tile i + 2 -> its epilogue stage, c[i + 2]
 wait     until all stores have read their epilogue stages
 """
 FUSED = """

@@ -1,10 +1,10 @@
-"""Steps: what a warp-specialized role does, one thing after the other; and programs made of them.
+"""Steps of warp-specialized roles, and the programs that are made of them.
 
-A program is read from top to bottom. The kernel traces its steps into code, the simulator plays them as operations on
-barriers and memory (see `expand`), `str` prints them, and the barriers are counted from them (see `barriers`).
+A program is read from top to bottom. The kernel traces its steps into code. The simulator plays them as operations on
+barriers and memory (see `expand`). `str` prints them. The barriers of a plan are counted from them (see `barriers`).
 
-A role goes through the stages of the mainloop pipeline by a position: a stage, and the parity of its phase. `ForKTiles`
-moves it on by one after each k-tile, `Skip` by the k-tiles that other roles take.
+Each role has a position in the mainloop pipeline: a stage, and the parity of the stage's phase. `ForKTiles` advances
+the position by one after each k-tile. `Skip` advances it by the k-tiles that other consumers take.
 
 | step                 | in the kernel                                     | in shared memory, and at barriers         |
 |----------------------|---------------------------------------------------|-------------------------------------------|
@@ -46,24 +46,25 @@ from cutegemm.layout import hooks
 HAS_K_TILES = "tile has k-tiles"
 HAS_ODD_K_TILES = "tile has an odd number of k-tiles"
 IS_TILE = "there is a tile"
-IS_LAST_SPLIT = "this is the last part of the tile"
+IS_LAST_SPLIT = "this is the last K split of the tile"
 TILES_ARE_READ = "C is read, in warp 0"
 IS_FIRST_WARP = "in warp 0"
 
 EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
 BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
-# Sums of a consumer, which products are added to: all; those of one of two accumulators; those of half of the columns
+# Accumulators of a consumer: all; one of two; or half of the columns
 ACC, FIRST, SECOND, LEFT, RIGHT = "acc", "first acc", "second acc", "left half of acc", "right half of acc"
-# Of a k-tile, what a step multiplies
+# What a step multiplies of a k-tile
 ALL_BLOCKS, FIRST_BLOCK, OTHER_BLOCKS = "all k-blocks", "k-block 0", "the other k-blocks"
-HEAD, TAIL = "head", "tail"  # of the epilogue's expression: of all sums, and of an epilogue tile's after the other
+HEAD, TAIL = "head", "tail"  # sections of the epilogue: of all accumulators, and of each epilogue tile
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Until the stage is full, or empty.
+    """Wait until a stage is full, or empty.
 
-    ahead   k-tiles further in the ring than the one at the role's position
+    barrier   "full" or "empty"
+    ahead     number of k-tiles from the role's position to the one that is waited for
     """
 
     barrier: str
@@ -76,7 +77,11 @@ class Wait:
 
 @dataclass(frozen=True)
 class Test:
-    """Whether the stage is full: asked ahead, so that the wait for it costs nothing."""
+    """Test whether a stage is full, early enough that the `Wait` for it costs nothing.
+
+    barrier   "full" or "empty"
+    ahead     as in `Wait`
+    """
 
     barrier: str
     ahead: int = 0
@@ -87,7 +92,10 @@ class Test:
 
 @dataclass(frozen=True)
 class Load:
-    """One warp: A and B of the k-tile `ahead` of this one, to its stage; nothing past the last k-tile."""
+    """Load the boxes of A and B of a k-tile to its stage. One warp does it.
+
+    ahead   number of k-tiles from the role's position to the one that is loaded. Past the last k-tile nothing is loaded
+    """
 
     ahead: int = 0
 
@@ -98,18 +106,18 @@ class Load:
 
 @dataclass(frozen=True)
 class Multiply:
-    """The products of a k-tile, which run on while the role goes on.
+    """Issue the MMAs of a k-tile. They run while the role goes on.
 
-    accumulators   `ACC`, which each k-tile adds to; else of this k-tile alone: in one of two accumulators, `FIRST` or
-                   `SECOND`; or of half of the columns, `LEFT` or `RIGHT`
-    k_blocks       of the k-tile: `ALL_BLOCKS`; or `FIRST_BLOCK`, and in a step behind it `OTHER_BLOCKS`
+    accumulators   `ACC` adds to the accumulators of the k-tiles before. The others start from 0: `FIRST` or `SECOND` of
+                   two accumulators, or `LEFT` or `RIGHT`, half of the columns
+    k_blocks       `ALL_BLOCKS` of the k-tile; or `FIRST_BLOCK`, and in a later step `OTHER_BLOCKS`
     """
 
     accumulators: str = ACC
     k_blocks: str = ALL_BLOCKS
 
     def blocks_of(self, count: int) -> range:
-        """The numbers of its k-blocks, of so many.
+        """Return the indices of the k-blocks that are multiplied, if a k-tile has `count` of them.
 
         >>> [*Multiply(k_blocks=OTHER_BLOCKS).blocks_of(4)]
         [1, 2, 3]
@@ -124,7 +132,7 @@ class Multiply:
 
 @dataclass(frozen=True)
 class ReadFirst:
-    """The fragments of a k-tile's first k-block, out of its stage."""
+    """Read the fragments of the first k-block of a k-tile from its stage."""
 
     def __str__(self) -> str:
         return "read     A[k], B[k]: k-block 0"
@@ -132,12 +140,11 @@ class ReadFirst:
 
 @dataclass(frozen=True)
 class MultiplyBlock:
-    """The products of a k-block, whose fragments have been read.
+    """Issue the MMAs of a k-block whose fragments have been read, and read the next fragments meanwhile.
 
-    k_block    of the k-tile
-    ahead      of the k-tile whose fragments are read meanwhile: 0 the next k-block's, 1 the next k-tile's
-               first ones; None for none
-    releases   after the first products all of the stage has been read: it is released
+    k_block    index in the k-tile
+    ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
+    releases   whether the stage is released after the first MMAs: all of it has been read then
     """
 
     k_block: int
@@ -153,9 +160,9 @@ class MultiplyBlock:
 
 @dataclass(frozen=True)
 class WaitMma:
-    """Until no more than the last `pending` products are under way.
+    """Wait until at most the last `pending` groups of MMAs are unfinished.
 
-    of   what each of them is of: a k-tile, half of its columns, or a k-block
+    of   what a group multiplies, in words: a k-tile, half of its columns, or a k-block
     """
 
     pending: int
@@ -168,10 +175,10 @@ class WaitMma:
 
 @dataclass(frozen=True)
 class Release:
-    """Each warp has read a stage, and says so in every CTA that loads to it.
+    """Release a stage: each warp that has read it arrives at its empty barrier, in every CTA that loads to it.
 
-    previous   the stage of the k-tile before, or behind the loop that of the last one; at a tile's first
-               k-tile there is none
+    previous   releases the stage of the k-tile before. The first k-tile of a tile releases nothing. After the loop
+               the last k-tile is released
     """
 
     previous: bool = False
@@ -182,9 +189,9 @@ class Release:
 
 @dataclass(frozen=True)
 class Skip:
-    """Past the k-tiles of others.
+    """Advance the position by the k-tiles that other consumers take.
 
-    whose   `BEFORE`: of the consumers before this one; `OTHERS`: between this consumer's tile and its next
+    whose   `BEFORE`: those of the consumers before this one. `OTHERS`: those between this consumer's tile and its next
     """
 
     whose: str
@@ -195,7 +202,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Advance:
-    """On to the stage of the next k-tile, behind one that stands outside of a loop, or is not the last of its turn."""
+    """Advance the position by one k-tile, outside of a loop or before the last k-tile of an iteration."""
 
     def __str__(self) -> str:
         return "advance  past k"
@@ -203,9 +210,9 @@ class Advance:
 
 @dataclass(frozen=True)
 class Promote:
-    """The sums of a k-tile to those of the k-tiles before.
+    """Add the accumulators of one k-tile to the total, in f32.
 
-    accumulators   which of them; see `Multiply`
+    accumulators   which ones; see `Multiply`
     """
 
     accumulators: str
@@ -216,9 +223,9 @@ class Promote:
 
 @dataclass(frozen=True)
 class Clear:
-    """Sums of 0.
+    """Set accumulators to 0.
 
-    what   "total", or sums as in `Multiply`, which are added to it before any k-tile's
+    what   "total", or accumulators as in `Multiply` that are added to it before any k-tile has been multiplied
     """
 
     what: str
@@ -229,7 +236,7 @@ class Clear:
 
 @dataclass(frozen=True)
 class OpenOrder:
-    """The last consumer lets the first one begin."""
+    """Let the first pingpong consumer begin. The last consumer does it, once."""
 
     def __str__(self) -> str:
         return "signal   order[0], by the last consumer"
@@ -237,7 +244,7 @@ class OpenOrder:
 
 @dataclass(frozen=True)
 class AwaitOrder:
-    """Until the consumer before has issued its products."""
+    """Wait until the consumer before this one has issued its MMAs."""
 
     def __str__(self) -> str:
         return "wait     order of this consumer"
@@ -245,7 +252,7 @@ class AwaitOrder:
 
 @dataclass(frozen=True)
 class PassOrder:
-    """To the next consumer."""
+    """Let the next pingpong consumer issue its MMAs."""
 
     def __str__(self) -> str:
         return "signal   order of the next consumer"
@@ -253,7 +260,10 @@ class PassOrder:
 
 @dataclass(frozen=True)
 class Stagger:
-    """Each consumer begins so many cycles after the one before, from when the first stage is full."""
+    """Start each consumer later than the one before.
+
+    cycles   clock cycles between two consumers, counted from when the first stage is full
+    """
 
     cycles: int
 
@@ -263,7 +273,7 @@ class Stagger:
 
 @dataclass(frozen=True)
 class SyncThreads:
-    """The barrier of all threads: all have read what they had waited for."""
+    """Synchronize all threads of the CTA after all have read what they waited for."""
 
     def __str__(self) -> str:
         return "sync     read"
@@ -271,15 +281,15 @@ class SyncThreads:
 
 @dataclass(frozen=True)
 class IncrementSemaphore:
-    """The number of this part among those of its tile that have ended, where the tile has parts."""
+    """Increment the semaphore of the tile, if K is split. Its old value is the number of K splits that have ended."""
 
     def __str__(self) -> str:
-        return "semaphore   of the tile, where it has parts"
+        return "signal   semaphore of the tile, if K is split"
 
 
 @dataclass(frozen=True)
 class ReduceSplits:
-    """The last part adds the sums of all; the others write theirs to the workspace."""
+    """Reduce the K splits of a tile: the last one to end adds the accumulators of all, the others store theirs."""
 
     def __str__(self) -> str:
         return "reduce   the K splits: the last one adds all accumulators, the others store theirs"
@@ -287,8 +297,10 @@ class ReduceSplits:
 
 @dataclass(frozen=True)
 class SendAccumulators:
-    """Where CTAs of a cluster share K: the sums of each CTA's columns to its shared memory, when it has added those of
-    the tile before."""
+    """Send the accumulators of each CTA's columns to the shared memory of that CTA. The CTAs of the cluster split K.
+
+    It waits until the receiver has added those of the tile before.
+    """
 
     def __str__(self) -> str:
         return "send     the accumulators of each CTA's columns -> that CTA, accumulators (waits for consumed)"
@@ -296,7 +308,10 @@ class SendAccumulators:
 
 @dataclass(frozen=True)
 class AddAccumulators:
-    """The sums of the own columns that have come from all CTAs, in their order; their place is free then."""
+    """Add the accumulators that all CTAs of the cluster have sent for this CTA's columns, in the order of the CTAs.
+
+    The memory they were sent to is free afterwards.
+    """
 
     def __str__(self) -> str:
         return "add      the accumulators of all CTAs (waits for accumulators) -> acc; release consumed"
@@ -304,7 +319,7 @@ class AddAccumulators:
 
 @dataclass(frozen=True)
 class AwaitConsumed:
-    """Until all CTAs have added what was sent to them last, and so will not arrive here any more."""
+    """Wait until all CTAs of the cluster have added what this one sent last: no one arrives here any more."""
 
     def __str__(self) -> str:
         return "wait     consumed"
@@ -312,27 +327,27 @@ class AwaitConsumed:
 
 @dataclass(frozen=True)
 class LoadEpiTile:
-    """One warp: the epilogue's tile operand, where it is read: epilogue tiles to epilogue stages that are free.
+    """Load the epilogue's tile operand, such as C, to free epilogue stages. One warp does it.
 
-    ahead   None: those that have an epilogue stage, before the first epilogue tile; else the epilogue tile so many
-            further, if it has none yet
+    ahead   None: the first epilogue tiles, one for each epilogue stage. A number: the epilogue tile that many further,
+            if it has not been loaded yet
     """
 
     ahead: int | None = None
 
     def __str__(self) -> str:
         if self.ahead is None:
-            return "fetch    C of the first epilogue tiles -> their epilogue stages, c"
-        return f"fetch    C of epilogue tile i + {self.ahead} -> its epilogue stage, c[i + {self.ahead}]"
+            return "load     C of the first epilogue tiles -> their epilogue stages, c"
+        return f"load     C of epilogue tile i + {self.ahead} -> its epilogue stage, c[i + {self.ahead}]"
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """The epilogue's expression: what scales the sums, or what is computed of an epilogue tile's.
+    """Evaluate the epilogue: first its head, on all accumulators; then its tail, on one epilogue tile after the other.
 
     section   `HEAD` or `TAIL`
-    fetched   the tile operand that has come to the epilogue tile's epilogue stage, or ""
-    read      operands that are read from global memory
+    fetched   name of the tile operand that TMA has loaded to the epilogue stage, or ""
+    read      names of the operands that are read from global memory
     """
 
     section: str
@@ -349,9 +364,9 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class StoreAux:
-    """Results beside D, of an epilogue tile: out of registers to global memory.
+    """Store auxiliary outputs of an epilogue tile from registers to global memory.
 
-    names   of the results
+    names   of the outputs
     """
 
     names: tuple[str, ...]
@@ -362,8 +377,9 @@ class StoreAux:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Values of an epilogue tile to the sums or maxima that a warp has of its rows or columns; those to which the
-    epilogue tile is the last to add, to the workspace.
+    """Add the values of an epilogue tile to the sums or maxima that a warp keeps of its rows or columns.
+
+    Sums and maxima that the last epilogue tile completes are stored to the workspace.
 
     names   of the results
     """
@@ -376,11 +392,11 @@ class Reduce:
 
 @dataclass(frozen=True)
 class KeepTile:
-    """What the epilogue makes of the tile, in registers, to be stored behind the products of the next one.
+    """Evaluate the epilogue of a tile and keep the result in registers, to be stored during the next tile.
 
-    read      operands of the epilogue, which are read from global memory
-    aux       results that are stored beside D, at once
-    reduced   results that are sums or maxima, whose partial results go to the workspace at once
+    read      names of the operands that are read from global memory
+    aux       names of the auxiliary outputs, which are stored at once
+    reduced   names of the sums and maxima; their partial results are stored to the workspace at once
     """
 
     read: tuple[str, ...] = ()
@@ -395,9 +411,9 @@ class KeepTile:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Until no more than `pending` stores of this warp still read their epilogue stages.
+    """Wait until at most `pending` bulk stores of this warp still read their epilogue stages.
 
-    by   `FIRST_WARP`, where it stores for all; `EACH_WARP`; or `ALL`, whoever stores
+    by   who waits: `FIRST_WARP` if it stores for all, `EACH_WARP`, or `ALL` if it does not matter who stores
     """
 
     pending: int
@@ -410,9 +426,9 @@ class WaitStores:
 
 @dataclass(frozen=True)
 class WriteEpiStage:
-    """An epilogue tile's values to its epilogue stage.
+    """Write the values of an epilogue tile to its epilogue stage.
 
-    result   of the epilogue: D, or one beside it, which has an epilogue stage of its own
+    result   "d", or the name of an auxiliary output, which has an epilogue stage of its own
     """
 
     result: str = "d"
@@ -423,7 +439,7 @@ class WriteEpiStage:
 
 @dataclass(frozen=True)
 class SyncEpiTile:
-    """The warps of the consumer: all have written the epilogue stage, and may write to the next one."""
+    """Synchronize the warps of the consumer: all have written the epilogue stage, and may write the next one."""
 
     def __str__(self) -> str:
         return "sync     epilogue tile"
@@ -431,12 +447,11 @@ class SyncEpiTile:
 
 @dataclass(frozen=True)
 class StoreEpiStage:
-    """An epilogue stage to global memory.
+    """Store an epilogue stage to global memory.
 
-    by       `FIRST_WARP`: all of the epilogue stage; `EACH_WARP`: its own rows, which all of its lanes have written,
-             and if they copy them, have read when it goes on; `ALL`: copies by all threads
-    by_tma   a bulk store, which is waited for by `WaitStores`
-    result   of the epilogue
+    by       `FIRST_WARP`: the whole stage. `EACH_WARP`: its own rows. `ALL`: copies by all threads
+    by_tma   whether it is a bulk store, which `WaitStores` waits for
+    result   "d", or the name of an auxiliary output
     """
 
     by: str
@@ -449,11 +464,11 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class StoreTile:
-    """The tile straight out of registers.
+    """Store the tile from registers to global memory.
 
-    read      operands of the epilogue, which are read from global memory
-    aux       results that are stored beside D
-    reduced   results that are sums or maxima, whose partial results go to the workspace
+    read      names of the epilogue's operands that are read from global memory
+    aux       names of the auxiliary outputs, which are stored too
+    reduced   names of the sums and maxima, whose partial results are stored to the workspace
     """
 
     read: tuple[str, ...] = ()
@@ -482,9 +497,10 @@ def _from_global(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class ForTiles:
-    """The work tiles of the CTA, every `every`-th from the role's own turn.
+    """Run the steps for each work tile of the CTA that this role takes.
 
-    lasting   one turn more, without a tile, where one is still held
+    every     the role takes every `every`-th work tile, from its own first one
+    lasting   runs them once more at the end, without a work tile, if a tile is still kept in registers
     """
 
     steps: tuple[Step, ...]
@@ -499,10 +515,10 @@ class ForTiles:
 
 @dataclass(frozen=True)
 class ForKTiles:
-    """The k-tiles of the tile; the position moves on by one after each.
+    """Run the steps for each k-tile of the work tile. The position advances after each.
 
-    but_last   all but the last one, which stands apart
-    by         two at a time, between which the steps move the position on: all but an odd one before them
+    but_last   leaves out the last k-tile, which has steps of its own
+    by         2: two k-tiles an iteration. The steps advance the position between them; an odd k-tile comes before
     """
 
     steps: tuple[Step, ...]
@@ -516,7 +532,7 @@ class ForKTiles:
 
 @dataclass(frozen=True)
 class ForAhead:
-    """The first k-tiles of the tile, before the loop over all: the position stays where it is."""
+    """Run the steps for the first `count` k-tiles of the work tile, before the loop. The position does not advance."""
 
     steps: tuple[Step, ...]
     count: int
@@ -527,7 +543,7 @@ class ForAhead:
 
 @dataclass(frozen=True)
 class ForStages:
-    """Each stage of the ring once."""
+    """Run the steps for each stage of the mainloop pipeline once."""
 
     steps: tuple[Step, ...]
 
@@ -537,9 +553,9 @@ class ForStages:
 
 @dataclass(frozen=True)
 class ForEpiTiles:
-    """The epilogue tiles of the consumer's tile.
+    """Run the steps for each epilogue tile of the consumer's tile.
 
-    overlapped   of the tile that is held: those that are left
+    overlapped   for those of the tile kept in registers that have not been stored yet
     """
 
     steps: tuple[Step, ...]
@@ -551,7 +567,7 @@ class ForEpiTiles:
 
 @dataclass(frozen=True)
 class OverlappedEpiTile:
-    """Behind the products of the k-th k-tile: the k-th epilogue tile of the tile that is held, if it is left."""
+    """After the MMAs of the k-th k-tile: run the steps for the k-th epilogue tile of the tile kept in registers."""
 
     steps: tuple[Step, ...]
 
@@ -561,7 +577,7 @@ class OverlappedEpiTile:
 
 @dataclass(frozen=True)
 class If:
-    """The steps where a condition holds."""
+    """Run the steps if a condition holds; see the constants at the top of this file."""
 
     condition: str
     steps: tuple[Step, ...]
@@ -582,7 +598,7 @@ Step = Union[
 
 @dataclass(frozen=True)
 class Program(hooks.Shown):
-    """What a role does.
+    """The program of a role: its steps, from top to bottom.
 
     >>> print(Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),)))
     for tile in work:
@@ -597,16 +613,17 @@ class Program(hooks.Shown):
         return "\n".join(_lines(self.steps, 0))
 
     def walk(self) -> Iterator[Step]:
-        """Every step, those inside of loops and branches too, from top to bottom."""
+        """Yield every step from top to bottom, including those inside loops and branches."""
         return _walk(self.steps)
 
     def has(self, kind: type) -> bool:
-        """Whether there is a step of a kind."""
+        """Return whether the program has a step of a class."""
         return any(isinstance(step, kind) for step in self.walk())
 
     def edited(self, edit: Any) -> Program:
-        """The program with each step put through `edit`, which returns a step, or None to take it out; loops
-        and branches after their steps. For planting faults.
+        """Return the program with each step replaced by `edit(step)`; None removes the step.
+
+        Loops and branches are edited after the steps inside them. Tests plant faults with it.
 
         >>> program = Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),))
         >>> program.edited(lambda step: None if isinstance(step, Wait) else step).has(Wait)
@@ -630,7 +647,7 @@ def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
 
 
 def height(step: Step) -> int:
-    """Lines of a program that a step takes: those of its own steps too."""
+    """Return the number of printed lines of a step, including the steps inside it."""
     return 1 + sum(map(height, step.steps)) if isinstance(step, BLOCKS) else 1
 
 
