@@ -1,6 +1,6 @@
-"""Operations: what the steps of a program are at barriers and in memory, with every index, for one role of one CTA.
+"""Operations: what the steps of a program do at barriers and in memory, with every index, for one role of one CTA.
 
-`expand` makes them of a program; the simulator plays them, one at a time, in any order against those of other roles.
+`expand` makes them from a program. The simulator plays them one at a time, in any order relative to other roles.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ Tag = tuple[
     int, int
 ]  # (tile, k-tile), or of an epilogue stage (tile, epilogue tile); tiles are counted in their order in a CTA
 
-WHOLE_TILE = -1  # of a tag, in place of a k-tile: what is of all of the tile
-LAST, KEPT = "last", "held"  # flags: this is the last part of a tile; a tile is held, to be stored
+WHOLE_TILE = -1  # in a tag, instead of a k-tile: the whole tile
+LAST, KEPT = "last", "held"  # flags: this is the last K split of a tile; a tile is kept in registers, to be stored
 
 # --- barriers, stages and what one role has at a time --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Until the phase of this parity of an mbarrier of the own CTA has ended.
+    """Wait until a phase of an mbarrier of this CTA has ended.
 
-    flipped   whether the parity is turned round by each `FlipPhase` of this program before
+    parity    parity of the phase
+    flipped   whether each `FlipPhase` of this program that came before inverts the parity
     """
 
     barrier: str
@@ -35,12 +36,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class FlipPhase:
-    """The parity of what is waited for from here on is the other one."""
+    """From here on, waits with `flipped` wait for the other parity."""
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrivals on an mbarrier of each of some CTAs."""
+    """Arrive `count` times on an mbarrier of each of some CTAs."""
 
     barrier: str
     index: int
@@ -50,7 +51,7 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """mbarrier.arrive.expect_tx: bytes to wait for, and one arrival."""
+    """Arrive once on an mbarrier and expect bytes: mbarrier.arrive.expect_tx."""
 
     barrier: str
     index: int
@@ -59,7 +60,10 @@ class Expect:
 
 @dataclass(frozen=True)
 class Load:
-    """A bulk copy of a part of a stage to some CTAs, which completes bytes on a barrier of each."""
+    """Copy part of an operand to a stage of some CTAs; completes bytes on a barrier of each of them.
+
+    operand   which box, such as "A0": the one that CTA 0 of the row loads for all of them
+    """
 
     barrier: str
     index: int
@@ -72,9 +76,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Send(Load):
-    """Sums of a role, to a place of each of some CTAs: a stage behind those of the ring.
+    """Send a role's accumulators to some CTAs. They are kept like a stage, numbered after those of the pipeline.
 
-    sender   the CTA's number among those that share K
+    sender   rank of the sending CTA among those that split K
     """
 
     sender: int = 0
@@ -82,7 +86,7 @@ class Send(Load):
 
 @dataclass(frozen=True)
 class BeginRead:
-    """From here on a stage is read; it must hold `tag` in every part."""
+    """Begin to read a stage. Every operand in it must hold `tag`."""
 
     stage: int
     tag: Tag
@@ -90,28 +94,28 @@ class BeginRead:
 
 @dataclass(frozen=True)
 class EndRead:
-    """The stage is no longer read."""
+    """End reading a stage."""
 
     stage: int
 
 
 @dataclass(frozen=True)
 class Enter:
-    """A resource of the CTA is taken by this role."""
+    """Take a resource of the CTA for this role."""
 
     resource: str
 
 
 @dataclass(frozen=True)
 class Leave:
-    """A resource of the CTA is given back."""
+    """Give back a resource of the CTA."""
 
     resource: str
 
 
 @dataclass(frozen=True)
 class NamedArrive:
-    """bar.arrive by so many threads, which do not wait."""
+    """Arrive at a named barrier with `threads` threads, which do not wait: bar.arrive."""
 
     barrier: str
     index: int
@@ -120,7 +124,7 @@ class NamedArrive:
 
 @dataclass(frozen=True)
 class NamedSync:
-    """bar.sync by so many threads, which wait for the others."""
+    """Arrive at a named barrier with `threads` threads and wait for the others: bar.sync."""
 
     barrier: str
     index: int
@@ -129,7 +133,7 @@ class NamedSync:
 
 @dataclass(frozen=True)
 class Mark:
-    """A flag of this program."""
+    """Set a flag of this program."""
 
     flag: str
     value: bool
@@ -137,7 +141,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Branch:
-    """Past the next `count` operations, where a flag is not set."""
+    """Skip the next `count` operations if a flag is not set."""
 
     flag: str
     count: int
@@ -145,9 +149,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Compute:
-    """A step that changes registers alone.
+    """Carry out a step that changes registers only.
 
-    stage   of shared memory that it reads, else -1
+    stage   the stage of shared memory that it reads, or -1
     """
 
     step: Step
@@ -161,7 +165,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class LoadEpiStage:
-    """A bulk load of C to all parts of an epilogue stage, which completes bytes on a barrier."""
+    """Load C to all pieces of an epilogue stage by a bulk copy; completes bytes on a barrier."""
 
     barrier: str
     index: int
@@ -173,7 +177,7 @@ class LoadEpiStage:
 
 @dataclass(frozen=True)
 class ReadEpiStage:
-    """C out of a part of an epilogue stage."""
+    """Read C from a piece of an epilogue stage."""
 
     epi_stage: int
     piece: int
@@ -182,7 +186,7 @@ class ReadEpiStage:
 
 @dataclass(frozen=True)
 class WriteEpiStage:
-    """A result, such as D, into a part of an epilogue stage."""
+    """Write a result, such as D, to a piece of an epilogue stage."""
 
     epi_stage: int
     piece: int
@@ -192,7 +196,7 @@ class WriteEpiStage:
 
 @dataclass(frozen=True)
 class StoreEpiStage:
-    """A bulk store of some parts of an epilogue stage, which are read at some time from now on."""
+    """Start a bulk store of pieces of an epilogue stage. They are read at any later time."""
 
     epi_stage: int
     pieces: tuple[int, ...]
@@ -202,8 +206,10 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class CopyEpiStage:
-    """Some parts of an epilogue stage copied to global memory by one of so many warps, which have all read them before
-    they are free."""
+    """Copy pieces of an epilogue stage to global memory by one of `readers` warps.
+
+    The pieces are free when all of these warps have read them.
+    """
 
     epi_stage: int
     pieces: tuple[int, ...]
@@ -214,7 +220,7 @@ class CopyEpiStage:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Until all stores of this program but the last `pending` have read their epilogue stages."""
+    """Wait until all bulk stores of this program but the last `pending` have read their epilogue stages."""
 
     pending: int
 
@@ -227,9 +233,9 @@ EpiStageOp = Union[LoadEpiStage, ReadEpiStage, WriteEpiStage, StoreEpiStage, Cop
 
 @dataclass(frozen=True)
 class IncrementSemaphore:
-    """1 is added to a tile's counter, and what was there goes to the consumer's ticket in shared memory.
+    """Increment a tile's semaphore and write its old value to the consumer's place in shared memory.
 
-    tile   of the counter: tiles of all consumers' rows, and of all CTAs of clusters, are counted
+    tile   index of the semaphore: one for each tile, consumer row and CTA of a cluster
     """
 
     tile: int
@@ -239,7 +245,7 @@ class IncrementSemaphore:
 
 @dataclass(frozen=True)
 class ReadSemaphore:
-    """A warp learns whether its consumer is the last of so many parts of a tile: the flag `LAST`."""
+    """Set the flag `LAST` if the consumer of this warp is the last of `splits` K splits of a tile."""
 
     tile: int
     consumer: int
@@ -248,7 +254,7 @@ class ReadSemaphore:
 
 @dataclass(frozen=True)
 class WriteAccumulators:
-    """A warp's sums to a slot of the workspace, unless it is of the last part."""
+    """Store a warp's accumulators to a slot of the workspace, unless this is the last K split."""
 
     tile: int
     slot: int
@@ -258,14 +264,14 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """1 is added to a tile's counter of parts whose sums are written, unless this is the last part."""
+    """Count a K split whose accumulators are stored, unless this is the last one."""
 
     tile: int
 
 
 @dataclass(frozen=True)
 class AwaitAccumulators:
-    """The last part: until so many others have been written."""
+    """The last K split waits until `others` have stored their accumulators."""
 
     tile: int
     others: int
@@ -273,14 +279,14 @@ class AwaitAccumulators:
 
 @dataclass(frozen=True)
 class ResetCounter:
-    """The last part: the tile's counter is zero again."""
+    """The last K split sets the tile's counter to zero."""
 
     tile: int
 
 
 @dataclass(frozen=True)
 class ReadAccumulators:
-    """The last part: a warp adds what the same warp of another part has written."""
+    """The last K split: a warp adds what the same warp of another K split has stored."""
 
     tile: int
     slot: int
@@ -290,7 +296,7 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """A warp has stored its part of a tile, or begun to."""
+    """A warp has stored its share of a tile, or begun to."""
 
     tile: int
     warp: int

@@ -1,5 +1,4 @@
-"""Split-K and stream-K: several CTAs share a tile of D, each with a part of the k-tiles, and their sums are
-added at the end."""
+"""Split-K and stream-K: several CTAs share a tile of D, and their accumulators are added at the end."""
 
 from __future__ import annotations
 
@@ -15,21 +14,19 @@ _MOST_WAVES = 1024  # that are shared: all of a problem, long before
 
 @dataclass(frozen=True)
 class KSplit:
-    """How K is split.
+    """How the k-tiles of a tile of D are divided among several CTAs: split-K and stream-K.
 
-    splits      CTAs that share a tile of D
-    waves       of a persistent grid, instead of parts: the k-tiles of the tiles that do not fill the grid are divided
-                evenly among all of its CTAs, together with those of waves - 1 whole grids of tiles; the other tiles are
-                not split. See `division`
-    fixup       of one such wave: each tile keeps a CTA of its own, which takes most of its k-tiles, all in step; only
-                the rest is divided, among the CTAs that the wave leaves without a tile
-    order       "strided": part p takes the k-tiles p, p + parts, ...; "blocked": neighbours, the first parts one more
-                where parts do not divide the k-tiles. There may be fewer k-tiles than parts
-    reduction   "kernel": a second kernel adds the parts' sums; "last": the CTA that ends last in a tile does
+    splits      CTAs that share each tile of D
+    waves       instead of `splits`: stream-K. The k-tiles of the tiles that do not fill the persistent grid are divided
+                evenly among all of its CTAs, together with those of `waves` - 1 whole waves. Other tiles are not split
+    fixup       of one such wave: each tile keeps a CTA of its own, which takes most of its k-tiles. The rest is divided
+                among the CTAs that the wave leaves without a tile
+    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each takes neighbours, the first
+                ones one more if `splits` does not divide the k-tiles. There may be fewer k-tiles than K splits
+    reduction   "kernel": a second kernel adds the accumulators of all K splits; "last": the CTA that ends last does
     raises      PlanError with every rule that is broken
 
-    Either way the sums of all parts are added in the order of the parts: the result does not depend on which
-    CTA ends first.
+    Accumulators are added in the order of the K splits, so the result does not depend on which CTA ends first.
     """
 
     splits: int = 1
@@ -57,16 +54,16 @@ class KSplit:
 
     @property
     def is_split(self) -> bool:
-        """Whether a tile may have several parts."""
+        """Return whether several CTAs may share a tile."""
         return self.splits > 1 or self.waves > 0
 
     @property
     def k_step(self) -> int:
-        """From one k-tile of a part to its next."""
+        """Return the distance from one k-tile of a K split to its next."""
         return self.splits if self.order == "strided" else 1
 
     def k_range(self, k_split: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """The first k-tile of a part, and how many it has; also of values that a kernel computes with.
+        """Return the first k-tile of a K split and the number of its k-tiles; also for values that a kernel computes.
 
         >>> [KSplit(3, "blocked").k_range(p, 7) for p in range(3)]
         [(0, 3), (3, 2), (5, 2)]
@@ -86,7 +83,7 @@ class KSplit:
 
 
 def by_last_cta(split_k: int = 1, stream: int = 0, fixup: bool = False) -> KSplit:
-    """The split that the arguments of `sm90_plan` ask for; the CTA that ends last adds the sums.
+    """Return the split that the arguments of `sm90_plan` ask for. The CTA that ends last adds the accumulators.
 
     raises   PlanError with every rule that is broken
 
