@@ -52,42 +52,42 @@ _Part = TypeVar("_Part", Role, Barrier)
 
 @dataclass(frozen=True, kw_only=True)
 class GemmPlan(hooks.Shown):
-    """A GEMM described: for operands of given types, majorness and alignment, and of any extents.
+    """A GEMM kernel as data, for operands of given types, majorness and alignment, and for any extents.
 
-    name, summary    what it is called, and what it does differently
-    family           "simt", "mma_sync" or "sm90": which kernel carries it out
-    arch             the least architecture that it runs on
-    operands         element types, majorness, alignment
-    cta_tile         (bM, bN, bK): the part of D that a CTA computes, and the step along K
-    tiled_mma        who multiplies what: block > warp > thread > value
-    smem_a, smem_b   the shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   global to shared memory: by the threads, or a box by TMA. To the fragments where there are no
+    name, summary    its name, and what distinguishes it
+    family           "simt", "mma_sync" or "sm90": the kernel that carries it out
+    arch             the oldest architecture that it runs on
+    operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
+    cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
+    tiled_mma        the MMA atom, and how warps, threads and values cover the tile
+    smem_a, smem_b   shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
+    load_a, load_b   copy from global to shared memory, by the threads or as a box by TMA; to registers if there are no
                      stages
-    read_a, read_b   shared memory to registers; None where the MMA reads shared memory
-    store_d          registers to global memory, or to `smem_d` where that is given
-    raster           in which order the CTAs take the tiles of D
-    schedule         what all threads do for each k-tile; None where roles differ
-    pipeline         what the roles do where they differ; else None
-    epi_stages       how D passes through `smem_d` and leaves by TMA, or None
-    roles            who does it
-    smem_d           shared memory that D's tile passes through, or None. Where all threads follow a schedule it lies
-                     over that of A and B, which are done with by then
-    copy_d           `smem_d` to global memory by the threads; None where TMA does it, or there is no `smem_d`
+    read_a, read_b   copy from shared memory to registers; None if the MMA reads shared memory
+    store_d          copy from registers to global memory, or to `smem_d` if the plan has it
+    raster           the order in which CTAs take the tiles of D
+    schedule         the steps of all threads for each k-tile; None if warps have roles
+    pipeline         the roles of warps; None if all threads follow `schedule`
+    epi_stages       how D is stored through stages of `smem_d`; None if it is not
+    roles            the warps of each role, with their registers
+    smem_d           shared memory that the tile of D passes through, or None. With a schedule it shares the memory of A
+                     and B, which have been read by then
+    copy_d           copies `smem_d` to global memory by the threads; None if TMA does, or if there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
-    persistent       CTAs of a grid whose threads follow a schedule for tile after tile; None: one CTA for each tile
-    repacks          operands that are copied first, to where the mainloop loads them as it loads best
-    ctas_per_sm      that must fit a multiprocessor together; the register budget follows from it
-    mma_order        "m" or "n": the products of a k-block are issued back and forth, this mode outermost
-    rounding         of tf32 operands: "rz", as mma.sync and wgmma do not look at the low bits; "rna", to nearest, in
-                     registers; or "rne" by TMA on the way to shared memory
-    epilogue         what becomes of the sums; where it reads no C, beta has to be 0
-    pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
-                     once, which that one must not write, and all else behind its end
-    sliced_k         how sums are added that several warps hold, each of its own part of K; None where a warp takes all
-                     of the k-tiles
-    swap_ab          whether the function that launches the kernel is given A, B, C and D of the problem whose
-                     transpose, D^T = B^T A^T, the plan computes: then nobody makes views of them for each call
+    persistent       CTAs of a persistent grid that follows a schedule; None: one CTA for each tile
+    repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
+    ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
+    mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
+    rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
+                     registers; "rne", by TMA
+    epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
+    pdl              whether the kernel may begin before the one ahead of it in the stream has ended. It reads A at once,
+                     which the kernel ahead must not write, and everything else after that kernel's end
+    sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
+                     multiplies all of K
+    swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
+                     that callers need no transposed views
     raises           PlanError with every rule that is broken
     """
 
@@ -130,9 +130,12 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", violations)
 
     def violations(self, arch: str | None = None, problem: Problem | None = None) -> list[str]:
-        """Every rule that the plan breaks on an architecture (its own where left out) and for a problem.
+        """Return every rule that the plan breaks on an architecture and for a problem.
 
-        A plan that exists breaks none on its own architecture; another one, or a problem, may differ.
+        A plan that exists breaks none on its own architecture. It may break some on another one, or for a problem.
+
+        arch      the plan's own if None
+        problem   the extents to check; None checks the plan alone
         """
         from cutegemm.plan.rules.violations import violated_rules
 
@@ -140,16 +143,15 @@ class GemmPlan(hooks.Shown):
         return violated_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
-        """The rules that the plan breaks on an architecture: of `violations` those that depend on it, as the plan was
-        held to all others when it was made."""
+        """Return the rules that the plan breaks on an architecture, without those that do not depend on it."""
         from cutegemm.plan.rules.violations import violated_on
 
         return violated_on(self, arch_named(arch))
 
     def with_(self, **changes: Any) -> GemmPlan:
-        """The plan with some fields changed, checked anew.
+        """Return the plan with some fields changed, checked again.
 
-        raises   PlanError for what is no field, and with every rule that is then broken
+        raises   PlanError for an unknown field, or with every rule that is then broken
         """
         known = [field.name for field in fields(self)]
         strange = [
@@ -161,12 +163,12 @@ class GemmPlan(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA."""
+        """Return the number of threads of a CTA."""
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
     def has_c(self) -> bool:
-        """Whether the kernel can read C."""
+        """Return whether the kernel can read C."""
         return "c" in self.epilogue.tiles
 
     @property
