@@ -82,7 +82,7 @@ class GemmPlan(hooks.Shown):
     rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
                      registers; "rne", by TMA
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
-    pdl              whether the kernel may begin before the one ahead of it in the stream has ended. It reads A at once,
+    repacks          operands that a kernel copies first, to where the mainloop loads them faster
                      which the kernel ahead must not write, and everything else after that kernel's end
     sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
                      multiplies all of K
@@ -199,33 +199,39 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """CTAs of a cluster along M, which share what they load of B, and along N, which share that of A: none where
-        they have other k-tiles."""
+        """Return the CTAs of a cluster along M, which share the tile of B, and along N, which share that of A. CTAs
+        that split K have other k-tiles and share nothing.
+        """
         (across, along), shared = self.cluster_mn, self.cluster_k
         return (across // shared, along) if self.pipeline is None else (across, max(1, along // shared))
 
     @property
     def cluster_k(self) -> int:
-        """CTAs of a cluster that share K."""
+        """Return the number of CTAs of a cluster that split K."""
         if self.pipeline is not None:
             return self.pipeline.cluster_k
         return 1 if self.sliced_k is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `KSplit.k_range`."""
+        """Return the first k-tile of a CTA of a cluster that splits K, and the number of its k-tiles; see
+        `KSplit.k_range`.
+        """
         return KSplit(self.cluster_k).k_range(rank, k_tiles, minimum)
 
     @property
     def epilogue_mma(self) -> TiledMma:
-        """By whose thread-value layout of C the threads have the sums of the CTA's tile when they store it."""
+        """Return the tiled MMA whose thread-value layout of C says which thread stores which accumulator of the
+        CTA's tile.
+        """
         if self.pipeline is not None and self.cluster_k > 1:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
 
     @property
     def head(self) -> Epilogue:
-        """The part of the epilogue that is computed of all sums before the first is stored. Of whole numbers it is
-        nothing: what becomes of them is rounded once, at the end.
+        """Return the part of the epilogue that is evaluated on all accumulators before the first one is stored.
+
+        It is empty if D is an integer type: the epilogue of integers is rounded once, at the end.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("s8", layout="nt", out="s32"), tile=(128, 128, 128))
@@ -236,17 +242,22 @@ class GemmPlan(hooks.Shown):
 
     @property
     def tail(self) -> Epilogue:
-        """The part that is computed of the head's values, of a piece after the other."""
+        """Return the part of the epilogue that is evaluated on the head's values, one epilogue tile after the other."""
         return self.epilogue.tail if self.operands.d.dtype.is_float else self.epilogue
 
     @functools.cached_property
     def pairs(self) -> GluPairs | None:
-        """Of a gated epilogue: which of a thread's sums are pairs; None where no thread has both sums of one."""
+        """Return which accumulators of a thread are the gate and up projections of one element, for a gated epilogue.
+
+        None is returned if no thread has both.
+        """
         return glu_pairs(self.epilogue_mma, self.cta_tile[:2])
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Of a pipeline: the registers of the gates, in the order in which they are stored, and of the up of each."""
+        """Return the registers of the gates in the order in which they are stored, and of the up projection of each.
+        The plan has warp roles and a gated epilogue.
+        """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
@@ -254,7 +265,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def glu(self) -> Glu | None:
-        """Which columns of the tile are gates, and which ups; None of a plan that is not gated."""
+        """Return which columns of the tile are gate projections and which are up projections; None if the epilogue
+        is not gated.
+        """
         if not self.operands.gated:
             return None
         assert self.pairs is not None
@@ -262,8 +275,11 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
-        """Of a gated epilogue of a plan with a schedule: a thread's vectors of gates, as it stores them, each with that
-        of its ups; none where a vector has both."""
+        """Return a thread's vectors of gates, in the order in which they are stored, each with its vector of up
+        projections.
+
+        It is empty if a vector contains both. The plan has a schedule and a gated epilogue.
+        """
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
@@ -271,7 +287,9 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
-        """(threads, elements) of the tile of D, m + bM * n, that each thread stores, in the order of its sums."""
+        """Return (threads, elements): the elements m + bM * n of the tile of D that each thread stores, in the order
+        of its accumulators.
+        """
         (bm, bn, _), glu = self.cta_tile, self.glu
         table = self.epilogue_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
         held: np.ndarray = table.reshape(table.shape[0], -1, order="F")
@@ -282,7 +300,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def d_tile(self) -> tuple[int, int]:
-        """Rows and columns of D that a CTA stores: half the columns that it sums up where the epilogue is gated.
+        """Return the rows and columns of D that a CTA stores: half of the tile's columns if the epilogue is gated.
 
         >>> from cutegemm.build import with_epilogue, sm90_plan
         >>> from cutegemm.plan.epilogue import Accumulator, functions
@@ -294,39 +312,42 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_d_tile(self) -> tuple[int, int]:
-        """Of a pipeline: rows and columns of D that a consumer stores."""
+        """Return the rows and columns of D that a consumer stores. The plan has warp roles."""
         assert self.pipeline is not None
         rows, columns = self.pipeline.consumer_tile
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
-        """Of a pipeline: rows and columns that a consumer multiplies; see `mma_tile`."""
+        """Return the rows and columns that a consumer multiplies; see `mma_tile`. The plan has warp roles."""
         assert self.pipeline is not None
         rows, columns = self.pipeline.consumer_tile
         return rows, columns * self.cluster_k
 
     @property
     def consumer_d_mma(self) -> TiledMma:
-        """Of a pipeline: the MMA by whose sums a consumer's tile of D is divided among its threads: its own; of a gated
-        epilogue one of half the columns, whose sums lie as the gates do; or where CTAs share K one of the CTA's own."""
+        """Return the MMA whose accumulator layout divides a consumer's tile of D among its threads. The plan has warp
+        roles.
+
+        It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a cluster splits K it has
+        the CTA's own columns.
+        """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
         return _of_columns(self.consumer_mma, self.consumer_d_tile[1])
 
     @property
     def fetched_tile(self) -> str:
-        """The tile operand of the epilogue that TMA brings to the epilogue stages; "" where there is none."""
+        """Return the name of the tile operand that TMA loads to the epilogue stages, or ""."""
         fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
         return self.epilogue.tiles[0] if fetches else ""
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
-        """The results of the epilogue that leave through epilogue stages, each through one of its own; D is the last.
+        """Return the names of the results that are stored through epilogue stages, each with its own; D is the last.
 
-        Those of another type or majorness than D's leave out of registers; so do all but D where a tile comes to the
-        epilogue stages, where tiles are held, and where a tile's epilogue tiles do not fill the epilogue stages in
-        whole turns.
+        Results of another type or majorness than D are stored from registers. So are all but D if TMA loads a tile
+        operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
         """
         if self.epi_stages is None:
             return ()
@@ -341,37 +362,36 @@ class GemmPlan(hooks.Shown):
         return (*alike, "d")
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
-        """Of a pipeline with epilogue stages: how many stores of a tile come before that of a result's i-th epilogue
-        tile."""
+        """Return the number of stores of a tile before the one of the i-th epilogue tile of a result."""
         return i * len(self.epi_stage_results) + self.epi_stage_results.index(result)
 
     @property
     def aux_outputs(self) -> tuple[str, ...]:
-        """The results beside D that leave out of registers."""
+        """Return the names of the auxiliary outputs that are stored from registers."""
         return tuple([name for name in self.epilogue.outputs[1:] if name not in self.epi_stage_results])
 
     @property
     def split_k(self) -> int:
-        """Parts that K is cut into."""
+        """Return the number of K splits."""
         return self.split.splits
 
     @property
     def loaded(self) -> Operands:
-        """The operands as the mainloop loads them: those that are packed as they are then."""
+        """Return the operands as the mainloop loads them: repacked operands as they are after the repack pass."""
         from cutegemm.plan.memory.repack import as_repacked
 
         return as_repacked(self.operands, self.repacks)
 
     @property
     def stages(self) -> int:
-        """Shared-memory stages of A and B; 0 where fragments are read from global memory."""
+        """Return the shared-memory stages of A and B; 0 if fragments are read from global memory."""
         staged = self.schedule or self.pipeline
         assert staged is not None
         return staged.stages
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
-        """The program of each role, by its name; none where all threads follow a schedule.
+        """Return the program of each role by its name; empty if all threads follow a schedule.
 
         >>> from cutegemm.build import sm90_plan
         >>> print(sm90_plan().programs["producer"])
@@ -387,7 +407,10 @@ class GemmPlan(hooks.Shown):
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:
-        """The program of a role. raises UnsupportedError where there is none"""
+        """Return the program of a role.
+
+        raises   UnsupportedError for an unknown role
+        """
         if role not in self.programs:
             known = ", ".join(self.programs) or "none, as all threads follow its schedule"
             raise UnsupportedError(f"plan {self.name!r}: no role has the program {role!r}; there are {known}.")
@@ -395,23 +418,26 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """The barriers by which the roles wait for each other, counted from their programs."""
+        """Return the barriers between the roles, counted from their programs."""
         if self.pipeline is None:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
 
     def role(self, name: str) -> Role:
-        """The role of that name."""
+        """Return the role with a name."""
         return _of_name(self.name, self.roles, name)
 
     def barrier(self, name: str) -> Barrier:
-        """The barrier of that name. raises UnsupportedError where there is none"""
+        """Return the barrier with a name.
+
+        raises   UnsupportedError for an unknown name
+        """
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Which of the hardware's named barriers is the first of that name; 0 is that of all threads.
+        """Return the hardware number of the first named barrier with a name. Number 0 is the barrier of all threads.
 
-        raises   UnsupportedError where there is none
+        raises   UnsupportedError for an unknown name
         """
         wanted, first = self.barrier(name), 1
         for barrier in self.barriers:
@@ -422,14 +448,14 @@ class GemmPlan(hooks.Shown):
 
     @property
     def k_blocks(self) -> int:
-        """Steps of the MMA along a k-tile."""
+        """Return the number of MMA steps along a k-tile."""
         shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
     def smem_bytes(self) -> dict[str, int]:
-        """Bytes of shared memory by buffer, each with what aligns the next one.
+        """Return the bytes of shared memory by buffer, with the padding that aligns the next one.
 
-        Where D's tile lies over those of A and B, "d" is what it takes beyond them.
+        If D shares the memory of A and B, "d" is what it needs beyond them.
         """
         ops = self.operands
         buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
@@ -456,7 +482,7 @@ class GemmPlan(hooks.Shown):
         return out
 
     def registers(self) -> dict[str, int]:
-        """32-bit registers that a thread's data needs: accumulators, fragments, and tiles in flight.
+        """Return the 32-bit registers of a thread's data by use: accumulators, fragments, and tiles in flight.
 
         The compiler adds addresses, counters and predicates.
         """
@@ -489,15 +515,15 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
-        """By "a" and "b", the copies of tiles that come to shared memory through registers."""
+        """Return the copies that pass through registers on their way to shared memory, by "a" and "b"."""
         loads = {"a": self.load_a, "b": self.load_b} if self.stages else {}
         return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property
     def vectors_at_once(self) -> int:
-        """Of a pipeline that splits K: vectors of sums of other parts that a consumer's thread has under way.
+        """Return how many vectors of accumulators of other K splits a consumer's thread reads at once.
 
-        As many as its registers hold beside its own sums, with as many again for what they are added to.
+        Its registers hold them next to its own accumulators, twice: what is read, and what it is added to.
         """
         given = max(role.registers or MAX_REGISTERS_PER_THREAD for role in self.roles)
         bm, bn, _ = self.cta_tile
@@ -507,10 +533,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
-        """How many k-blocks' fragments of A and of B a thread holds.
+        """Return the number of k-blocks whose fragments of A and of B a thread holds.
 
-        A consumer of a pipeline reads one of them, of the mode that is outermost, anew as soon as it has been
-        multiplied by all of the other, which is read a k-block ahead.
+        A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
+        mode. Those of the inner mode are read one k-block ahead.
         """
         if self.schedule is not None:
             return self.schedule.fragments, self.schedule.fragments
@@ -518,13 +544,15 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_mma(self) -> TiledMma:
-        """Of a pipeline: the part of the tiled MMA that one consumer carries out, of the tile that is its own."""
+        """Return the part of the tiled MMA that one consumer carries out. The plan has warp roles."""
         return _of_one_consumer(self.tiled_mma)
 
     @property
     def consumer_b_mma(self) -> TiledMma:
-        """Of a pipeline: the consumer's MMA, or one of as many columns as are loaded, where those are more. What a
-        descriptor states of B does not depend on how many of its columns are multiplied."""
+        """Return the consumer's MMA with as many columns as are loaded, if more are loaded than multiplied.
+
+        A wgmma descriptor of B does not depend on the number of columns that are multiplied.
+        """
         columns = self.loaded_tile[1]
         if columns == self.mma_tile[1]:
             return self.consumer_mma
@@ -532,7 +560,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def b_column_blocks(self) -> int:
-        """Of a pipeline: parts of a consumer's columns, whose products are issued and waited for one by one."""
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
         assert self.pipeline is not None
         if not self.pipeline.promoted:
             return 1
@@ -540,11 +568,11 @@ class GemmPlan(hooks.Shown):
 
     @property
     def partial_accumulators(self) -> str:
-        """Of a pipeline: the sums of the last k-tile that are added to the total behind the loop; `ACC` where there is
-        one level of sums.
+        """Return the accumulators of the last k-tile that are added to the total after the loop; `ACC` if none are
+        promoted.
 
-        They are those of a whole k-tile, in the second of two accumulators that take turns; or where the MMA is half as
-        wide as the tile, as registers hold no two accumulators and a total, of its right half.
+        They are the second of two accumulators that alternate. If registers hold no two accumulators and a total, they
+        are the right half of the columns.
         """
         assert self.pipeline is not None
         if not self.pipeline.promoted:
@@ -553,13 +581,13 @@ class GemmPlan(hooks.Shown):
 
     @property
     def piece_n(self) -> int:
-        """Of a pipeline: columns of a consumer's tile that lie together in that of the CTA; see `column_of`."""
+        """Return the columns of a consumer's tile that are adjacent in the CTA's tile; see `column_of`."""
         assert self.pipeline is not None
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.pipeline.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
-        """Of a pipeline: the column of D that is a column of a consumer's tile, which is counted in such tiles.
+        """Return the column of D for a column of a consumer's tile, where consumers' tiles are numbered along N.
 
         >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(256, 160, 64), warp=(64, 80))
@@ -574,15 +602,16 @@ class GemmPlan(hooks.Shown):
 
     @property
     def atoms_at_once(self) -> tuple[int, int]:
-        """Of a pipeline whose consumers are warps: atoms along M and N whose sums a warp writes to an epilogue stage by
-        one instruction, or by some that cover the same lines."""
+        """Return the atoms along M and N whose accumulators a warp writes to an epilogue stage by one instruction,
+        or by several that cover the same lines. Consumers are warps.
+        """
         assert self.epi_stages is not None
         atom, tile = self.tiled_mma.atom.shape_mnk, self.epi_stages.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Of a pipeline: (values, MMA_M, MMA_N) of a thread to registers, in the order in which sums leave: those of
-        an epilogue tile of a warp lie together.
+        """Return (values, MMA_M, MMA_N) to registers of a thread, in the order in which accumulators are stored. Those
+        of an epilogue tile of a warp are adjacent.
 
         >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32))
@@ -599,12 +628,12 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
-        """Of a pipeline: the register of each accumulator of a thread, in the MMA's order: (values, MMA_M, MMA_N)."""
+        """Return the register of each accumulator of a thread, (values, MMA_M, MMA_N) in the order of the MMA."""
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
-        """Of a pipeline: what a consumer stores of a CTA's tile, counted in consumers' tiles.
+        """Return the consumer's tile within the CTA's tile, in units of consumers' tiles.
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
@@ -620,8 +649,9 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Of a pipeline: the CTA's tile that a consumer's tile is part of, and which part: `own_tile` the other way
-        round; 0 where consumers have tiles of their own.
+        """Return the CTA's tile that contains a consumer's tile, and its place in it: the inverse of `own_tile`.
+
+        The place is 0 if consumers have tiles of their own.
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
@@ -637,8 +667,11 @@ class GemmPlan(hooks.Shown):
         return (m // down, n // across, batch), m % down * across + n % across
 
     def access(self, name: str) -> CopyAtom:
-        """Global memory to registers, or back, of an operand or a result of the epilogue: the vectors that D is stored
-        by, where they lie together there; in a pipeline the two neighbours of a row that a thread has the sums of."""
+        """Return the copy atom of an operand or a result of the epilogue between global memory and registers.
+
+        It moves the vectors that D is stored by if the operand's are contiguous too. With warp roles it moves the two
+        neighbours of a row that a thread has.
+        """
         operand, d = self.operands.matrix(name), self.operands.d
         if operand.gated == "pairs":
             elements = 1
@@ -652,7 +685,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def scheduler(self) -> TileScheduler:
-        """Which work tiles there are, and which CTA takes which."""
+        """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
         by_threads = self.pipeline is None
         persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
         return TileScheduler(
@@ -663,7 +696,7 @@ class GemmPlan(hooks.Shown):
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """How many tiles D has along M, N and the batch."""
+        """Return the number of tiles of D along M, N and the batch."""
         return (
             -(-problem.m // self.cta_tile[0]),
             -(-problem.n // self.cta_tile[1]),
@@ -671,8 +704,9 @@ class GemmPlan(hooks.Shown):
         )
 
     def mma_grid(self, problem: Problem) -> tuple[int, int, int]:
-        """What is multiplied for D, along M, N and the batch: its tiles, or where the CTAs of a cluster share K, as
-        many of them as these multiply together; see `mma_tile`.
+        """Return the number of tiles that are multiplied, along M, N and the batch; see `mma_tile`.
+
+        If a cluster splits K, each of its CTAs multiplies the tile of all of them.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 64, 64), cluster_k=4)
@@ -683,19 +717,22 @@ class GemmPlan(hooks.Shown):
         return -(-problem.m // rows), -(-problem.n // columns), problem.l
 
     def k_tiles(self, problem: Problem) -> int:
-        """Steps along K. Of copies by threads the first one is the ragged one, which begins at K - k_tiles * bK;
-        of TMA, which fills with zeros what lies beyond K, the last one."""
+        """Return the number of k-tiles of a problem.
+
+        The ragged k-tile is the first one for copies by threads, where it begins at K - k_tiles * bK, and the last one
+        for TMA, which fills with zeros beyond K.
+        """
         return -(-problem.k // self.cta_tile[2])
 
     def describe(self, problem: Problem | None = None) -> str:
-        """The hierarchy, a line a level: count, shape, layout."""
+        """Return the hierarchy as text, a line for each level: count, shape, layout."""
         from cutegemm.plan.describe import describe
 
         check_is_problem("describe", problem)
         return describe(self, problem)
 
     def key(self) -> str:
-        """Text in which two plans differ where they are carried out differently."""
+        """Return a text that differs if two plans are carried out differently."""
         parts = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -738,7 +775,7 @@ def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
 
 
 def _without_second(permutation: Layout) -> Layout:
-    """A permutation (atom, consumers, rest) of one consumer's part alone, whose pieces are pushed together."""
+    """Return the permutation of one consumer's part of (atom, consumers, rest), with its pieces made adjacent."""
     first, consumers, rest = (permutation[mode] for mode in range(3))
     modes = zip(*rest.flat(), strict=True)
     count, piece = consumers.size(), consumers.stride

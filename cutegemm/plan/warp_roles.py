@@ -27,7 +27,7 @@ class WarpRoles:
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
     ctas             CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
-    promoted         whether the threads add the accumulators of each k-tile to a total in f32. wgmma keeps about 14 bits
+    promoted         whether threads add the accumulators of each k-tile to a total in f32. wgmma keeps about 14 bits
                      of sums of fp8 products (DeepSeek-V3 technical report, section 3.3.2)
     stagger_cycles   cooperative: clock cycles by which each consumer starts later than the one before, so that they do
                      not all store at the same time
@@ -74,8 +74,8 @@ class EpiStages:
     epi_tile      (M, N) of D that a stage holds
     count         stages of each consumer. One epilogue tile is written while the stores of others are running
     to_shared     copies registers to a stage
-    store         stores a stage, or a warp's rows of it, to global memory by TMA; or, as a tiled copy, by the threads of
-                  the consumer, in accesses as wide as D is aligned
+    store         stores a stage, or a warp's rows of it, to global memory by TMA; or, as a tiled copy, by the threads
+                  of the consumer, in accesses as wide as D is aligned
     from_shared   copies a stage to registers, if TMA loads C to it
     load_c        loads C to the stage that D is stored from later; None: the threads read C from global memory
     """
