@@ -1,12 +1,13 @@
-"""Drawings: a layout, an atom, a tiled MMA or copy, a raster, a plan, as text, as SVG and as a page.
+"""Draw layouts, atoms, tiled MMAs and copies, rasters and plans as text, SVG or an HTML page.
 
     draw(Layout((4, 8)), kind="text")            a grid for the terminal
     draw(mma_sync(f16, 16))                      A, B and C around each other, as SVG
     draw(plan, kind="html", problem=problem)     a page to explore the plan in a browser
     save(slice_picture(layout, (None, 2)), "slice.svg")
 
-What is drawn of several objects at once is asked for by name: `composition_picture`, `slice_picture`,
-`swizzle_picture`, `tv_picture`, `raster_picture`, `Timeline`.
+`draw` finds the picture function by the type of the object. Call these functions directly if a picture needs several
+objects: `composition_picture`, `slice_picture`, `swizzle_picture`, `tv_picture`, `raster_picture`. A `Timeline` shows
+the roles of a pipeline over time.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _SUFFIXES = {".txt": "text", ".svg": "svg", ".html": "html", ".htm": "html"}
 
 
 def picture(thing: Any, **options: Any) -> Picture:
-    """The picture of an object.
+    """Return the `Picture` of an object: its drawing before an output format is chosen.
 
-    options   of the picture function of its type: `layout_picture` and its neighbours
-    raises    UnsupportedError for what cannot be drawn, and for options that its picture does not have
+    thing     an object of any type that `draw` accepts, except a Timeline; a Picture is returned unchanged
+    options   keyword arguments of the picture function for the type of `thing`, such as `layout_picture`
+    raises    UnsupportedError if the type cannot be drawn, or if its picture function does not have an option
     """
     from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, Tensor
     from cutegemm.plan import GemmPlan
@@ -62,36 +64,39 @@ def picture(thing: Any, **options: Any) -> Picture:
         if isinstance(thing, types):
             return _made(maker, thing, options)
     raise UnsupportedError(
-        f"draw: cannot draw {thing!r}, a {type(thing).__name__}; what can be drawn is a Layout, "
-        "ComposedLayout, Tensor, F2Matrix, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster, GemmPlan, "
-        "Timeline or Picture."
+        f"draw: cannot draw {thing!r}, a {type(thing).__name__}. Pass a Layout, ComposedLayout, Tensor, F2Matrix, "
+        "Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster, GemmPlan, Timeline or Picture."
     )
 
 
 def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
+    """Call the picture function `maker`; raise UnsupportedError if it does not have one of the options."""
     from inspect import signature
 
     known = [name for name in signature(maker).parameters][1:]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise UnsupportedError(
-            f"draw: {unknown[0]!r} is no option for a {type(thing).__name__}; there is {', '.join(known)}."
+            f"draw: {unknown[0]!r} is not an option for a {type(thing).__name__}. Use {', '.join(known)}."
         )
     drawn: Picture = maker(thing, **options)
     return drawn
 
 
 def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> str:
-    """An object as a text.
+    """Return the drawing of an object as a string of SVG, HTML or plain text.
 
     thing     a Layout, ComposedLayout, Tensor, F2Matrix, Swizzle, MmaAtom, CopyAtom, TiledMma, TiledCopy, Raster,
-              GemmPlan, Timeline, or a Picture of several objects
-    kind      svg; html, for a plan the page to explore it, for all else the SVG in a page; text, plain
-              characters for a terminal
-    width     characters of a line of text
-    options   of the picture of that type. For a layout: cells, color, element_bits, and `tile` to see it as a
-              thread-value layout; for a raster: grid, batch, cluster, ctas_per_wave; for a plan: problem
-    raises    UnsupportedError, which says what is supported
+              GemmPlan, Timeline or Picture
+    kind      "svg": an SVG document
+              "html": a page; for a plan the page to explore it, for all other objects their SVG
+              "text": plain characters for a terminal
+    width     characters per line of text; "svg" and "html" do not use it
+    options   keyword arguments of the picture function for the type of `thing`
+              a layout: cells, color, element_bits, or `tile` to draw it as a thread-value layout
+              a raster: grid, batch, cluster, ctas_per_wave
+              a plan: problem
+    raises    UnsupportedError if the type, the kind or an option is not supported; the message lists those that are
 
     >>> from cutegemm.layout import Layout
     >>> print(draw(Layout((2, (2, 2))), kind="text"), end="")
@@ -107,7 +112,7 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
     from cutegemm.draw.timeline import timeline_svg, timeline_text
 
     if kind not in KINDS:
-        raise UnsupportedError(f"draw: kind = {kind!r}; {', '.join(KINDS[:-1])} or {KINDS[-1]} is expected.")
+        raise UnsupportedError(f"draw: kind = {kind!r}. Use {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     if isinstance(thing, Timeline):
         if kind == "text":
             return timeline_text(thing, width=width)
@@ -126,7 +131,7 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
 
 
 def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with rows of a layout of rank 1 that fit a line."""
+    """Return the options, with a `fold` for a layout of rank 1 such that its rows fit `width` characters."""
     from cutegemm.layout import ComposedLayout, Layout
     from cutegemm.layout.inttuple import flatten as leaves
 
@@ -136,43 +141,50 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
     reach = outer.cosize()
     if outer.size() == 0 or not isinstance(reach, int):
         return options
-    if isinstance(thing, ComposedLayout):  # a swizzle stays below the next power of two
+    if isinstance(thing, ComposedLayout):  # a swizzled offset stays below the next power of two
         reach = 1 << (reach + thing.offset).bit_length()
     extents = [e for e in leaves(outer.shape) if e > 1]
-    between = 2 / extents[0] if len(extents) > 1 else 0  # characters of the lines at the hierarchy's boundaries
+    between = 2 / extents[0] if len(extents) > 1 else 0  # mean characters per column for boundary lines
     digits = len(str(max(reach, outer.size())))
     return {"fold": max(1, min(32, int((width - digits - 5) / (digits + 1 + between)))), **options}
 
 
 def _checked_page(maker: Any, thing: Any, options: dict[str, Any]) -> str:
+    """Call the page function `maker`; raise UnsupportedError for an option that a page does not have."""
     unknown = [name for name in options if name not in ("problem", "ctas_per_wave")]
     if unknown:
         raise UnsupportedError(
-            f"draw: {unknown[0]!r} is no option for the page of a plan; there is problem, ctas_per_wave."
+            f"draw: {unknown[0]!r} is not an option for the page of a plan. Use problem or ctas_per_wave."
         )
     page: str = maker(thing, **options)
     return page
 
 
 def save(thing: Any, path: str | Path, **options: Any) -> Path:
-    """`draw(thing)` written to a file, as its name ends: .svg, .html or .txt.
+    """Write the drawing of an object to a file and return the file's path.
 
-    raises   UnsupportedError for another ending, and for what `draw` refuses
+    thing     any object that `draw` accepts
+    path      the file; its suffix (.svg, .html, .htm or .txt) chooses the format. Missing folders are created
+    options   keyword arguments of `draw`
+    raises    UnsupportedError if the suffix is not one of these, or if `draw` raises it
     """
     target = Path(path)
     kind = _SUFFIXES.get(target.suffix.lower())
     if kind is None:
-        raise UnsupportedError(f"save: {target.name!r} ends in {target.suffix!r}; .svg, .html or .txt is expected.")
+        raise UnsupportedError(f"save: {target.name!r} ends in {target.suffix!r}. Use .svg, .html or .txt.")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(draw(thing, kind=kind, **options), encoding="utf-8")
     return target
 
 
 def notebook(thing: Any) -> str:
-    """HTML for a notebook: the SVG, or the text of what has no picture. Never raises CutegemmError."""
-    told = described(thing)
-    if told is not None:
-        return told
+    """Return the HTML that a notebook shows for an object: its SVG, or its text if it cannot be drawn.
+
+    Never raises CutegemmError.
+    """
+    description = described(thing)
+    if description is not None:
+        return description
     try:
         return draw(thing, kind="svg")
     except CutegemmError:
@@ -180,6 +192,7 @@ def notebook(thing: Any) -> str:
 
 
 def _page(title: str, svg_text: str) -> str:
+    """Return an HTML document that shows one SVG."""
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '

@@ -1,4 +1,7 @@
-"""MMA and copy atoms, tiled MMAs and copies: A, B and C around each other, source beside destination."""
+"""Pictures of MMA atoms, copy atoms, tiled MMAs and tiled copies.
+
+An MMA is drawn with B above C and A to the left of C. A copy is drawn with the source next to the destination.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 
 def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Picture:
-    """An MMA atom: A, B and C around each other, each element with the thread and value that hold it."""
+    """Return the picture of an MMA atom: A, B and C, each element with the thread and value that hold it.
+
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    title   heading; the name of the atom if empty
+    """
     m, n, k = atom.shape_mnk
     color = colour_by(color, atom.threads)
     grids = []
@@ -30,6 +37,7 @@ def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Pict
 
 
 def _threads(count: int) -> str:
+    """Return "1 thread" or "n threads"."""
     return "1 thread" if count == 1 else f"{count} threads"
 
 
@@ -43,6 +51,7 @@ def _operand_grid(
     color: str,
     threads: int,
 ) -> Grid:
+    """Return the grid of one operand: its owners, or empty cells if the instruction reads it from shared memory."""
     title = "C, D" if operand == "c" else operand.upper()
     turned = operand == "b"
     if source == "register":
@@ -59,10 +68,11 @@ def _operand_grid(
 def tiled_mma_picture(
     mma: TiledMma, *, tile: tuple[int, int, int] | None = None, color: str = "auto", title: str = ""
 ) -> Picture:
-    """A tiled MMA: A, B and C around each other.
+    """Return the picture of a tiled MMA: A, B and C, each element with the thread and value that hold it.
 
-    tile    (M, N, K) that is partitioned; what the threads cover once where it is left out
-    color   lane, warp, none, or auto: warps where there are several
+    tile    extents (M, N, K) of the tile that is partitioned; None for the tile that the threads cover once
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    title   heading; "tiled MMA of" and the name of the atom if empty
     """
     m, n, k = tile or mma.tile_mnk
     color = colour_by(color, mma.threads)
@@ -80,16 +90,24 @@ def tiled_mma_picture(
 
 
 def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarray:
-    """(threads, values): the element of a tile of an operand that each thread holds.
+    """Return the elements of an operand's tile that each thread holds, as an array (threads, values).
 
-    Values are numbered as in a fragment (value, rest_m, rest_n) that is compact.
+    operand   "a", "b" or "c"
+    extents   extents of the tile; an element is its column-major index in the tile
+    returns   array (threads, values); values are numbered as in a compact fragment (value, rest_m, rest_n)
     """
     split = getattr(mma, f"offsets_{operand}")(Layout(extents))
     return np.asarray(split.reshape(split.shape[0], -1, order="F"))
 
 
 def copy_picture(copy: TiledCopy | CopyAtom, *, color: str = "auto", title: str = "") -> Picture:
-    """A tiled copy or a copy atom: whom the elements are read by, and whom they are written or held by."""
+    """Return the picture of a copy: the threads that read each source element and write each destination element.
+
+    One grid shows both sides if they have the same thread-value layout.
+
+    color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    title   heading; the name of the atom, or "tiled copy of" and that name, if empty
+    """
     if isinstance(copy, CopyAtom):
         sides = [copy.layout_src_tv, copy.layout_dst_tv]
         count = max(side.cosize() for side in sides)

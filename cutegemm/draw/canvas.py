@@ -1,4 +1,4 @@
-"""An SVG document as it grows: elements, the colours that they use, and how far they reach; text is measured."""
+"""A canvas that collects SVG elements and computes the size of the document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.draw.palette import stylesheet
 
 SCOPE = "svg.cutegemm"
 PAD = 20
-MONO, SANS = 0.605, 0.58  # widths of a character, in font sizes: at least those of the fonts named below
+MONO, SANS = 0.605, 0.58  # width of a character relative to the font size: an upper bound for the fonts in _STYLE
 
 _STYLE = (
     "{s}{{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}}"
@@ -30,7 +30,12 @@ _STYLE = (
 
 
 class Canvas:
-    """Elements, the colours that they use, and how far they reach: the size follows from what is drawn."""
+    """An SVG document under construction.
+
+    parts           SVG elements in drawing order
+    used            names of the style classes in use, for which `finish` writes colours
+    right, bottom   largest x and y coordinates that elements reach, in pixels
+    """
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -39,25 +44,36 @@ class Canvas:
         self.bottom = 0.0
 
     def reach(self, x: float, y: float) -> None:
+        """Extend the document so that it contains the point (x, y)."""
         self.right, self.bottom = max(self.right, x), max(self.bottom, y)
 
     def add(self, element: str) -> None:
+        """Append an SVG element without changing the size of the document."""
         self.parts.append(element)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
+        """Append a rectangle with the classes in `style`; `extra` holds more attributes, with a leading space."""
         self.reach(x + width, y + height)
         self.used |= set(style.split())
         box = f'x="{num(x)}" y="{num(y)}" width="{num(width)}" height="{num(height)}"'
         self.add(f'<rect {box} class="{style}"{extra}/>')
 
     def text(self, x: float, y: float, content: str, style: str, size: float, mono: bool = True) -> None:
-        """Text at a baseline; with the style `mid` around x, with `end` before it."""
+        """Append text whose baseline is at y.
+
+        The text starts at x. With the class `mid` it is centred at x, and with the class `end` it ends at x.
+
+        style   class names, separated by spaces
+        size    font size in pixels; decides the width of the text
+        mono    True if the font is monospaced
+        """
         wide = text_width(content, size, mono)
         kinds = style.split()
         self.reach(x + (wide / 2 if "mid" in kinds else 0 if "end" in kinds else wide), y + size * 0.3)
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def finish(self, title: str, description: str) -> str:
+        """Return the SVG document with its title, description, style sheet and background."""
         width, height = num(np.ceil(self.right + PAD)), num(np.ceil(self.bottom + PAD))
         style = _STYLE.format(s=SCOPE) + stylesheet(SCOPE, self.used)
         return (
@@ -69,7 +85,7 @@ class Canvas:
 
 
 def num(value: float) -> str:
-    """A coordinate with at most two decimals.
+    """Return a coordinate as text with at most two decimals.
 
     >>> num(3.0), num(2.5), num(1 / 3)
     ('3', '2.5', '0.33')
@@ -78,12 +94,15 @@ def num(value: float) -> str:
 
 
 def text_width(content: str, size: float, mono: bool = True) -> float:
-    """At least as wide as the text is drawn."""
+    """Return an upper bound of the width of a text in pixels, at the font size `size`."""
     return len(content) * size * (MONO if mono else SANS)
 
 
 def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[str]:
-    """The text in lines that fit; broken after a comma, a colon or a space where there is one."""
+    """Return the text broken into lines of at most `width` pixels.
+
+    A line ends after a space, a comma or a colon if its second half has one.
+    """
     most = max(8, int(width / (size * (MONO if mono else SANS))))
     lines, rest = [], content
     while len(rest) > most:

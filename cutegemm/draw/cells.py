@@ -1,7 +1,7 @@
-"""A grid of cells in an SVG document.
+"""Draw a grid of cells in an SVG document.
 
-Cells of one colour are one path of strokes, a run of neighbours one stroke; lines of one weight are one
-path. Where a cell is too small for its text, the text is left out and the regions of one owner are named.
+All cells of one colour are one path, with one stroke per run of neighbours, which keeps files small. All lines of one
+weight are one path. If cells are too small for their text, each region of one owner is named instead.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import numpy as np
 from cutegemm.draw.canvas import Canvas, num, text_width, wrapped
 from cutegemm.draw.grids import FINE, HEAVY, MEDIUM, Grid, regions, runs
 
-TICK = 9.5  # font size of what stands at an edge
-_FINE_FROM = 5  # no fine lines between cells of this many pixels and fewer
+TICK = 9.5  # font size of ticks
+_FINE_FROM = 5  # fine lines are drawn if cells are larger than 5 pixels
 
-Size = tuple[int, int, bool]  # width and height of a cell, and whether there is text in it
+Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True if cells contain text
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Room to the left of the cells and above them."""
+    """Return the space in pixels to the left of the cells and above them, for ticks, names and titles.
+
+    left   minimum space to the left, in pixels; None for no minimum
+    """
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
     own = ticks + 8 + (18 if grid.row_name else 0)
     head = len(titles_of(grid, size)) * 16
@@ -28,14 +31,14 @@ def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
-    """(text, style, font size) of the lines above a grid."""
+    """Return (text, style, font size) of each line above a grid."""
     room = max(220.0, grid.cols * size[0] + 40)
     head = [(grid.title, "head ink", 12.0)] if grid.title else []
     return head + [(line, "tick muted", TICK) for line in wrapped(grid.subtitle, room, TICK)]
 
 
 def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """A grid whose first cell has its corner at (x, y)."""
+    """Draw a grid so that the top left corner of its first cell is at (x, y)."""
     cell_w, cell_h, detailed = size
     width, height = grid.cols * cell_w, grid.rows * cell_h
     canvas.reach(x + width, y + height)
@@ -58,6 +61,7 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
 
 
 def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
+    """Draw the titles, ticks and mode names of a grid."""
     cell_w, cell_h, detailed = size
     line = y - margins_of(grid, size)[1]
     for content, style, font in titles_of(grid, size):
@@ -81,6 +85,7 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
 
 
 def _tick_step(needed: float, cell: int) -> int:
+    """Return the smallest power of two of cells that is at least `needed` pixels."""
     step = 1
     while step * cell < needed:
         step *= 2
@@ -88,7 +93,7 @@ def _tick_step(needed: float, cell: int) -> int:
 
 
 def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
-    """One path a colour, of strokes along the rows or the columns, whichever are fewer."""
+    """Return one SVG path per colour, with strokes along rows or columns, whichever needs fewer strokes."""
     across = sum(len(runs(colours == c)) for c in np.unique(colours) if c >= 0)
     down = sum(len(runs(c == colours.T)) for c in np.unique(colours) if c >= 0)
     turned = down < across
@@ -103,10 +108,13 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
     return "".join([*out, "</g>"])
 
 
-def _strokes(found: list[tuple[int, int, int]], turned: bool) -> str:
-    """SVG path of runs (line, start, length); moves are relative, as they are shorter."""
+def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
+    """Return the SVG path of runs (line, start, length), with relative moves because they are shorter.
+
+    turned   True if the lines are columns
+    """
     out, x, y = [], 0, 0
-    for line, start, length in found:
+    for line, start, length in strokes:
         to = (line, start) if turned else (start, line)
         dy = f"{to[1] - y}" if to[1] < y else f" {to[1] - y}"
         out.append(f"m{to[0] - x}{dy}{'v' if turned else 'h'}{length}")
@@ -115,7 +123,7 @@ def _strokes(found: list[tuple[int, int, int]], turned: bool) -> str:
 
 
 def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """The weight of the line before each cell: to its left (rows, cols), and above it."""
+    """Return the weight of the line to the left of each cell and above it, as two arrays (rows, cols)."""
     left = np.zeros((grid.rows, grid.cols), np.int8)
     above = np.zeros_like(left)
     if grid.col_levels:
@@ -130,6 +138,7 @@ def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
+    """Return the SVG of the lines between cells; `detailed` adds a thin line around every cell."""
     width, height = grid.cols * cell_w, grid.rows * cell_h
     out = ['<g class="lines">']
     if detailed:
@@ -146,11 +155,13 @@ def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
 
 
 def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
+    """Return the SVG of the line that joins the cells of a trail."""
     points = [(num((c + 0.5) * cell_w), num((r + 0.5) * cell_h)) for r, c in trail.tolist()]
     return f'<path class="trail ink" d="M{" ".join(f"{x} {y}" for x, y in points)}"/>'
 
 
 def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
+    """Return the SVG of the label of each cell, on one or two lines."""
     ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
     for r in range(grid.rows):
         for c in range(grid.cols):
@@ -166,15 +177,18 @@ def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """The owners of regions that have room for it; the coarser ones where the finer have none."""
+    """Return the SVG of the owners' names in their regions.
+
+    The finest owners whose names fit in at least half of their regions are named. The result is "" if none fit.
+    """
     for depth in reversed(range(len(grid.owners))):
         out = ['<g class="mid ink">']
         name, size = grid.owner_names[depth], TICK if depth == len(grid.owners) - 1 and depth else 12.0
-        found = regions(grid.owners[depth])
-        fine = [f for f in found if _fits(f"{name}{f[0]}", size, f, cell_w, cell_h)]
-        if 2 * len(fine) < len(found):
+        areas = regions(grid.owners[depth])
+        named = [area for area in areas if _fits(f"{name}{area[0]}", size, area, cell_w, cell_h)]
+        if 2 * len(named) < len(areas):
             continue
-        for who, r, c, rows, cols in fine:
+        for who, r, c, rows, cols in named:
             x, y = (c + cols / 2) * cell_w, (r + rows / 2) * cell_h
             content = f"{name}{who}"
             if depth < len(grid.owners) - 1:
@@ -190,5 +204,6 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int) -> bool:
+    """Return True if the text fits in the region (owner, row, column, rows, columns)."""
     _, _, _, rows, cols = region
     return text_width(content, size) + 2 <= cols * cell_w and size + 1 <= rows * cell_h

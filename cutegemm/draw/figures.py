@@ -1,4 +1,4 @@
-"""The figures of the documents, made by one call.
+"""The figures of the documentation.
 
 figures("docs/figures")
 """
@@ -61,5 +61,5 @@ FIGURES: dict[str, Callable[[], Picture | Timeline]] = {
 
 
 def figures(out_dir: str | Path) -> list[Path]:
-    """Every figure as `out_dir`/name.svg; returns the files."""
+    """Write every figure to `out_dir`/name.svg and return the paths."""
     return [save(make(), Path(out_dir) / f"{name}.svg") for name, make in FIGURES.items()]

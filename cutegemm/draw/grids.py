@@ -1,7 +1,7 @@
-"""What a picture shows, before anything is drawn: grids of cells, told as tables.
+"""Pictures as data, independent of the output format.
 
-A `Grid` is a table of labels with colours, ticks and lines; a `Picture` is one grid or several, beside each
-other or placed as the operands of a GEMM. The text, SVG and HTML writers all draw these.
+A `Grid` is a table of labels with colours, ticks and lines. A `Picture` is one or more grids, placed side by side or as
+the operands of a GEMM. The text, SVG and HTML writers all draw pictures.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ import numpy as np
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
 
-MOST = 256  # rows and columns of a grid; what lies between is left out, and the picture says so
-SLICES = 6
+MOST = 256  # default maximum of rows and of columns of a grid; a note names those that are left out
+SLICES = 6  # default maximum number of slices
 
-# Lines before a row or column.
+# Weight of the line before a row or column.
 NO_LINE, FINE, MEDIUM, HEAVY = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A table of cells.
+    """A table of cells with labels, colours, ticks and lines.
 
-    title, subtitle           what it is; the layout in CuTe's notation
-    labels                    text of each cell: an array (rows, cols); "\\n" parts two lines
-    colours                   index in the palette of each cell, -1 for none; None where nothing is coloured
-    ramp                      whether the colours are those of the ramp, from few to many
-    row_levels, col_levels    the line before each row and column: NO_LINE, MEDIUM or HEAVY
-    row_ticks, col_ticks      index of each row and column
-    row_gap, col_gap          the position before which indices are left out, or 0
-    row_name, col_name        of the modes
-    owners                    (rows, cols) integers, coarse to fine: cells of different owners are parted by
-                              a line; -1 for no owner
-    owner_names               what precedes the number of an owner: ("warp ", "T")
-    trail                     (row, column) of the cells in order, joined by a line; or None
-    marks                     a character of each cell that says without colour what the colour says
+    title, subtitle           heading, and a second line such as the layout in CuTe's notation
+    labels                    text of each cell: array (rows, cols) of strings; "\\n" separates two lines
+    colours                   palette index of each cell: array (rows, cols), -1 for no colour; None if no cell is
+                              coloured
+    ramp                      True if `colours` are indices in the ramp instead of the palette
+    row_levels, col_levels    line before each row and column: NO_LINE, MEDIUM or HEAVY
+    row_ticks, col_ticks      text at each row and column: its index
+    row_gap, col_gap          position before which indices are left out, or 0 for none
+    row_name, col_name        names of the two modes
+    owners                    integer arrays (rows, cols), from coarse to fine, such as warp and thread; -1 for no
+                              owner. A line separates cells of different owners
+    owner_names               prefix of an owner's number, for each array in `owners`: ("warp ", "T")
+    trail                     array (cells, 2) of (row, column) positions that a line joins in order; None for no line
+    marks                     array (rows, cols) of one character per cell, which replaces the colour in text output;
+                              None for no marks
     """
 
     title: str
@@ -60,16 +62,23 @@ class Grid:
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return int(self.labels.shape[0])
 
     @property
     def cols(self) -> int:
+        """Number of columns."""
         return int(self.labels.shape[1])
 
 
 @dataclass(frozen=True)
 class Legend:
-    """What colours mean: (index in the palette or the ramp, text)."""
+    """The meaning of the colours of a picture.
+
+    name      quantity that the colours show, such as "bank"
+    entries   pairs (index in the palette or the ramp, text)
+    ramp      True if the indices are those of the ramp
+    """
 
     name: str
     entries: tuple[tuple[int, str], ...]
@@ -78,13 +87,16 @@ class Legend:
 
 @dataclass(frozen=True, eq=False)
 class Picture(hooks.Shown):
-    """Grids and what is said about them.
+    """One or more grids with a heading, legends and notes.
 
-    arrangement   "beside", or "gemm": the grids are A, B and C; B stands above C, A to the left of it
-    joints        what stands between grids that are beside each other: ("o", "=")
-    notes         said in any form; color_notes where there are colours, mark_notes where there are marks
-    text          where given, what a terminal shows for the title: a description
-    text_grids    where given, what a terminal shows for the grids
+    arrangement   "beside": side by side
+                  "gemm": the grids are A, B and C; B is above C, and A is to the left of C
+    joints        symbols between grids that are side by side, such as ("o", "=")
+    notes         lines below the grids in every format
+    color_notes   lines of the SVG only, which explain its colours
+    mark_notes    lines of the text only, which explain its marks
+    text          description that the text shows instead of the title and subtitle; empty for none
+    text_grids    grids that the text shows instead of `grids`; None for `grids`
     """
 
     title: str
@@ -101,10 +113,12 @@ class Picture(hooks.Shown):
 
 
 def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tuple[int, ...]:
-    """The line before each place of a mode with these leaves: none within the innermost extent, MEDIUM where
-    the next one steps, HEAVY where any further one does.
+    """Return the line before each index of a mode.
 
-    places   that are looked at; all where left out
+    The line is MEDIUM where the second leaf steps and HEAVY where a later leaf steps. All other indices have NO_LINE.
+
+    extents   extents of the leaves of the mode; leaves of extent 1 are ignored
+    places    indices to look at; None for all
 
     >>> levels_of((2, 2, 2))
     (0, 0, 2, 0, 3, 0, 2, 0)
@@ -124,17 +138,17 @@ def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tup
 
 
 def ticks_of(count: int) -> tuple[str, ...]:
-    """0, 1, 2, ... as texts."""
+    """Return the strings "0", "1", ... for `count` rows or columns."""
     return tuple(str(i) for i in range(count))
 
 
 def as_labels(values: np.ndarray) -> np.ndarray:
-    """An array of texts of integers."""
+    """Return the array with every integer as a string."""
     return np.asarray(values).astype(str)
 
 
 def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
-    """(row, first column, length) of each horizontal run of True.
+    """Return (row, first column, length) of each horizontal run of True.
 
     >>> runs(np.array([[1, 1, 0, 1]], bool))
     [(0, 0, 2), (0, 3, 1)]
@@ -148,7 +162,9 @@ def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """(owner, row, column, rows, columns) of rectangles of one owner; every owned cell is in one of them.
+    """Return rectangles with one owner, as (owner, row, column, rows, columns).
+
+    The rectangles do not overlap and cover every cell whose owner is 0 or more.
 
     >>> regions(np.array([[0, 0, 1], [0, 0, 1]]))
     [(0, 0, 0, 2, 2), (1, 0, 2, 2, 1)]
@@ -173,7 +189,9 @@ def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
-    """The table without rows and columns equal to the one before; and where each kept one begins.
+    """Return the table without repeated neighbours, with the indices of the kept rows and columns.
+
+    A row or column is dropped if it is equal to the one before it.
 
     >>> compressed(np.array([[0, 0, 1], [0, 0, 1], [2, 2, 3]]))[0].tolist()
     [[0, 1], [2, 3]]
@@ -184,13 +202,13 @@ def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 def shape_text(value: Any) -> str:
-    """CuTe's notation of a hierarchical value."""
+    """Return a hierarchical value in CuTe's notation, with "_" for None."""
     if isinstance(value, tuple):
         return "(" + ",".join(shape_text(v) for v in value) + ")"
     return "_" if value is None else str(value)
 
 
 def one_of(name: str, given: str, known: tuple[str, ...]) -> None:
-    """Raises UnsupportedError for an option that is none of those known."""
+    """Raise UnsupportedError if the value of the option `name` is not in `known`."""
     if given not in known:
-        raise UnsupportedError(f"draw: {name} = {given!r}; {', '.join(known[:-1])} or {known[-1]} is expected.")
+        raise UnsupportedError(f"draw: {name} = {given!r}. Use {', '.join(known[:-1])} or {known[-1]}.")

@@ -1,7 +1,7 @@
-"""One page of a plan, to be opened in a browser: from the grid to a value, all on the one file.
+"""An HTML page that explores a plan from the grid of tiles down to a single value, in one file.
 
-The tables that the page looks things up in are made here, by the plan's own layouts, and embedded as
-base64; the script does no arithmetic on layouts. The page loads nothing: a policy in it forbids that.
+This module evaluates the layouts of the plan and embeds the results as base64 tables. The script of the page only looks
+values up. The page loads no other file, and its content security policy forbids it to.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def plan_page(plan: GemmPlan, problem: Problem | None = None, *, ctas_per_wave: int | None = None) -> str:
-    """The page, as one HTML document.
+    """Return the page of a plan as one HTML document.
 
-    problem         with it the page shows the grid and its raster
-    ctas_per_wave   that run at a time; colours the waves of the raster
-    raises          UnsupportedError for a problem of more than 2**20 tiles
+    problem         problem whose grid of tiles and raster the page shows; None for a page without a grid
+    ctas_per_wave   number of CTAs that run at a time; the raster is coloured by wave. None: a single wave
+    raises          UnsupportedError if the problem has more than 2**20 tiles, or if the plan does not keep A and B in
+                    shared memory
     """
     extents = "" if problem is None else f"; {problem}"
     parts = {
@@ -63,10 +64,12 @@ def tile_html(
     name: str = "tile",
     attributes: str = "",
 ) -> str:
-    """The tile of a CTA as a part of a page that has `tile.css` and `tile.js`; see `plan_page`.
+    """Return the HTML element that explores a CTA tile, for a page that includes `tile.css` and `tile.js`.
 
-    name         of the element
-    attributes   of it: data-m and data-n are the element of D that is shown first
+    problem, ctas_per_wave   see `plan_page`
+    name                     `id` of the element
+    attributes               more attributes of the element, with a leading space; data-m and data-n select the element
+                             of D that is shown first
     """
     data = page_data(plan, problem, ctas_per_wave)
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
@@ -75,21 +78,23 @@ def tile_html(
 
 
 def part(name: str) -> str:
-    """A file that pages are made of: tile.css, tile.js and others."""
+    """Return the text of a file of this folder that pages include, such as "tile.css" or "tile.js"."""
     return files("cutegemm.draw").joinpath(name).read_text("utf-8")
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """What the script looks things up in. Tables are packed arrays; see `packed`.
+    """Return the data that the script of a page looks values up in, ready for JSON.
 
-    The tile is what a CTA multiplies: where CTAs share K, that of all of them, of which each stores its own columns.
+    Arrays are in the form of `packed`. The tile is the one that a CTA multiplies. With cluster split-K, all CTAs that
+    share K multiply the same tile, and each stores its own part.
 
-    raises   UnsupportedError for a plan that keeps no operand in shared memory
+    problem, ctas_per_wave   see `plan_page`
+    raises                   UnsupportedError if the plan does not keep A and B in shared memory
     """
     if not plan.stages:
         raise UnsupportedError(
-            f"the page of {plan.name}: A and B do not pass through shared memory, which a page shows. Draw its text "
-            "or its SVG."
+            f"the page of {plan.name}: A and B do not pass through shared memory, which a page needs. Draw the plan "
+            "as text or SVG."
         )
     bm, bn, _ = plan.mma_tile
     mma, ops = plan.tiled_mma, plan.operands
@@ -124,7 +129,19 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
 
 
 def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand) -> dict[str, Any]:
-    """Where an operand lies, who copies each element of it there, and who holds it in registers."""
+    """Return the tables of operand A or B.
+
+    name      "a" or "b"
+    extent    extent of the tile along M or N
+    smem      shared-memory layout of all stages
+    load      TiledCopy that loads the operand; other loads have no thread per element
+    returns   bits      width of an element
+              smem      shared-memory offset of each element; see `_stages`
+              shifts    offset of each stage; see `_stages`
+              copier    thread that copies each element, or None
+              access    number of its access, or None
+              held      element that each (thread, value) holds in registers, or None if MMAs read shared memory
+    """
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     source = mma.atom.a_source if name == "a" else mma.atom.b_source
     copier = access = held = None
@@ -147,9 +164,11 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """The table of the first stage and what each one is shifted by; all tables where that is not so.
+    """Return the offsets of the first stage and the shift of each stage.
 
-    offsets   (elements, stages)
+    If the stages are not shifts of the first stage, return the offsets of all stages and None.
+
+    offsets   array (elements, stages)
     """
     shift = offsets[0] - offsets[0, 0]
     if (offsets == offsets[:, :1] + shift).all():
@@ -158,6 +177,7 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
 
 
 def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
+    """Return the number of tiles along M, N and L and the position of each tile in the raster; None without tiles."""
     m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
     if m * n * l > MAX_TILES:
         raise UnsupportedError(
@@ -166,20 +186,22 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
     if m * n * l == 0:
         return None
     order = plan.scheduler.of(problem).tiles.order()
-    if plan.cluster_k > 1:  # a tile of all CTAs that share it, which have places side by side
+    if plan.cluster_k > 1:  # one tile for all CTAs that share K
         m, n, l = plan.mma_grid(problem)  # noqa: E741
         down, across = sharers_mn(plan)
         order = order[(order[:, :, :2] % (down, across) == 0).all(axis=2)] // (down, across, 1)
         ctas_per_wave = None if ctas_per_wave is None else max(1, ctas_per_wave // plan.cluster_k)
     order = order.reshape(-1, 3)
-    order = order[(order < (m, n, l)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
+    order = order[(order < (m, n, l)).all(axis=1)]  # CTAs of an edge cluster may be outside the grid
     position = np.empty(m * n * l, np.int64)
     position[order[:, 0] + m * (order[:, 1] + n * order[:, 2])] = np.arange(m * n * l)
     return {"m": m, "n": n, "l": l, "position": packed(position), "wave": ctas_per_wave}
 
 
 def first_mma_thread(plan: GemmPlan) -> int:
-    """The thread of the CTA that is thread 0 of the tiled MMA: of the first consumer, where warps have roles.
+    """Return the CTA's thread that is thread 0 of the tiled MMA.
+
+    This is the first thread of the first consumer if warps have roles, else 0.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> first_mma_thread(simt_plan()), first_mma_thread(sm90_plan())
@@ -193,7 +215,9 @@ def first_mma_thread(plan: GemmPlan) -> int:
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
-    """An array of non-negative integers in the least type that holds it, as base64.
+    """Return an array of non-negative integers as base64, with its type.
+
+    kind   "u8", "u16" or "u32"; empty for the smallest of these that holds all values
 
     >>> packed(np.array([1, 2, 255]))
     {'type': 'u8', 'data': 'AQL/'}
@@ -205,7 +229,7 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 
 
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
-    """The parts of the tile that depend on the plan, by their names in tile.html."""
+    """Return the values of the placeholders of tile.html that depend on the plan."""
     return {
         "path": _path(plan, data),
         "stages": "".join(f'<option value="{s}">{s}</option>' for s in range(plan.stages)),
@@ -216,19 +240,23 @@ def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
 
 
 def _held_by(plan: GemmPlan) -> str:
+    """Return the explanation of the table's "held by" columns."""
     atom, k = plan.tiled_mma.atom, plan.tiled_mma.tile_mnk[2]
     if atom.a_source == atom.b_source == "shared":
-        return "nobody, as the instruction reads shared memory"
+        return "no thread: the instruction reads shared memory"
     return f"the thread itself (own), or a lane L of its warp; V is the value in a k-block of {k}"
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """What a thread has of the tile: elements of D, or sums of a part of K, of which it stores some."""
+    """Return what a thread's values are: "of D", or "accumulators" if CTAs of a cluster split K."""
     return "of D" if plan.cluster_k == 1 else "accumulators"
 
 
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
-    """The levels: name, where the selected element is, what there is."""
+    """Return the HTML list of levels, from the grid to a value.
+
+    Each level has a name, the position of the selected element, and a description.
+    """
     bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn
     shares, stores = "", ""

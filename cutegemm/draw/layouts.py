@@ -1,4 +1,7 @@
-"""Layouts as grids: offsets or coordinates in the cells, banks or offsets as colours."""
+"""Pictures of layouts, tensors and matrices over F2.
+
+Cells show offsets or coordinates. Colours show banks or offsets.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,17 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS
 
 AnyLayout = Union[Layout, ComposedLayout]
 
-_FOLD = 32  # elements of a row of a layout of rank 1
-_MOST_ELEMENTS = 1 << 62  # a last row that is not full may reach past them: within 64 bits still
+_FOLD = 32  # maximum elements per row for a layout of rank 1
+_MOST_ELEMENTS = 1 << 62  # indices of a partial last row, which may be larger, still fit 64 bits
 _BANK_BITS = 8 * SMEM_BANK_BYTES
 BANKS = Legend("bank", tuple((b, str(b)) for b in range(SMEM_BANKS)))
 
 
 def banks(offsets: Any, element_bits: int) -> Any:
-    """The bank of shared memory in which an element begins; the buffer begins at bank 0.
+    """Return the shared-memory bank of the first bit of each element, for a buffer that starts at bank 0.
+
+    offsets        integer or array of offsets, in elements
+    element_bits   width of an element in bits
 
     >>> banks(np.array([0, 1, 31, 32]), 32).tolist(), banks(np.array([0, 1, 2]), 16).tolist()
     ([0, 1, 31, 0], [0, 0, 1])
@@ -59,15 +65,19 @@ def layout_picture(
     fold: int = _FOLD,
     tensor: Tensor | None = None,
 ) -> Picture:
-    """A layout as a grid; of rank 1 in rows, of rank above 2 as slices (_, _, c).
+    """Return the picture of a layout as grids of offsets or coordinates.
 
-    cells          offsets, coordinates or none: what is written in a cell
-    color          bank, offset or none: what the colours say
-    element_bits   width of an element, for the banks
-    most, slices   rows and columns, and slices, that are shown
-    fold           elements of a row at most, for a layout of rank 1
-    tensor         whose elements are written, instead of what `cells` says
-    raises         UnsupportedError for a layout of more than 2**62 elements
+    A layout of rank 1 is folded into rows. A layout of rank 3 or more gives one grid per slice (_, _, c).
+
+    cells          text of a cell: "offsets", "coordinates" or "none"
+    color          meaning of the colours: "bank", "offset" or "none"
+    element_bits   width of an element in bits; decides the bank of each offset
+    title          heading; "layout" if empty
+    most           maximum rows and maximum columns of a grid; others are left out
+    slices         maximum number of slices
+    fold           maximum elements per row for a layout of rank 1
+    tensor         tensor with this layout, whose elements are written instead of `cells`; None for no tensor
+    raises         UnsupportedError if the layout has more than 2**62 elements
     """
     one_of("cells", cells, ("offsets", "coordinates", "none"))
     one_of("color", color, ("bank", "offset", "none"))
@@ -79,8 +89,8 @@ def layout_picture(
         return Picture(head, (), str(layout), notes=("The layout is empty: it has no coordinate.",))
     if product(sizes) > _MOST_ELEMENTS:
         raise UnsupportedError(
-            f"layout_picture: {layout} has {product(sizes)} elements; those of up to {_MOST_ELEMENTS} are numbered "
-            "in 64 bits. Draw a slice of it."
+            f"layout_picture: {layout} has {product(sizes)} elements; 64-bit indices allow up to {_MOST_ELEMENTS}. "
+            "Draw a slice of it."
         )
     notes: list[str] = []
     if len(sizes) <= 1:
@@ -96,7 +106,12 @@ def layout_picture(
 
 
 def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices: int = SLICES) -> Picture:
-    """A tensor by what it holds: its elements or, without an array, its offsets or coordinates."""
+    """Return the picture of a tensor: its elements or, if it has no array, its offsets or coordinates.
+
+    title    heading; "tensor" and the element type if empty
+    most     maximum rows and maximum columns of a grid; others are left out
+    slices   maximum number of slices (_, _, c) if the rank is 3 or more
+    """
     array, start = tensor.array, tensor.offset
     shown = layout_picture(
         tensor.layout,
@@ -110,7 +125,10 @@ def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices:
 
 
 def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
-    """A matrix over F2 by its bits: row and column 0, which are of the lowest bits, first."""
+    """Return the picture of a matrix over F2: one cell per bit, with the lowest bits at the top left.
+
+    title   heading; "matrix over F2" if empty
+    """
     bits = np.array([[column >> row & 1 for column in matrix.columns] for row in range(matrix.height)], np.int64)
     if bits.size == 0:
         return Picture(title or "matrix over F2", (), notes=("It is empty.",))
@@ -124,7 +142,11 @@ def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
 
 
 def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
-    """What is written of elements; nothing past the array, where the last tile of a ragged divide runs."""
+    """Return the text of the tensor's element at each offset.
+
+    The text is empty past the end of the array, which the last tile of a ragged divide can reach. Without an array, the
+    text is the offset itself.
+    """
     array, places = tensor.array, offsets + tensor.offset
     if array is None:
         return as_labels(places)
@@ -135,19 +157,19 @@ def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
 
 
 def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
-    """The shape of each mode; an integer is one."""
+    """Return the shape of each mode as a tuple; an integer shape is one mode."""
     shape = layout.outer.shape if isinstance(layout, ComposedLayout) else layout.shape
     return shape if isinstance(shape, tuple) else (shape,)
 
 
 def _is_integral(layout: AnyLayout) -> bool:
-    """Whether it gives offsets, and no coordinates."""
+    """Return True if the layout maps to offsets, False if it maps to coordinates."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     return outer.is_integral or outer.is_xor
 
 
 def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
-    """Offsets from those of the outer layout."""
+    """Return the offsets of `layout`, given the offsets of its outer layout in `before`."""
     if not isinstance(layout, ComposedLayout):
         return before
     moved = before + layout.offset
@@ -158,26 +180,30 @@ def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
 
 
 def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
-    """Of the indices that are shown alone: a layout may have more than memory holds."""
+    """Return the layout's values at `indices`.
+
+    Only the indices that are shown are evaluated, because all offsets of a layout may not fit memory.
+    """
     if layout.is_integral:
         return at_indices(layout, indices)
     return np.array([layout(int(i)) for i in indices.flat], dtype=object).reshape(indices.shape)
 
 
 def _visible(count: int, most: int) -> np.ndarray:
-    """Indices that are shown: all, or the first ones and the last."""
-    places = np.arange(min(count, most), dtype=np.int64)  # not as wide as a pointer, which may have 32 bits
+    """Return the indices that are shown: all of them, or the first `most - 1` and the last."""
+    places = np.arange(min(count, most), dtype=np.int64)  # 64 bits, also if pointers have 32 (Pyodide)
     return places if count <= most else np.append(places[:-1], np.int64(count - 1))
 
 
 def _gap(visible: np.ndarray) -> int:
+    """Return the position before which indices are left out, or 0 if all are shown."""
     return len(visible) - 1 if len(visible) > 1 and visible[-1] - visible[-2] > 1 else 0
 
 
 def _plane_grid(
     layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
 ) -> Grid:
-    """Modes 0 and 1 at one coordinate of the others, the `index`-th."""
+    """Return the grid of modes 0 and 1 at the coordinate number `index` of the remaining modes."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     shape = modes_of(layout)
     row = _visible(product(shape[0]), most)
@@ -217,13 +243,17 @@ def _plane_grid(
 
 
 def _coordinate_text(value: Any) -> str:
+    """Return the text of a coordinate in a cell, without outer parentheses."""
     return ",".join(shape_text(v) for v in value) if isinstance(value, tuple) else str(value)
 
 
 def _row_grid(
     layout: AnyLayout, cells: str, color: str, bits: int, most: int, fold: int, tensor: Tensor | None
 ) -> Grid:
-    """A layout of rank 0 or 1 in rows, as long as the largest prefix of its extents that fits."""
+    """Return the grid of a layout of rank 0 or 1, folded into rows.
+
+    The length of a row is the product of the longest prefix of extents that is at most `fold`.
+    """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     extents = flatten(outer.shape)
     count = product(outer.shape)
@@ -264,10 +294,12 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
+    """Return the largest offset of the layout, at least 1."""
     return max(1, int(layout.offsets().max()))
 
 
 def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.ndarray | None:
+    """Return the palette index of each offset, or None if `color` is "none"."""
     if color == "none":
         return None
     if color == "offset":
@@ -278,6 +310,7 @@ def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.
 def _layout_labels(
     cells: str, offsets: np.ndarray, row: np.ndarray, col: np.ndarray, shape: tuple[Any, ...]
 ) -> np.ndarray:
+    """Return the text of each cell of a grid of modes 0 and 1, whose visible indices are `row` and `col`."""
     if cells == "none":
         return np.full(offsets.shape, "", dtype=object)
     if cells == "offsets":
@@ -288,6 +321,7 @@ def _layout_labels(
 
 
 def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
+    """Return the legend of banks or offsets, or () if no grid is coloured."""
     if color == "none" or all(g.colours is None for g in grids):
         return ()
     if color == "offset":

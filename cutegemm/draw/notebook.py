@@ -1,4 +1,4 @@
-"""What a notebook shows of things that have no picture: their text, and what is worth knowing of them."""
+"""HTML for objects that a notebook shows as text: expressions, programs and simulation results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _KINDS = {
 
 
 def described(thing: Any) -> str | None:
-    """HTML for a notebook of what has no picture; None of anything else.
+    """Return the HTML of an object that a notebook shows as text, or None if it is of another type.
+
+    thing   an Expression, Epilogue, Program, ThreadSchedule or SimulationResult has such HTML
 
     >>> from cutegemm.plan.epilogue import parse_epilogue
     >>> print(described(parse_epilogue("relu(acc)")))
@@ -36,9 +38,9 @@ def described(thing: Any) -> str | None:
 
 
 def _expression(thing: Expression | Epilogue) -> str:
-    """It, what its operands are and, of what a kernel can end with, its instructions."""
+    """Return the HTML of an expression, its operands and, if a kernel can use it, its instructions per element."""
     lines = [f"<b>{escape(str(thing))}</b>"]
-    parts = [thing] if isinstance(thing, Expression) else [each for _, each in thing.results]
+    parts = [thing] if isinstance(thing, Expression) else [result for _, result in thing.results]
     operands = {node.name: node for part in parts for node in part.nodes() if isinstance(node, Input)}
     lines += [f"{escape(name)}: {_KINDS[type(node).__name__]}" for name, node in operands.items()]
     try:
@@ -50,7 +52,7 @@ def _expression(thing: Expression | Epilogue) -> str:
 
 
 def _program(text: str) -> str:
-    """Its steps, what each of them does in bold."""
+    """Return the HTML of a program, with the verb of each step in bold."""
     lines = []
     for line in text.splitlines():
         body = line.lstrip()
@@ -60,12 +62,15 @@ def _program(text: str) -> str:
 
 
 def _simulated(result: SimulationResult) -> str:
-    """The results, and how they came about."""
+    """Return the HTML of a simulation: its results, statistics and faults."""
     stats, arrays = result.stats, {"D": result.d, **result.aux}
-    lines = [f"<b>{escape(name)}</b> {' x '.join(map(str, each.shape))} {each.dtype}" for name, each in arrays.items()]
+    lines = [
+        f"<b>{escape(name)}</b> {' x '.join(map(str, array.shape))} {array.dtype}" for name, array in arrays.items()
+    ]
     lines.append(f"{stats.ctas} CTAs, {stats.k_tiles} k-tiles each, in {stats.seconds:.2f} s")
     return _lines([*lines, *([escape(str(fault)) for fault in result.faults] or ["no fault in any access"])])
 
 
 def _lines(lines: list[str]) -> str:
+    """Return lines of HTML as preformatted text."""
     return "<pre>" + "\n".join(lines) + "</pre>"

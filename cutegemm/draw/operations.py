@@ -1,4 +1,4 @@
-"""A swizzle before and after, a slice, a composition: operations of the algebra beside what they act on."""
+"""Pictures of layout operations: swizzle, slice and composition, each next to its operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from cutegemm.layout import ComposedLayout, Layout, Swizzle, composition, produc
 
 
 def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32, title: str = "") -> Picture:
-    """A swizzled layout before and after; of a swizzle alone, the units of 2**base elements that it moves."""
+    """Return the picture of a layout before and after its swizzle.
+
+    layout         a swizzled layout, or a Swizzle alone: then each cell is a unit of 2**base elements
+    element_bits   width of an element in bits; decides the bank of each offset
+    title          heading; "swizzle" if empty
+    raises         UnsupportedError if the inner layout of a composed layout is not a Swizzle
+    """
     if isinstance(layout, Swizzle):
         across = abs(layout.shift)
         unit = Swizzle(layout.bits, 0, layout.shift)
@@ -32,7 +38,7 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
             color_notes=("The colour of a unit is the column that it comes from.",),
         )  # fmt: skip
     if not isinstance(layout.inner, Swizzle):
-        raise UnsupportedError(f"swizzle_picture: {layout} has no swizzle; its inner part is a layout.")
+        raise UnsupportedError(f"swizzle_picture: {layout} has no swizzle; its inner layout is a Layout.")
     before = layout.outer if layout.offset == 0 else ComposedLayout(Swizzle(0, 0, 0), layout.offset, layout.outer)
     first = layout_picture(before, element_bits=element_bits, slices=1)
     second = layout_picture(layout, element_bits=element_bits, slices=1)
@@ -47,20 +53,28 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
 
 
 def _retitled(grid: Grid, title: str, **changes: Any) -> Grid:
+    """Return the grid with another title and other changed fields."""
     return replace(grid, title=title, **changes)
 
 
 def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, title: str = "") -> Picture:
-    """What a coordinate with None picks out of a layout, beside the layout that it gives."""
+    """Return the picture of a layout with the elements of a slice marked, next to the slice as a layout.
+
+    layout         layout of rank 2 with at most 256 x 256 elements that maps to offsets
+    coord          coordinate with None for each mode or leaf that the slice keeps, as in `layout(coord)`
+    element_bits   width of an element in bits; decides the bank of each offset
+    title          heading; "slice" and the coordinate if empty
+    raises         UnsupportedError if the layout is not of this kind, or if `coord` has no None
+    """
     whole = layout_picture(layout, element_bits=element_bits, slices=1)
     sizes = [product(s) for s in modes_of(layout)]
     if len(sizes) != 2:
-        raise UnsupportedError(f"slice_picture: {layout} has rank {len(sizes)}; a rank of 2 can be drawn.")
+        raise UnsupportedError(f"slice_picture: {layout} has rank {len(sizes)}. Pass a layout of rank 2.")
     part = layout(coord)
     if not isinstance(part, (Layout, ComposedLayout)):
         raise UnsupportedError(f"slice_picture: the coordinate {shape_text(coord)} holds no None.")
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
-    numbered = Layout(outer.shape)  # each element by its place
+    numbered = Layout(outer.shape)  # the column-major index of each element
     picked, first = numbered.slice(coord)
     places = picked.offsets() + first
     chosen = np.zeros(sizes[0] * sizes[1], bool)
@@ -70,7 +84,7 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
     if grid.labels.shape != mask.shape or grid.colours is None:
         raise UnsupportedError(f"slice_picture: {layout} is larger than {MOST} x {MOST}, or holds coordinates.")
     from_offset = part
-    if isinstance(part, Layout):  # `layout(coord)` leaves out what the fixed modes contribute
+    if isinstance(part, Layout):  # `layout(coord)` does not include the offset of the fixed modes
         shift = outer.slice(coord)[1]
         from_offset = ComposedLayout(Swizzle(0, 0, 0), shift, part) if shift else part
         right_text = f"{part} from offset {shift}"
@@ -94,10 +108,13 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
 
 
 def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
-    """A, B and the composition A o B; an element has one colour in all three.
+    """Return the picture of A, B and the composition A o B, where an element has the same colour in all three.
 
-    b   a layout of places in A; or one of its coordinates, or a tiler: then B is drawn as the layout that
-        picks the same places
+    a        a layout
+    b        a layout whose offsets are indices of A, a layout of coordinates of A, or a tiler. In the last two cases, B
+             is drawn as the layout of the same indices
+    title    heading; "composition" if empty
+    raises   UnsupportedError if the composition has more than 256 x 256 elements
     """
     result = composition(a, b)
     picks = b if isinstance(b, Layout) and not b.is_coordinates else composition(Layout(a.shape), b)
@@ -131,7 +148,7 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
 
 
 def _placed(layout: Layout, colours: np.ndarray, grid: Grid) -> np.ndarray:
-    """Colours in colexicographic order as they lie in the grid of the layout."""
+    """Return the colours, given in column-major order, as an array in the shape of the layout's grid."""
     sizes = [product(s) for s in modes_of(layout)]
     if len(sizes) == 2:
         table = colours.reshape(sizes, order="F")

@@ -1,4 +1,4 @@
-"""Who holds what: the elements of a tile with their threads and values."""
+"""Pictures that show which thread and which value hold each element of a tile."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ _LANES = Legend("lane", tuple((t, str(t)) for t in range(WARP_THREADS)))
 
 
 def holders(table: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who holds each element of a tile: the least thread, its value, and how many threads do.
+    """Return the thread and value that hold each element of a tile, and the number of threads that hold it.
 
-    table     (threads, values): the element that each holds
-    returns   three arrays of `size`; -1, -1 and 0 where nobody does
+    table     array (threads, values): the index of the element that each value of each thread holds
+    size      number of elements of the tile
+    returns   three arrays (size,): the lowest thread that holds the element, the index of the value in that thread,
+              and the number of threads. They are -1, -1 and 0 for an element that no thread holds
+    raises    LayoutError if an index is not in [0, size)
 
     >>> [x.tolist() for x in holders(np.array([[0, 1], [0, 3]]), 4)]
     [[0, 0, -1, 1], [0, 1, -1, 1], [2, 1, 0, 1]]
@@ -42,13 +45,17 @@ def tv_picture(
     title: str = "",
     names: tuple[str, str] = ("m", "n"),
 ) -> Picture:
-    """Who holds what: each element of the tile with its thread and value.
+    """Return the picture of a tile whose cells show the thread and value that hold the element.
 
-    layout_tv   (thread, value) -> colexicographic index in the tile
-    color       lane, warp or none
+    layout_tv   layout (thread, value) -> column-major index in the tile
+    tile        number of rows and columns
+    color       meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    title       heading; "thread-value layout" if empty
+    names       names of the modes of the tile
+    raises      LayoutError if `layout_tv` does not have two modes, or reaches outside the tile
     """
     if not isinstance(layout_tv.shape, tuple) or len(layout_tv.shape) != 2:
-        raise LayoutError(f"tv_picture: {layout_tv} has not the two modes (thread, value).")
+        raise LayoutError(f"tv_picture: {layout_tv} does not have the two modes (thread, value).")
     table = tv_table(layout_tv)
     grid = owner_grid(table, tile, title or "who holds what", str(layout_tv), names, colour_by(color, len(table)))
     return Picture(
@@ -58,12 +65,12 @@ def tv_picture(
 
 
 def tv_table(layout_tv: Layout) -> np.ndarray:
-    """(threads, values): the element that each holds."""
+    """Return the array (threads, values) of the element index that each value of each thread holds."""
     return layout_tv.offsets().reshape(layout_tv[0].size(), -1, order="F")
 
 
 def colour_by(color: str, threads: int) -> str:
-    """What "auto" stands for: lanes of one warp, else warps."""
+    """Return `color`, with "auto" replaced by "lane" for at most one warp and by "warp" for more threads."""
     one_of("color", color, ("auto", "lane", "warp", "none"))
     if color == "auto":
         return "lane" if threads <= WARP_THREADS else "warp"
@@ -71,6 +78,7 @@ def colour_by(color: str, threads: int) -> str:
 
 
 def _owner_colours(thread: np.ndarray, color: str) -> np.ndarray | None:
+    """Return the palette index of each thread by its lane or warp, -1 for no thread; None if `color` is "none"."""
     if color == "none":
         return None
     if color == "lane":
@@ -81,7 +89,7 @@ def _owner_colours(thread: np.ndarray, color: str) -> np.ndarray | None:
 
 
 def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
-    """What the colours of lanes or warps say."""
+    """Return the legend of lanes or warps, or () if `color` is "none"."""
     if color == "lane":
         return (Legend("lane", _LANES.entries[:threads]),)
     if color == "warp":
@@ -91,7 +99,7 @@ def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
 
 
 def shared_note(grids: list[Grid]) -> tuple[str, ...]:
-    """The note that a "+" in a cell needs."""
+    """Return the note that explains "+" in a label, or () if no label has one."""
     if any("+" in str(label) for grid in grids for label in grid.labels.flat):
         return ("T4+ is held by several threads, of whom the least is named.",)
     return ()
@@ -107,7 +115,14 @@ def owner_grid(
     *,
     turned: bool = False,
 ) -> Grid:
-    """The elements of a tile with the threads that hold them; `turned` puts the second mode downwards."""
+    """Return the grid of a tile whose cells show the thread and value that hold the element.
+
+    table     array (threads, values) of element indices; see `holders`
+    tile      extents of the two modes
+    names     names of the two modes
+    color     "lane", "warp" or "none"
+    turned    True if the second mode runs down and the first mode runs across
+    """
     thread, value, count = (x.reshape(tile, order="F") for x in holders(table, tile[0] * tile[1]))
     if turned:
         thread, value, count = thread.T, value.T, count.T
@@ -132,7 +147,11 @@ def owner_grid(
 
 
 def repeats(thread: np.ndarray, warp: np.ndarray) -> tuple[int, ...]:
-    """HEAVY where every element goes to another warp, MEDIUM where the threads begin anew."""
+    """Return the line before each row of a table of threads.
+
+    The line is HEAVY if the warp of every element differs from the row before. It is MEDIUM if the row starts the same
+    sequence of threads again. All other rows have NO_LINE.
+    """
     out, base = [NO_LINE], thread[0, 0]
     for r in range(1, len(thread)):
         if (warp[r] != warp[r - 1]).all():

@@ -1,10 +1,10 @@
-"""Colours: eight hues of four shades, for light and for dark paper.
+"""The palette: eight hues of four shades each, for light and dark themes.
 
-32 is the number of banks of shared memory and of lanes of a warp. A hue stands for four neighbours: the banks
-of one 128-bit access, the lanes of one row of an `mma.sync` fragment; the shade tells these four apart.
+32 colours match the 32 banks of shared memory and the 32 lanes of a warp. A hue stands for four neighbours: the banks
+of a 128-bit access, or the lanes of one row of an `mma.sync` fragment. The shade distinguishes these four.
 
-The hues were searched so that readers with any of the three kinds of colour blindness tell them apart; a
-test simulates all three, and holds the ink against every colour.
+The hues are distinct for readers with each of the three kinds of colour blindness. A test simulates all three kinds,
+and checks the contrast of the ink on every colour.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ _DARK = (
     (0.270, 0.098, 16), (0.363, 0.058, 71), (0.500, 0.086, 100), (0.422, 0.084, 160),
     (0.328, 0.056, 197), (0.500, 0.100, 250), (0.270, 0.115, 286), (0.443, 0.121, 331),
 )  # fmt: skip
-_SHADE_STEP = 0.022  # of lightness
+_SHADE_STEP = 0.022  # difference in lightness
 
 
 def oklch(lightness: float, chroma: float, angle: float) -> str:
-    """An OKLCH colour as #rrggbb, its chroma lessened until sRGB holds it.
+    """Return an OKLCH colour as "#rrggbb", with its chroma reduced until it is in the sRGB gamut.
+
+    lightness   0 to 1
+    chroma      0 for grey
+    angle       hue angle in degrees
 
     >>> oklch(1, 0, 0), oklch(0.745, 0.123, 41)
     ('#ffffff', '#ee916e')
@@ -43,6 +47,7 @@ def oklch(lightness: float, chroma: float, angle: float) -> str:
 
 
 def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
+    """Return an OKLab colour as linear sRGB."""
     l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - the cones, as in the source
     m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
     s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
@@ -54,11 +59,13 @@ def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
 
 
 def _encode(x: float) -> int:
+    """Return a linear sRGB component, clamped to [0, 1], as a gamma-encoded byte."""
     x = min(1.0, max(0.0, x))
     return round(255 * (12.92 * x if x < 0.0031308 else 1.055 * x ** (1 / 2.4) - 0.055))
 
 
 def _shaded(hues: tuple[tuple[float, float, float], ...]) -> tuple[str, ...]:
+    """Return all shades of each hue as "#rrggbb"."""
     return tuple(
         oklch(lightness + (shade - 1.5) * _SHADE_STEP, chroma, angle)
         for lightness, chroma, angle in hues
@@ -68,11 +75,11 @@ def _shaded(hues: tuple[tuple[float, float, float], ...]) -> tuple[str, ...]:
 
 LIGHT = _shaded(_LIGHT)
 DARK = _shaded(_DARK)
-# From few to many: offsets, order.
+# Colours of ordered values such as offsets, from low to high.
 LIGHT_RAMP = tuple(oklch(0.97 - 0.25 * i / (RAMP - 1), 0.015 + 0.095 * i / (RAMP - 1), 245) for i in range(RAMP))
 DARK_RAMP = tuple(oklch(0.27 + 0.24 * i / (RAMP - 1), 0.02 + 0.085 * i / (RAMP - 1), 245) for i in range(RAMP))
 
-# name: (light, dark). `rule` is the colour of thin lines, `empty` of a cell without a colour.
+# name: (light, dark). `rule` colours thin lines. `empty` colours a cell without a colour of its own.
 NAMED = {
     "paper": ("#ffffff", "#14171c"),
     "ink": ("#15181d", "#f4f6f8"),
@@ -85,9 +92,12 @@ NAMED = {
 
 
 def stylesheet(scope: str, used: frozenset[str] | set[str]) -> str:
-    """CSS of the colour classes in `used` (c0 .. c31, s0 .. s15), and of the named colours, under `scope`.
+    """Return the CSS of the colour classes in `used` and of all named colours, for light and dark themes.
 
-    A class sets `color`; shapes fill or stroke with `currentColor`.
+    A class sets `color`. Shapes fill or stroke with `currentColor`.
+
+    scope   CSS selector that precedes each class
+    used    names of classes: c0 to c31 for the palette, s0 to s15 for the ramp; other names are ignored
     """
     tables = {f"c{i}": (LIGHT[i], DARK[i]) for i in range(COLOURS)}
     tables |= {f"s{i}": (LIGHT_RAMP[i], DARK_RAMP[i]) for i in range(RAMP)}

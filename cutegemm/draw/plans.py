@@ -1,4 +1,4 @@
-"""The CTA tile of a plan."""
+"""The picture of a plan: its CTA tile."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 
 def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str = "auto", title: str = "") -> Picture:
-    """The CTA tile of a plan: D by the threads that store it, A and B by the banks that they lie in, if they do.
+    """Return the picture of a plan's CTA tile: D by the warps or lanes that hold it, A and B by shared-memory banks.
 
-    Where the CTAs of a pipeline share K, it is what each multiplies, with the sums that it has of it.
+    A and B are left out if the plan does not keep them in shared memory. With cluster split-K, the picture shows the
+    tile that each CTA multiplies, with its accumulators instead of D.
+
+    problem   problem for the description in the text; None for a description of the plan alone
+    color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
+    title     heading; the name of the plan if empty
     """
     bm, bn, bk = plan.cta_tile
     mma, ops, held_name, shared_by = plan.epilogue_mma, plan.operands, "D in registers", ""
@@ -30,8 +35,8 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     if plan.pipeline is not None and plan.cluster_k > 1:
         shared_by = f"; {plan.cluster_k} CTAs share K, and each stores {bm} x {bn}"
         bm, bn, _ = plan.mma_tile
-        mma, held_name = plan.tiled_mma, "sums in registers"
-        held_by = "Sums: by the warp that holds them."
+        mma, held_name = plan.tiled_mma, "accumulators in registers"
+        held_by = "Accumulators: by the warp that holds them."
     color = colour_by(color, mma.threads)
     shared = []
     loaded_m, loaded_n, _ = plan.loaded_tile
@@ -73,9 +78,9 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
 
 
 def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
-    """Which warp has which part of D, and which lane which part of the first warp's.
+    """Return maps for the text: the warp that holds each element, and the lane for the elements of warp 0.
 
-    Of what the threads cover once: the rest of the CTA tile repeats that.
+    The maps show the tile that the threads cover once. The rest of the CTA tile repeats it.
     """
     m, n, _ = mma.tile_mnk
     thread = thread[:m, :n]
@@ -90,7 +95,10 @@ def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
 
 
 def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
-    """A table of owners with equal neighbours told once; the ticks are where they begin."""
+    """Return the grid of a table of owners without repeated neighbours.
+
+    The ticks are the first row and column of each run. Cells without an owner show ".".
+    """
     small, rows, cols = compressed(table)
     row_levels, col_levels = repeats(small, small * 0), repeats(small.T, small.T * 0)
     return Grid(

@@ -1,4 +1,4 @@
-"""A protocol played with durations: each operation as early as its role and the barriers allow."""
+"""Simulate a protocol over time: each operation has a duration, and starts as early as the barriers allow."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ _EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 @dataclass(frozen=True)
 class Durations:
-    """In one unit.
+    """Durations of operations, all in the same arbitrary unit.
 
-    load           from the moment that a bulk copy of A, B or C is asked for until it lands; asking takes 1. So long
-                   sums are under way to another CTA
-    multiply       that the products of a k-tile take
-    store          that storing a tile takes a consumer. A bulk store reads its epilogue stage for as long as writing
-                   the epilogue stage took
-    accumulators   that a consumer takes to send a tile's sums to the CTAs that share K, and as long to add what has
-                   come
+    load           from the issue of a bulk copy of A, B or C until it has landed; the issue itself takes 1.
+                   Accumulators that are sent to another CTA take as long to arrive
+    multiply       MMAs of a k-tile
+    store          store of a tile by a consumer. A bulk store reads its epilogue stage for as long as writing the
+                   epilogue stage took
+    accumulators   sending a tile's accumulators to the CTAs that share K; adding received accumulators takes as long
     """
 
     load: float = 6
@@ -37,14 +36,15 @@ class Durations:
 
 @dataclass(frozen=True)
 class Played:
-    """What the machine has just done.
+    """One step of the simulation: an operation of a process, or the arrival of a bulk copy.
 
-    number      of the process, or None where a bulk copy has landed
-    op          the operation, the one at `place` of the process
-    start, end  of the time that it takes its role: the same where it takes none
-    name        what it is called where it takes time
-    stage       of shared memory that it works on, where it takes time
-    since       from when on the role waited for it, or None
+    number       index of the process, or None if a bulk copy has landed
+    op           operation, or None if a bulk copy has landed
+    start, end   time that the operation occupies its role; equal if it takes no time
+    name         name of an operation that takes time, else empty
+    stage        shared-memory stage of an operation that takes time, else None
+    since        start of the role's wait for the operation, or None if it did not wait
+    place        index of the operation in its process
     """
 
     number: int | None
@@ -58,15 +58,17 @@ class Played:
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
-    """Plays a machine to its end, and tells of each operation right after it: the machine's state is then that.
+    """Run a protocol machine to its end and yield each step right after the machine has taken it.
 
-    raises   LayoutError where the roles wait for each other for ever
+    When a step is yielded, the state of `machine` is the state after that step.
+
+    raises   LayoutError if the roles deadlock
     """
     programs = machine.protocol.processes
     takes = _Takes(programs, durations)
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)
-    loads: list[float] = []  # when each copy under way ends, in the order in which the machine has them
-    copies: list[float] = []  # the same of copies to and from epilogue stages
+    loads: list[float] = []  # end of each copy in flight, in the order of machine.flights
+    copies: list[float] = []  # end of each copy to or from an epilogue stage
     now = 0.0
     while not machine.finished:
         ends = [*free, *loads, *copies]
@@ -104,7 +106,10 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
 
 
 def _multiplies(op: Op) -> TypeGuard[Compute]:
-    """Whether it takes the time of products: where a k-tile's are issued in two steps, the second one does."""
+    """Return True if the operation takes the time of MMAs.
+
+    If the MMAs of a k-tile are issued in two steps, the second step takes the time of both.
+    """
     if not isinstance(op, Compute):
         return False
     step = op.step
@@ -112,7 +117,11 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
 
 
 class _Takes:
-    """How long operations take, where a tile or a k-tile is shared out among several of them."""
+    """Duration of each operation, if several operations share the duration of one tile or k-tile.
+
+    of_tile     number of epilogue-stage writes per (CTA, role, tile)
+    of_k_tile   number of MMA operations per (CTA, process, k-tile)
+    """
 
     def __init__(self, programs: tuple[Process, ...], durations: Durations) -> None:
         self.durations = durations
@@ -122,16 +131,17 @@ class _Takes:
         self.of_k_tile = Counter([(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)])
 
     def copy(self, program: Process, op: Op) -> float:
-        """The bulk copy to or from an epilogue stage that an operation asks for."""
+        """Return the duration of the bulk copy that an operation on an epilogue stage issues."""
         return self.durations.load if isinstance(op, LoadEpiStage) else self._epi_tile(program, op)
 
     def _epi_tile(self, program: Process, op: Op) -> float:
+        """Return the time to store one epilogue tile, or 0 if the operation does not use an epilogue stage."""
         if not isinstance(op, _EPI_STAGE_OPS):
             return 0.0
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
     def of(self, program: Process, op: Op) -> tuple[float, str, int | None]:
-        """(time of the role, name, stage)."""
+        """Return the time that the operation occupies its role, its name and its stage: (0, "", None) for no time."""
         if isinstance(op, Send):
             return self.durations.accumulators, "send accumulators", None
         if isinstance(op, Compute) and isinstance(op.step, AddAccumulators):

@@ -1,4 +1,4 @@
-"""The order in which CTAs take the tiles of D, and the waves in which they run."""
+"""Pictures of rasters: the order of the tiles of D."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.raster import Raster
 
-_SIDE = 12  # tiles of a grid, where none is given
+_SIDE = 12  # rows and columns of tiles if no grid is given
 _LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
 
 
@@ -24,11 +24,16 @@ def raster_picture(
     ctas_per_wave: int | None = None,
     title: str = "",
 ) -> Picture:
-    """The order in which CTAs take the tiles of D, and the waves in which they run.
+    """Return the picture of a raster: each tile of D with its position in the order, coloured by wave.
 
-    grid            tiles along M and N; 12 x 12 where left out, or two bands each way of a raster with wider ones
-    cluster         CTAs of a cluster along M and N: the raster is the order of clusters
-    ctas_per_wave   that run at a time: SMs times CTAs per SM
+    raster          a Raster, or its text such as "grouped_m:4"
+    grid            number of tiles along M and N. None: 12 x 12, or two bands each way if bands are wider than 6
+    batch           number of batches; one grid each
+    cluster         CTAs of a cluster along M and N; the raster is the order of clusters
+    ctas_per_wave   number of CTAs that run at a time: SMs times CTAs per SM. None: one wave, without a legend
+    title           heading; "raster" and its text if empty
+    raises          UnsupportedError if the grid has more than 256 x 256 tiles;
+                    LayoutError if `cluster` or `ctas_per_wave` is less than 1
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
     grid_m, grid_n = grid or (max(_SIDE, 2 * (order.across(_SIDE, _SIDE) or 1)),) * 2
@@ -40,12 +45,12 @@ def raster_picture(
         raise UnsupportedError(f"raster_picture: {grid_m} x {grid_n} tiles; up to {MOST} x {MOST} can be drawn.")
     wave_size = ctas_per_wave or total
     if min(cluster) < 1:
-        raise LayoutError(f"raster_picture: cluster = {cluster}; 1 or more CTAs along M and N are expected.")
+        raise LayoutError(f"raster_picture: cluster = {cluster}. Use 1 or more CTAs along M and N.")
     if wave_size < 1:
-        raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}; 1 or more are expected.")
+        raise LayoutError(f"raster_picture: ctas_per_wave = {ctas_per_wave}. Use 1 or more.")
     scheduler = TileScheduler(order, KSplit(), (1, 1, 1), cluster)
     tiles = scheduler.tiles(grid_m, grid_n, batch).order().reshape(-1, 3)
-    tiles = tiles[(tiles < (grid_m, grid_n, batch)).all(axis=1)]  # of a cluster some CTAs may lie past the edge
+    tiles = tiles[(tiles < (grid_m, grid_n, batch)).all(axis=1)]  # CTAs of an edge cluster may be outside the grid
     position = np.empty((batch, grid_m, grid_n), np.int64)
     position[tiles[:, 2], tiles[:, 0], tiles[:, 1]] = np.arange(total)
     wave = position // wave_size

@@ -1,6 +1,6 @@
-"""Pictures as SVG: small files, for light and for dark paper, without a drawing library.
+"""Write pictures as SVG that adapts to light and dark themes.
 
-Here what a picture is made of finds its place; `cells` draws a grid, on a `Canvas`.
+This module places the heading, grids, legends and notes. `cells` draws a single grid on a `Canvas`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cutegemm.draw.grids import Grid, Legend, Picture
 
 _CELL, _NOTE, _TITLE = 11.0, 11.5, 15.0  # font sizes
 _DETAILED_COLS, _DETAILED_ROWS, _DETAILED_CELLS = 44, 96, 2560
-_WIDE = 1240  # that a picture may be, in cells too small for text
+_WIDE = 1240  # maximum width of the grids in pixels if cells are too small for text
 
 
 def svg(picture: Picture) -> str:
-    """The picture as an SVG document."""
+    """Return the picture as an SVG document."""
     canvas = Canvas()
     y = _head(canvas, picture)
     if picture.grids:
@@ -34,6 +34,7 @@ def svg(picture: Picture) -> str:
 
 
 def _head(canvas: Canvas, picture: Picture) -> float:
+    """Draw the title and subtitle, and return the y coordinate below them."""
     y = PAD + _TITLE * 0.8
     canvas.text(PAD, y, picture.title, "title ink", _TITLE, mono=False)
     widest = max([520.0] + [text_width(picture.title, _TITLE, False)])
@@ -44,6 +45,7 @@ def _head(canvas: Canvas, picture: Picture) -> float:
 
 
 def _gaps(grids: Iterable[Grid]) -> list[str]:
+    """Return one note for each range of rows or columns that is left out."""
     out: list[str] = []
     for grid in grids:
         for what, ticks, gap in (
@@ -58,7 +60,7 @@ def _gaps(grids: Iterable[Grid]) -> list[str]:
 
 
 def _cell_size(picture: Picture) -> tuple[Size, bool]:
-    """The size of a cell, the same in all grids, and whether these stand below each other."""
+    """Return the cell size of all grids, and True if the grids are stacked vertically."""
     grids = picture.grids
     if picture.arrangement == "gemm":
         return _fitting(picture, grids[0].cols + grids[2].cols, grids[1].rows + grids[0].rows), False
@@ -71,7 +73,7 @@ def _cell_size(picture: Picture) -> tuple[Size, bool]:
 
 
 def _fitting(picture: Picture, cols: int, rows: int) -> Size:
-    """The size of a cell where so many stand beside each other, and so many below each other."""
+    """Return the cell size if `cols` cells are side by side and `rows` cells are below each other."""
     labels = [str(x).split("\n") for g in picture.grids for x in g.labels.flat]
     if cols <= _DETAILED_COLS and rows <= _DETAILED_ROWS and len(labels) <= _DETAILED_CELLS:
         longest = max(len(line) for label in labels for line in label)
@@ -83,6 +85,7 @@ def _fitting(picture: Picture, cols: int, rows: int) -> Size:
 
 
 def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
+    """Draw the grids side by side from `y` on, and return the y coordinate below them."""
     x, low = float(PAD), y
     top = max(margins_of(g, size)[1] for g in picture.grids)
     tallest = max(g.rows for g in picture.grids) * size[1]
@@ -103,6 +106,7 @@ def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
+    """Draw the grids below each other from `y` on, and return the y coordinate below them."""
     left = max(margins_of(g, size)[0] for g in picture.grids)
     for i, grid in enumerate(picture.grids):
         y += margins_of(grid, size)[1]
@@ -116,6 +120,7 @@ def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
+    """Draw B above C and A to the left of C from `y` on, and return the y coordinate below them."""
     a, b, c = picture.grids
     cell_w, cell_h, _ = size
     left_a, top_a = margins_of(a, size)
@@ -131,6 +136,7 @@ def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _legends(canvas: Canvas, legends: tuple[Legend, ...], y: float) -> float:
+    """Draw the legends from `y` on, and return the y coordinate below them."""
     for legend in legends:
         prefix, x = "s" if legend.ramp else "c", float(PAD)
         strip = len(legend.entries) > 16 or legend.ramp

@@ -1,4 +1,4 @@
-"""Pictures as text, for a terminal: plain characters, the same with and without colour."""
+"""Write pictures as plain text for a terminal, without colour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cutegemm.draw.grids import FINE, HEAVY, NO_LINE, Grid, Picture
 WIDTH = 120
 ROWS = 72
 
-# Corners and crossings by the weight of the lines (up, right, down, left): 0 none, 1 single, 2 double.
+# Box-drawing characters by the lines (up, right, down, left) that meet: 0 none, 1 single, 2 double.
 _JOINTS = {
     (0, 1, 1, 0): "┌", (0, 1, 1, 1): "┬", (0, 0, 1, 1): "┐", (0, 1, 2, 1): "╥",
     (1, 1, 1, 0): "├", (1, 1, 1, 1): "┼", (1, 0, 1, 1): "┤", (2, 1, 2, 1): "╫",
@@ -19,10 +19,10 @@ _GAP = -1
 
 
 def text(picture: Picture, *, width: int = WIDTH, rows: int = ROWS) -> str:
-    """The picture as lines of text.
+    """Return the picture as lines of text.
 
-    width   characters of a line; columns that do not fit are left out, which is said
-    rows    of a grid; those that do not fit are left out
+    width   maximum characters per line. Columns that do not fit are left out, and a line below the grid names them
+    rows    maximum rows of a grid. Rows that do not fit are left out, and a line below the grid names them
     """
     parts = [picture.text] if picture.text else [_head(picture)]
     grids = picture.grids if picture.text_grids is None else picture.text_grids
@@ -35,11 +35,12 @@ def text(picture: Picture, *, width: int = WIDTH, rows: int = ROWS) -> str:
 
 
 def _head(picture: Picture) -> str:
+    """Return the line with the title and subtitle."""
     return f"{picture.title}: {picture.subtitle}" if picture.subtitle else picture.title
 
 
 def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows: int) -> list[str]:
-    """Side by side where they fit, else one below the other."""
+    """Return the lines of the grids, side by side if they fit `width`, else below each other."""
     blocks = [_block(grid, width, rows) for grid in grids]
     joints = [between[i] if i < len(between) else "" for i in range(len(blocks) - 1)]
     wide = [max(map(len, block)) for block in blocks]
@@ -58,12 +59,16 @@ def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows:
 
 
 def _block(grid: Grid, width: int, rows: int) -> list[str]:
+    """Return the lines of one grid with its title and subtitle."""
     head = [f"{part}" for part in (": ".join(p for p in (grid.title, grid.subtitle) if p),) if part]
     return head + lines_of(grid, width, rows)
 
 
 def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
-    """B above C and A to the left of it where they fit, else one below the other."""
+    """Return the lines of A, B and C: B above C and A to the left of C if they fit `width`, else below each other.
+
+    Labels are shortened ("T12 V3" to "12.3") if that makes the grids fit.
+    """
     a, b, c = picture.grids
     for short in (False, True):
         cell = max(_cell_width(grid, short) for grid in picture.grids)
@@ -83,6 +88,7 @@ def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
 
 
 def _label(label: object, short: bool) -> str:
+    """Return a label on one line, such as "T12 V3", or "12.3" if `short`."""
     parts = str(label).split("\n")
     if len(parts) == 1:
         return parts[0]
@@ -90,17 +96,25 @@ def _label(label: object, short: bool) -> str:
 
 
 def _cell(grid: Grid, r: int, c: int, short: bool = False) -> str:
+    """Return the label of a cell, followed by its mark if the grid has marks."""
     label = _label(grid.labels[r, c], short)
     return label if grid.marks is None else label + (str(grid.marks[r, c]) or " ")
 
 
 def _cell_width(grid: Grid, short: bool = False) -> int:
+    """Return the number of characters of the widest label or column tick."""
     widest = max((len(_label(x, short)) for x in grid.labels.flat), default=0)
     return max([widest + (grid.marks is not None)] + [len(t) for t in grid.col_ticks])
 
 
 def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int = 0) -> list[str]:
-    """A grid framed, with its indices, and lines at the boundaries of its hierarchy."""
+    """Return the lines of a grid: a frame, the ticks, and lines at the boundaries of the mode hierarchy.
+
+    width   maximum characters per line
+    rows    maximum rows of the grid
+    short   True if labels are shortened
+    cell    characters per cell; 0 for those of the widest label
+    """
     cell = cell or _cell_width(grid, short)
     corner = f"{grid.row_name}\\{grid.col_name}" if 0 < len(grid.row_name) <= 2 else ""
     margin = max([len(corner)] + [len(t) for t in grid.row_ticks])
@@ -125,13 +139,19 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Positions that are shown; _GAP stands for those between."""
+    """Return the positions that are shown, with _GAP in place of those that are left out.
+
+    gap     position before which the grid itself leaves out indices, or 0
+    count   number of positions
+    most    maximum number of positions
+    """
     if count > most:
         return [*range(most - 2), _GAP, count - 1]
     return [*range(gap), _GAP, *range(gap, count)] if gap else list(range(count))
 
 
 def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
+    """Return the line that names the rows or columns that are left out, or "" if all are shown."""
     if _GAP not in kept:
         return ""
     at = kept.index(_GAP)
@@ -139,11 +159,13 @@ def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
 
 
 def _weight(levels: tuple[int, ...], index: int) -> int:
+    """Return the line before a position: 0 none, 1 single, 2 double."""
     level = levels[index] if 0 <= index < len(levels) else NO_LINE
     return 2 if level >= HEAVY else 1 if level > FINE else 0
 
 
 def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int], blank: bool = False) -> str:
+    """Return one line of cells after the tick `head`; `blank` writes spaces instead of the vertical lines."""
     side = " " if blank else "│"
     out = f"{head.rjust(margin)} {side}"
     for position, (value, weight) in enumerate(zip(cells, weights, strict=False)):
@@ -154,6 +176,7 @@ def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int
 
 
 def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -> str:
+    """Return a horizontal line of the given weight at the "top", "middle" or "bottom" of a grid."""
     up, down = (0 if where == "top" else 1), (0 if where == "bottom" else 1)
     bar = _ACROSS[weight]
     out = " " * (margin + 1) + _joint(up, weight, down, 0)
@@ -165,6 +188,7 @@ def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -
 
 
 def _joint(up: int, right: int, down: int, left: int) -> str:
+    """Return the character at which lines of these weights meet, or the closest one that exists."""
     exact = _JOINTS.get((up, right, down, left))
     if exact is not None:
         return exact

@@ -1,6 +1,6 @@
 "use strict";
-// The tile of a plan. All tables come with it; pointing at an element only looks them up. Each element of the class
-// `tile` is shown once; one that has left the page hears of nothing any more.
+// Show the CTA tile of a plan. All tables are embedded in the page, and pointing at an element only looks values up. Each
+// HTML element of class `tile` is initialised once. Its listeners are removed after it has left the page.
 function showTile(root) {
   const data = JSON.parse(root.querySelector("script.tables").textContent);
   const leaves = new AbortController(), shown = { signal: leaves.signal };
@@ -19,8 +19,8 @@ function showTile(root) {
     return new kinds[packed.type](bytes.buffer);
   }
 
-  // D: index m + bm * n. An operand: index x + extent * k, x being m or n; where the stages are no shifts of the
-  // first one, their tables follow each other.
+  // Index in a table of D: m + bm * n. Index in a table of an operand: x + extent * k, where x is m or n. If the stages
+  // are not shifts of the first stage, `smem` holds the tables of all stages, one after the other.
   const owner = unpacked(data.d.thread), value = unpacked(data.d.value);
   const operands = {};
   for (const [name, extent] of [["a", bm], ["b", bn]]) {
@@ -31,7 +31,8 @@ function showTile(root) {
     };
   }
 
-  // Who holds an element of a k-block in registers, in each warp: the first lane, its value, and all lanes.
+  // For each warp and each element of a k-block: the first lane that holds it in a register (255: none), the index of the
+  // value in that lane, and the mask of all lanes that hold it.
   function readersOf(from, extent) {
     const held = unpacked(from.held), values = held.length / data.threads, size = extent * data.kBlock;
     const warps = Math.ceil(data.threads / WARP);
@@ -44,7 +45,7 @@ function showTile(root) {
     return { lane, val, mask, size, warps };
   }
 
-  // The elements of D of each thread, one after the other.
+  // The elements of D of thread t: cellsOf[start[t]] to cellsOf[start[t + 1] - 1].
   const start = new Uint32Array(data.threads + 1), cellsOf = new Uint32Array(bm * bn);
   for (const t of owner) if (t !== NOBODY) start[t + 1]++;
   for (let t = 0; t < data.threads; t++) start[t + 1] += start[t];
@@ -148,7 +149,7 @@ function showTile(root) {
     pen.stroke();
   }
 
-  // A veil over all of D but one warp, a pixel an element; made when first needed.
+  // An image that dims all elements of D except those of one warp, one pixel per element; created when first needed.
   const veils = new Map();
   function veil(warp) {
     const key = warp + theme().paper;
@@ -218,7 +219,7 @@ function showTile(root) {
     }
   }
 
-  // -- words ------------------------------------------------------------------------------------------------
+  // -- texts ------------------------------------------------------------------------------------------------
   const put = (id, text) => { const node = $(id); if (node && node.textContent !== text) node.textContent = text; };
   const times = (...parts) => parts.join(" × ");
 
@@ -229,8 +230,8 @@ function showTile(root) {
 
   function register(v) {
     const bits = data.accBits, first = Math.floor(v * bits / 32);
-    if (bits > 32) return `${first} and ${first + bits / 32 - 1} of its sums`;
-    return bits === 32 ? `${first} of its sums` : `${first} of its sums, bits ${v * bits % 32}..${v * bits % 32 + bits - 1}`;
+    if (bits > 32) return `registers ${first} and ${first + bits / 32 - 1}`;
+    return bits === 32 ? `register ${first}` : `register ${first}, bits ${v * bits % 32}..${v * bits % 32 + bits - 1}`;
   }
 
   function reader(op, x, k, t) {
@@ -256,7 +257,7 @@ function showTile(root) {
     const place = (r, c) => `[${r}, ${c}]`;
     if (focus === "d") {
       put("element", "D" + place(m + shift[0], n + shift[1]));
-      put("f-thread", nobody ? "nobody" : `${who.cta}: warp ${who.warp}, lane ${who.lane}`);
+      put("f-thread", nobody ? "no thread" : `${who.cta}: warp ${who.warp}, lane ${who.lane}`);
       put("f-value", nobody ? "" : `V${value[i]} of ${start[t + 1] - start[t]}`);
       put("f-register", nobody ? "" : register(value[i]));
       put("f-inputs", `A[${m + shift[0]}, k], B[k, ${n + shift[1]}]`);
@@ -353,7 +354,7 @@ function showTile(root) {
     clearTimeout(spoken);
     spoken = setTimeout(() => {
       const t = owner[state.m + bm * state.n], who = t === NOBODY ? null : thread(t);
-      put("live", who ? `D row ${state.m}, column ${state.n}: warp ${who.warp}, lane ${who.lane}, value ${value[state.m + bm * state.n]}` : "nobody");
+      put("live", who ? `D row ${state.m}, column ${state.n}: warp ${who.warp}, lane ${who.lane}, value ${value[state.m + bm * state.n]}` : "no thread");
     }, 250);
   }
 

@@ -1,4 +1,4 @@
-"""The timeline of a pipeline: what each role does when, and on which stage of shared memory."""
+"""Timelines of pipelines: the operations of each role over time, and their shared-memory stages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ _WIDE = 1080
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that a role does.
+    """One event of a role: an operation, or a wait.
 
-    stage        of shared memory, or None where the event has none
-    start, end   in any one unit; end is not before start
+    role         name of the role, such as "producer"
+    event        name of the operation; a name that starts with wait, acquire, blocked or idle is a wait
+    stage        shared-memory stage that the event works on, or None
+    start, end   times in the unit of the timeline; `end` is at least `start`
     """
 
     role: str
@@ -40,17 +42,18 @@ class Event:
 
     @property
     def is_wait(self) -> bool:
-        """Whether the role stands still: its event is a wait."""
+        """True if the event is a wait."""
         return self.event.lower().startswith(("wait", "acquire", "blocked", "idle"))
 
 
 @dataclass(frozen=True)
 class Timeline(hooks.Shown):
-    """Events of roles.
+    """The events of all roles over time, which `draw` shows with one lane per role.
 
-    events   Event, or tuples (role, event, stage, start, end); roles are drawn in the order of their first
-    unit     of the times
-    raises   LayoutError for an event that is none of these, or that ends before it starts
+    events   Events, or tuples (role, event, stage, start, end)
+    title    heading
+    unit     name of the unit of the times
+    raises   LayoutError if an event has another form, or ends before it starts
 
     >>> Timeline([("load", "A", 0, 0, 4), ("mma", "wait", 0, 0, 4), ("mma", "A", 0, 4, 9)]).roles
     ('load', 'mma')
@@ -62,12 +65,12 @@ class Timeline(hooks.Shown):
 
     def __init__(self, events: Iterable[Any], title: str = "timeline", unit: str = "steps") -> None:
         checked = []
-        for position, given in enumerate(events):
+        for position, record in enumerate(events):
             try:
-                event = given if isinstance(given, Event) else Event(*given)
+                event = record if isinstance(record, Event) else Event(*record)
             except TypeError:
                 raise LayoutError(
-                    f"Timeline: record {position} is {given!r}; (role, event, stage, start, end) is expected."
+                    f"Timeline: record {position} is {record!r}. Pass (role, event, stage, start, end)."
                 ) from None
             if event.end < event.start:
                 raise LayoutError(f"Timeline: record {position}, {event}, ends before it starts.")
@@ -78,34 +81,39 @@ class Timeline(hooks.Shown):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """In the order of their first events."""
+        """Names of the roles, in the order of their first events."""
         return tuple(dict.fromkeys(e.role for e in self.events))
 
     @property
     def span(self) -> tuple[float, float]:
-        """From the first start to the last end."""
+        """The first start and the last end; (0, 0) without events."""
         return (min((e.start for e in self.events), default=0), max((e.end for e in self.events), default=0))
 
 
 def plan_timeline(plan: GemmPlan) -> Timeline:
-    """The roles of a plan on a few tiles of more k-tiles than there are stages; see `protocol_timeline`.
+    """Return the timeline of a plan's warp roles on a few tiles; see `protocol_timeline`.
 
-    raises   UnsupportedError for a plan whose threads all follow one schedule
+    Each tile has more k-tiles than the plan has stages, so that stages are reused.
+
+    raises   UnsupportedError if the plan has no warp roles
 
     >>> from cutegemm.build import sm90_plan
     >>> plan_timeline(sm90_plan(stages=4)).title
     'sm90: 4 tiles of 5 k-tiles, 4 stages'
     """
     shown, k_tiles, tiles = shown_of(plan)
-    counted = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
+    size = f"{tiles} tile{'s' if tiles > 1 else ''} of {k_tiles} k-tiles"
     shared = " in all" if plan.split.is_split else f" shared by {plan.cluster_k} CTAs" if plan.cluster_k > 1 else ""
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
-    return protocol_timeline(protocol, title=f"{plan.name}: {counted}{shared}, {plan.stages} stages")
+    return protocol_timeline(protocol, title=f"{plan.name}: {size}{shared}, {plan.stages} stages")
 
 
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
-    """What a timeline shows: the plan, on a small grid where K is split; k-tiles of a tile, and tiles. Where CTAs share
-    K, each has more k-tiles of a tile than there are stages."""
+    """Return the plan, the number of k-tiles of a tile and the number of tiles that a timeline shows.
+
+    A plan that splits K gets a smaller grid. With cluster split-K, each CTA still has more k-tiles of a tile than the
+    plan has stages.
+    """
     k_tiles, tiles, pipeline = (plan.stages + 1) * plan.cluster_k, 4, plan.pipeline
     if pipeline is not None and pipeline.ctas is None:
         tiles = 1
@@ -113,7 +121,7 @@ def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
         clusters = min(3, (pipeline.ctas or 3) // product(plan.cluster_mn))
         few = None if pipeline.ctas is None else clusters * product(plan.cluster_mn)
         plan = plan.with_(pipeline=replace(pipeline, ctas=few))
-        k_tiles *= 4  # enough to be divided
+        k_tiles *= 4  # enough to divide among the CTAs
     return plan, k_tiles, tiles
 
 
@@ -126,13 +134,15 @@ def protocol_timeline(
     store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
-    """A protocol of roles and barriers played with durations, as early as its barriers allow.
+    """Return the timeline of a protocol whose operations have durations and start as early as its barriers allow.
 
-    cta                     whose roles are drawn; all of them are played
-    load, multiply, store   see `Durations`
-    raises                  LayoutError where the roles wait for each other for ever
+    A role does one thing at a time. An operation that overlaps the role's MMAs is drawn after them.
 
-    A role does one thing at a time: what it does while its products run is drawn behind them.
+    protocol                processes and barriers; `protocol_of` makes them from a plan
+    cta                     index of the CTA that is drawn; all CTAs are simulated
+    load, multiply, store   durations; see `Durations`
+    title                   heading
+    raises                  LayoutError if the roles deadlock
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator import protocol_of
@@ -152,7 +162,13 @@ def protocol_timeline(
 
 
 def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
-    """A line a role, a character a slice of time: the stage that it works on, `.` a wait, a space nothing."""
+    """Return a timeline as text: one line per role, one character per time slice.
+
+    A digit or letter is the stage that the role works on. "#" is work without a stage, "." is a wait, and a space is
+    no event.
+
+    width   maximum characters per line
+    """
     begin, end = timeline.span
     margin = max((len(r) for r in timeline.roles), default=0)
     places = max(8, min(width - margin - 3, round(end - begin) or 8))
@@ -173,9 +189,11 @@ def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
 
 
 def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
-    """A lane a role, a bar an event: its colour is the stage, a wait is hatched.
+    """Return a timeline as SVG: one lane per role, one bar per event.
 
-    now   a time that is marked by a line
+    The colour of a bar is its stage. A wait is hatched.
+
+    now   time that a vertical line marks; None for no line
     """
     canvas = Canvas()
     begin, end = timeline.span
@@ -225,7 +243,7 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
 
 
 def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None:
-    """One event, with its name where that fits, and always as a tooltip."""
+    """Draw the bar of one event, with a tooltip, and with its name or stage if that fits the bar."""
     stage = "" if event.stage is None else f", stage {event.stage}"
     tip = f"{event.role}: {event.event}{stage}, {_plain(event.start)} .. {_plain(event.end)}"
     wide = max(1.0, width - 1)
@@ -242,7 +260,10 @@ def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None
 
 
 def _hatched(x: float, y: float, width: float, height: float) -> str:
-    """A frame with slanting lines; no pattern element, so that no identifier can clash in a notebook."""
+    """Return the SVG of a hatched rectangle.
+
+    It is a path, not a pattern element: a pattern needs an identifier, which could clash in a notebook.
+    """
     lines = []
     start = -height
     while start < width:
@@ -254,11 +275,12 @@ def _hatched(x: float, y: float, width: float, height: float) -> str:
 
 
 def _colour(stage: int) -> str:
+    """Return the colour class of a stage."""
     return f"c{stage % HUES * SHADES + 1}"
 
 
 def _nice(step: float) -> float:
-    """1, 2 or 5 times a power of ten, at least `step`."""
+    """Return the smallest 1, 2 or 5 times a power of ten that is at least `step`."""
     if step <= 0:
         return 1
     power = 1.0
@@ -270,4 +292,5 @@ def _nice(step: float) -> float:
 
 
 def _plain(value: float) -> str:
+    """Return a time as text without trailing zeros."""
     return f"{value:g}"

@@ -109,7 +109,7 @@ def test_pointing_at_an_element_of_d(page: Page, row: int, col: int) -> None:
     assert said["p-warpgroup"] == str(thread // 128)
     assert said["p-thread"] == f"lane {thread % 32}"
     assert said["p-value"] == f"V{value}"
-    assert said["f-register"] == f"{value} of its sums"
+    assert said["f-register"] == f"register {value}"
     assert said["f-thread"] == f"{thread}: warp {thread // 32}, lane {thread % 32}"
 
 

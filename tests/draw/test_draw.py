@@ -59,15 +59,15 @@ from tests.draw import plans
     ("call", "says"),
     [
         (lambda: draw(3), "cannot draw 3, a int"),
-        (lambda: draw(Layout(4), kind="png"), "kind = 'png'; text, svg or html is expected"),
-        (lambda: draw(Layout(4), colour="bank"), "'colour' is no option for a Layout; there is cells, color"),
-        (lambda: draw(Layout(4), color="red"), "color = 'red'; bank, offset or none is expected"),
+        (lambda: draw(Layout(4), kind="png"), "kind = 'png'. Use text, svg or html"),
+        (lambda: draw(Layout(4), colour="bank"), "'colour' is not an option for a Layout. Use cells, color"),
+        (lambda: draw(Layout(4), color="red"), "color = 'red'. Use bank, offset or none"),
         (lambda: draw(Raster("hilbert", 512)), "1024 x 1024 tiles; up to 256 x 256 can be drawn"),
-        (lambda: draw(simt_plan(), kind="html", grid=(1, 1)), "'grid' is no option for the page of a plan"),
+        (lambda: draw(simt_plan(), kind="html", grid=(1, 1)), "'grid' is not an option for the page of a plan"),
         (lambda: draw(Raster("along_m"), grid=(1000, 2)), "up to 256 x 256 can be drawn"),
-        (lambda: draw(Layout(3 * 10**20)), "300000000000000000000 elements; those of up to"),
+        (lambda: draw(Layout(3 * 10**20)), "300000000000000000000 elements; 64-bit indices allow up to"),
         (lambda: draw(Layout((4, 1 << 61))), "Draw a slice of it"),
-        (lambda: save(Layout(4), "x.png"), "ends in '.png'; .svg, .html or .txt is expected"),
+        (lambda: save(Layout(4), "x.png"), "ends in '.png'. Use .svg, .html or .txt"),
         (lambda: slice_picture(Layout((4, 4)), (1, 1)), "holds no None"),
         (lambda: slice_picture(Layout((4, 4, 4)), (1, 1, None)), "has rank 3"),
         (
@@ -85,7 +85,7 @@ def test_what_cannot_be_drawn_is_said(call: Any, says: str) -> None:
     ("call", "says"),
     [
         (lambda: tv_picture(mma_sync(f16, 16).layout_c_tv, (8, 8)), "outside a tile of 64 elements"),
-        (lambda: tv_picture(Layout(4), (2, 2)), "has not the two modes (thread, value)"),
+        (lambda: tv_picture(Layout(4), (2, 2)), "does not have the two modes (thread, value)"),
         (lambda: Timeline([("load", "tma")]), "record 0 is ('load', 'tma')"),
         (lambda: Timeline([("load", "tma", 0, 4, 3)]), "ends before it starts"),
     ],
@@ -388,7 +388,7 @@ def test_a_plan_whose_ctas_share_k_is_drawn() -> None:
     plan = sm90_plan(tile=(64, 64, 64), cluster_k=4, schedule="cooperative", consumers=1)
     a, b, accumulators = plan_picture(plan).grids
     assert (a.labels.shape, b.labels.shape, accumulators.labels.shape) == ((64, 64), (64, 64), (64, 64))
-    assert accumulators.title == "sums in registers"
+    assert accumulators.title == "accumulators in registers"
     assert "4 CTAs share K, and each stores 64 x 16" in plan_picture(plan).subtitle
 
 

@@ -259,7 +259,7 @@ def test_a_raster_of_clusters() -> None:
     assert [[grid.texts()[m, n][0] for n in range(2)] for m in range(5)] == [
         ["0", "2"], ["1", "3"], ["4", "6"], ["5", "7"], ["8", "9"],
     ]  # fmt: skip
-    with pytest.raises(LayoutError, match=r"cluster = \(0, 1\); 1 or more CTAs"):
+    with pytest.raises(LayoutError, match=r"cluster = \(0, 1\)\. Use 1 or more CTAs"):
         raster_picture("along_n", (5, 2), cluster=(0, 1))
 
 
