@@ -164,8 +164,8 @@ def protocol_timeline(
 def timeline_text(timeline: Timeline, *, width: int = 120) -> str:
     """Return a timeline as text: one line per role, one character per time slice.
 
-    A digit or letter is the stage that the role works on. "#" is work without a stage, "." is a wait, and a space is
-    no event.
+    A digit or letter is the stage that the role works on. "#" is work without a stage, "." is a wait, and a space
+    means that the role has no event.
 
     width   maximum characters per line
     """

@@ -1,6 +1,6 @@
-"""Layouts of other libraries, to and fro. What has no counterpart is refused in words; nothing is approximated.
+"""Convert layouts from and to other libraries.
 
-| there                                     | to a layout                      | from a layout                       |
+| other library                             | to a layout                      | from a layout                       |
 |-------------------------------------------|----------------------------------|-------------------------------------|
 | strides of an array or tensor             | `from_strides(shape, strides)`   | `to_strides(layout)`                |
 | numpy                                     | `from_numpy(array)`              | `to_numpy(layout, array)`: a view   |
@@ -9,7 +9,8 @@
 | C++ CuTe: types, calls and what it prints | `from_cpp(text)`                 | `to_cpp(layout)`                    |
 | Triton's LinearLayout, over F2            | `from_linear(linear)`            | `to_linear(layout, ins, outs)`      |
 
-Each pair is a round trip: what goes there and comes back is the same function of the same coordinates.
+Each pair is a round trip: a layout that is converted and converted back is the same function of the same coordinates.
+A conversion is exact. If the other library cannot express a layout, the call raises an error that gives the reason.
 """
 
 from cutegemm.interop.cpp import from_cpp, to_cpp

@@ -1,9 +1,11 @@
-"""C++ CuTe as text: types, calls that make layouts, and what `cute::print` writes.
+"""Convert layouts from and to C++ CuTe as text.
 
-Layout<Shape<_4,_8>,Stride<_8,_1>>                                   a type, also as a compiler spells it out
+These forms are read:
+
+Layout<Shape<_4,_8>,Stride<_8,_1>>                                   a type, also as a compiler writes it in messages
 make_layout(make_shape(Int<4>{}, _8{}), make_stride(8, 1))           a call
-(_4,_8):(_8,_1)                                                      what is printed
-Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)                 the same, of a swizzle on addresses of bytes
+(_4,_8):(_8,_1)                                                      output of cute::print
+Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)                 the same for a swizzle of byte addresses
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ _COLUMNS, _ROWS = ("LayoutLeft", "GenColMajor"), ("LayoutRight", "GenRowMajor")
 
 
 def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
-    """The type of C++ CuTe that is the same function; every number is static.
+    """Return the C++ CuTe type that is the same function as a layout or swizzle, with static numbers only.
 
-    raises   LayoutError for strides over F2, which C++ has not
+    raises   LayoutError if the layout has strides over F2, which C++ CuTe does not have
 
     >>> to_cpp(Layout((4, (2, 3)), (6, (1, 2))))
     'Layout<Shape<Int<4>,Shape<Int<2>,Int<3>>>,Stride<Int<6>,Stride<Int<1>,Int<2>>>>'
@@ -50,26 +52,31 @@ def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
     if isinstance(layout, ComposedLayout):
         return f"ComposedLayout<{to_cpp(layout.inner)},{_type(layout.offset, 'Coord')},{to_cpp(layout.outer)}>"
     if not isinstance(layout, Layout):
-        raise LayoutError(f"to_cpp: a Layout, a ComposedLayout or a Swizzle is expected, not {layout!r}.")
+        raise LayoutError(
+            f"to_cpp: {layout!r} is a {type(layout).__name__}. Pass a Layout, a ComposedLayout or a Swizzle."
+        )
     if layout.is_xor:
-        raise LayoutError(f"to_cpp: {layout} has strides over F2, which C++ has not. Try to_swizzled(layout).")
+        raise LayoutError(f"to_cpp: {layout} has strides over F2; C++ does not have them. Try to_swizzled(layout).")
     return f"Layout<{_type(layout.shape, 'Shape')},{_type(layout.stride, 'Stride')}>"
 
 
-def _type(value: Any, of_tuple: str) -> str:
+def _type(value: Any, tuple_name: str) -> str:
+    """Return the C++ type of a hierarchical value; tuples become `tuple_name<...>`."""
     if isinstance(value, tuple):
-        return f"{of_tuple}<{','.join([_type(each, of_tuple) for each in value])}>"
+        return f"{tuple_name}<{','.join([_type(entry, tuple_name) for entry in value])}>"
     if isinstance(value, ScaledBasis):
         return f"ScaledBasis<Int<{value.value}>,{','.join(map(str, value.mode))}>"
     return f"Int<{value}>"
 
 
 def from_cpp(text: str) -> Layout | ComposedLayout | Swizzle:
-    """The layout or swizzle that a text of C++ CuTe describes: see the top of this module for its forms.
+    """Return the layout or swizzle that a text of C++ CuTe describes.
 
-    A swizzle on a shared-memory pointer permutes addresses of bytes; here it is measured in elements.
+    A swizzle on a shared-memory pointer permutes byte addresses. It is converted to one that permutes element offsets.
 
-    raises   LayoutError with the place from which on it does not read, and for numbers known at run time alone
+    text     a type, a call that makes a layout, or output of `cute::print`; all numbers are static
+    raises   LayoutError if the text has another form, with the position of the error, or if a number is known only at
+             run time
 
     >>> from_cpp("cute::Layout<cute::tuple<cute::C<4>, cute::C<8> >, cute::tuple<cute::C<8>, cute::C<1> > >")
     Layout((4, 8), (8, 1))
@@ -77,51 +84,57 @@ def from_cpp(text: str) -> Layout | ComposedLayout | Swizzle:
     S<3,3,3> o 0 o (8,64):(64,1)
     """
     if not isinstance(text, str):
-        raise LayoutError(f"from_cpp: {text!r} is a {type(text).__name__}; a text is expected.")
+        raise LayoutError(f"from_cpp: {text!r} is a {type(text).__name__}. Pass a string.")
     if _PRINTED.match(text):
         return _printed(text)
     reader = _Reader(text)
-    found = _layout(reader.value(), reader)
+    layout = _layout(reader.value(), reader)
     reader.end()
-    return found
+    return layout
 
 
 def _printed(text: str) -> Layout | ComposedLayout | Swizzle:
-    """What `cute::print` writes: the notation of `parse`, and a flag in the place of the offset."""
+    """Return the layout or swizzle that `cute::print` wrote.
+
+    The notation is that of `parse`, except that a pointer flag can replace the offset of a composed layout.
+    """
     flag = _FLAG.search(text)
     if flag is not None:
-        found = parse(_FLAG.sub("0", text, count=1))
-        assert isinstance(found, ComposedLayout)
-        return _in_elements(found.inner, int(flag[1]), found.outer)
+        composed = parse(_FLAG.sub("0", text, count=1))
+        assert isinstance(composed, ComposedLayout)
+        return _in_elements(composed.inner, int(flag[1]), composed.outer)
     alone = re.fullmatch(r"\s*Sw?\s*<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>\s*", text)
     return parse(text) if alone is None else Swizzle(*map(int, alone.groups()))
 
 
 def _in_elements(inner: Any, bits: int, outer: Layout) -> ComposedLayout:
-    """A swizzle of bytes on a layout of elements of so many bits."""
+    """Return the composed layout of a swizzle of byte addresses and a layout of elements of `bits` bits."""
     return ComposedLayout(inner.recast(_BYTE_BITS, bits), 0, outer)
 
 
 class _Reader:
-    """The grammar of types and calls: name ["<" values ">"] [("(" values ")") | "{}"]; values are integers or such.
+    """A parser for types and calls of C++ CuTe.
 
-    A value is read as what it stands for at once: an integer, a tuple, a ScaledBasis, a Layout, ...
+    The grammar of a value is: integer | name ["<" values ">"] ["(" values ")" | "{}"]. Each value is converted as soon
+    as it is read, to an integer, a tuple, a ScaledBasis, a Layout or another object.
+
+    text       text to parse
+    position   index of the next character
     """
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
 
     def fail(self, expected: str) -> NoReturn:
-        """raises LayoutError with the place"""
-        at = self.position
-        raise LayoutError(f"from_cpp: {expected} is expected.\n  {self.text}\n  {' ' * at}^")
+        """Raise LayoutError that shows the current position in the text."""
+        raise LayoutError(f"from_cpp: expected {expected}.\n  {self.text}\n  {' ' * self.position}^")
 
     def peek(self) -> re.Match[str] | None:
-        """The next token, which stays the next."""
+        """Return the next token without reading it, or None at the end."""
         return _TOKEN.match(self.text, self.position)
 
     def accept(self, sign: str) -> bool:
-        """Whether the next token is this sign, which is passed then."""
+        """Read the next token and return True if it is this sign; else return False."""
         token = self.peek()
         if token is None or token["sign"] != sign:
             return False
@@ -129,20 +142,20 @@ class _Reader:
         return True
 
     def end(self) -> None:
-        """raises LayoutError where there is more"""
+        """Raise LayoutError if more text follows."""
         if self.text[self.position :].strip(" ;\n\t"):
             self.fail("the end of the text")
 
     def value(self) -> Any:
-        """An integer, or what a name with its arguments stands for; and products, as of a number and a basis."""
-        found = self.single()
+        """Read a value: one factor, or a product such as that of a number and a basis vector."""
+        product = self.single()
         while self.accept("*"):
             factor = self.single()
-            found = found * factor
-        return found
+            product = product * factor
+        return product
 
     def single(self) -> Any:
-        """One factor of a value."""
+        """Read one factor of a value: an integer, or a name with its arguments."""
         token = self.peek()
         if token is None or token["sign"]:
             self.fail("a type, a call or an integer")
@@ -158,8 +171,7 @@ class _Reader:
                 arguments = []
                 self.braces()
         else:
-            called = self.listed("(", ")")
-            if called:
+            if self.listed("(", ")"):
                 self.fail("one list of arguments")
             self.braces()
         try:
@@ -169,61 +181,62 @@ class _Reader:
             raise LayoutError(f"from_cpp: {error}\n  {self.text}\n  {' ' * start}^") from error
 
     def listed(self, first: str, last: str) -> list[Any] | None:
-        """Values between two signs, parted by commas; None where the first sign does not come next."""
+        """Read values between two signs, separated by commas; return None if the next token is not the first sign."""
         if not self.accept(first):
             return None
-        found: list[Any] = []
+        values: list[Any] = []
         while not self.accept(last):
-            found.append(self.value())
+            values.append(self.value())
             if not self.accept(","):
                 if not self.accept(last):
                     self.fail(f"',' or {last!r}")
                 break
-        return found
+        return values
 
     def braces(self) -> None:
-        """The {} behind a type, which makes an object of it."""
+        """Read the optional {} after a type, which constructs an object."""
         if self.accept("{") and not self.accept("}"):
             self.fail("'}'")
 
 
 def _constant(value: int) -> int:
-    """C<value>"""
+    """Return the value of C<value>."""
     if not isinstance(value, int):
-        raise LayoutError(f"{value!r} is no integer.")
+        raise LayoutError(f"{value!r} is not an integer.")
     return value
 
 
 def _typed_constant(kind: str, value: int) -> int:
-    """integral_constant<kind, value>"""
+    """Return the value of integral_constant<kind, value>."""
     if kind not in _INTEGERS:
-        raise LayoutError(f"{kind!r} is no type of integers; {', '.join(_INTEGERS)} are read.")
+        raise LayoutError(f"{kind!r} is not an integer type. Use {', '.join(_INTEGERS)}.")
     return _constant(value)
 
 
 def _path(*modes: int) -> Any:
-    """E<modes...>; of no modes it is the 1 that a basis of one mode has."""
+    """Return the basis vector E<modes...>, or the integer 1 without modes."""
     return E(modes) if modes else 1
 
 
 def _scaled(value: int, *path: int) -> Any:
-    """ScaledBasis<value, path...>"""
+    """Return ScaledBasis<value, path...>, or the value alone without a path."""
     return ScaledBasis(value, path) if path else value
 
 
 def _byte_flag() -> _Flag:
+    """Return the flag of a pointer to 8-bit elements, smem_ptr_flag."""
     return _Flag(_BYTE_BITS)
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
-    """Layout<shape, stride>; make_layout of layouts is the layout of these modes.
+    """Return Layout<shape, stride>, or the layout whose modes are the given layouts.
 
-    Strides of LayoutRight grow from the last leaf of the shape to the first, across its modes: `compact_row_major`.
+    LayoutRight is `compact_row_major` in CuTe: strides grow from the last leaf of the whole shape to the first.
     """
     if isinstance(shape, Layout):
-        return make_layout([each for each in (shape, stride, *others) if each is not None])
+        return make_layout([mode for mode in (shape, stride, *others) if mode is not None])
     if others:
-        raise LayoutError(f"{2 + len(others)} arguments; a shape and its strides are expected.")
+        raise LayoutError(f"{2 + len(others)} arguments. Pass a shape and its strides.")
     _known(shape, stride)
     if stride in _ROWS:
         leaves = range(len(flatten(shape)))
@@ -232,7 +245,7 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
 
 
 def _composed(inner: Any, offset: Any, outer: Layout | None = None) -> Layout | ComposedLayout:
-    """ComposedLayout<inner, offset, outer>, and composition(inner, outer)."""
+    """Return ComposedLayout<inner, offset, outer> or composition(inner, outer)."""
     if outer is None and isinstance(inner, Layout):
         return composition(inner, offset)
     if outer is None:
@@ -244,22 +257,23 @@ def _composed(inner: Any, offset: Any, outer: Layout | None = None) -> Layout | 
 
 
 class _Flag:
-    """smem_ptr_flag_bits<16>: the layout's elements have so many bits, its swizzle is of bytes."""
+    """The pointer flag smem_ptr_flag_bits<bits>: elements have `bits` bits, and the swizzle permutes byte addresses."""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
 
 
 def _tuple(*values: Any) -> tuple[Any, ...]:
+    """Return the values as a tuple; raise LayoutError if one is known only at run time."""
     _known(*values)
     return values
 
 
 def _known(*values: Any) -> None:
-    """raises LayoutError for a number of which the type alone is said"""
+    """Raise LayoutError if a value is an integer type, whose number is known only at run time."""
     for value in values:
         if isinstance(value, str) and value in _INTEGERS:
-            raise LayoutError(f"the type {value} is a number known at run time alone; write it, or Int<...>.")
+            raise LayoutError(f"the type {value} is a number known only at run time. Write the number or Int<...>.")
 
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {
@@ -290,7 +304,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
 
 
 def _made(name: str, arguments: list[Any]) -> Any:
-    """What a name with arguments stands for."""
+    """Return the value of a name with arguments, such as Int<4>, _4 or Shape<_4,_8>."""
     short = re.fullmatch(r"_(m?)(\d+)", name)
     if short is not None and not arguments:
         return -int(short[2]) if short[1] else int(short[2])
@@ -299,19 +313,20 @@ def _made(name: str, arguments: list[Any]) -> Any:
     if name in _INTEGERS and not arguments:
         return name
     if name not in _MAKERS:
-        raise LayoutError(f"{name!r} is no part of a layout that is read here.")
+        raise LayoutError(f"{name!r} is not a known name in a layout. Use {', '.join(_MAKERS)}.")
     maker = _MAKERS[name]
     expected = signature(maker)
     try:
         expected.bind(*arguments)
     except TypeError as error:
-        given = f"{len(arguments)} {'argument' if len(arguments) == 1 else 'arguments'}"
-        listed = ", ".join(str(each).partition(":")[0] for each in expected.parameters.values())
-        raise LayoutError(f"{name} has {given}; ({listed}) are expected.") from error
+        count = f"{len(arguments)} {'argument' if len(arguments) == 1 else 'arguments'}"
+        parameters = ", ".join(str(parameter).partition(":")[0] for parameter in expected.parameters.values())
+        raise LayoutError(f"{name} has {count}. Pass ({parameters}).") from error
     return maker(*arguments)
 
 
 def _layout(value: Any, reader: _Reader) -> Layout | ComposedLayout | Swizzle:
+    """Return the value if it is a layout or a swizzle; raise LayoutError otherwise."""
     if not isinstance(value, (Layout, ComposedLayout, Swizzle)):
         reader.position = 0
         reader.fail("a layout or a swizzle")

@@ -1,4 +1,4 @@
-"""Layouts of the CuTe Python DSL, `cutlass.cute`: they exist while a function is traced, so both calls belong there."""
+"""Convert layouts from and to the CuTe Python DSL, `cutlass.cute`, inside a function that the DSL traces."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 
 
 def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
-    """The DSL's layout or swizzle: the same function of the same coordinates, in the same units.
+    """Return the layout, composed layout or swizzle of `cutlass.cute` that is the same function.
 
-    raises   LayoutError for strides over F2, which the DSL has not: `to_swizzled` may find a swizzle;
-             UnsupportedError where the DSL is not installed
+    Call it inside a function that the DSL traces. Coordinates and offsets are in the same units.
+
+    raises   LayoutError if the layout has strides over F2, which the DSL does not have; see `to_swizzled`
+             UnsupportedError if the DSL is not installed
     """
     _require("to_cute")
     from cutegemm.kernels import lower
@@ -23,17 +25,22 @@ def to_cute(layout: Layout | ComposedLayout | Swizzle) -> Any:
         return lower.swizzle(layout)
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     if not isinstance(outer, Layout):
-        raise LayoutError(f"to_cute: a Layout, a ComposedLayout or a Swizzle is expected, not {layout!r}.")
+        raise LayoutError(
+            f"to_cute: {layout!r} is a {type(layout).__name__}. Pass a Layout, a ComposedLayout or a Swizzle."
+        )
     if outer.is_xor:
-        raise LayoutError(f"to_cute: {layout} has strides over F2, which the DSL has not. Try to_swizzled(layout).")
+        raise LayoutError(
+            f"to_cute: {layout} has strides over F2; the DSL does not have them. Try to_swizzled(layout)."
+        )
     return lower.layout(layout)
 
 
 def from_cute(layout: Any) -> Any:
-    """The layout, composed layout or swizzle that one of the DSL is.
+    """Return the Layout, ComposedLayout or Swizzle that is the same function as an object of `cutlass.cute`.
 
-    raises   LayoutError where an extent or a stride is known at run time alone; UnsupportedError where the DSL is not
-             installed
+    layout   a static layout, composed layout or swizzle of the DSL
+    raises   LayoutError if an extent or a stride is known only at run time
+             UnsupportedError if the DSL is not installed
     """
     _require("from_cute")
     import cutlass.cute as cute
@@ -44,23 +51,28 @@ def from_cute(layout: Any) -> Any:
         inner, outer = from_cute(layout.inner), from_cute(layout.outer)
         return ComposedLayout(inner, _static(layout.offset, layout), outer)
     if not isinstance(layout, cute.Layout):
-        raise LayoutError(f"from_cute: a layout of cutlass.cute is expected, not {layout!r}.")
+        raise LayoutError(f"from_cute: {layout!r} is a {type(layout).__name__}. Pass a layout of cutlass.cute.")
     return Layout(_static(layout.shape, layout), _static(layout.stride, layout))
 
 
 def _static(value: Any, layout: Any) -> Any:
-    """Hierarchical integers and basis vectors of the DSL in this package's types."""
+    """Return hierarchical integers and basis vectors of the DSL in this package's types.
+
+    layout   layout that they belong to, for the error message
+    raises   LayoutError if a value is known only at run time
+    """
     import cutlass.cute as cute
 
     if isinstance(value, tuple):
-        return tuple([_static(each, layout) for each in value])
+        return tuple([_static(entry, layout) for entry in value])
     if isinstance(value, cute.ScaledBasis):
         return ScaledBasis(_static(value.value, layout), tuple(value.mode))
     if isinstance(value, int):
         return value
-    raise LayoutError(f"from_cute: {layout} holds {value}, which is known at run time alone; static ones are expected.")
+    raise LayoutError(f"from_cute: {layout} contains {value}, which is known only at run time. Use static values.")
 
 
 def _require(operation: str) -> None:
+    """Raise UnsupportedError if the CuTe DSL is not installed."""
     if importlib.util.find_spec("cutlass") is None:
-        raise UnsupportedError(f"{operation}: the CuTe DSL is not installed: pip install 'cutegemm[kernels]'.")
+        raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. Run pip install 'cutegemm[kernels]'.")

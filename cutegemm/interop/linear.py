@@ -1,7 +1,9 @@
-"""Triton's LinearLayout: a linear map over F2 from named inputs, such as register, lane and warp, to named outputs.
+"""Convert layouts from and to Triton's LinearLayout.
 
-source   triton/include/triton/Tools/LinearLayout.h: basis i of an input is where its value 2**i goes; the images of
-         the bits of all inputs are XORed
+A LinearLayout is a linear map over F2 from named inputs, such as register, lane and warp, to named outputs. Basis i of
+an input is the image of its value 2**i. The image of any input is the XOR of the images of its bits.
+
+source   triton/include/triton/Tools/LinearLayout.h
 """
 
 from __future__ import annotations
@@ -16,20 +18,22 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, F2Matrix, Layout, from_f2, to_f2
 
 Sizes = Sequence[tuple[str, int]] | Mapping[str, int]
-_LEVELS = ("reg", "lane", "warp", "block")  # of Gluon, the lowest bits first
+_LEVELS = ("reg", "lane", "warp", "block")  # inputs of Gluon's layout, lowest bits first
 
 
 @dataclass(frozen=True)
 class LinearLayout:
-    """What Triton's `LinearLayout.from_bases` takes, as data: this package needs no Triton.
+    """A linear map over F2 from named inputs to named outputs, in the form of Triton's `LinearLayout.from_bases`.
 
-    bases      for each input, the one whose bits are lowest first: its name, and where each of its bits goes, an
-               integer for each output, below its size
-    out_dims   names and sizes of the outputs, powers of two
-    raises     LayoutError with every basis and size that is none
+    Triton need not be installed.
 
-    >>> of_lane = LinearLayout((("lane", ((1, 0), (2, 0), (0, 1))),), (("m", 4), ("n", 2)))
-    >>> of_lane(lane=5)
+    bases      (name, images) for each input; the first input has the lowest bits of the index. `images` has the image
+               of each bit, lowest first: one integer per output, below the size of that output
+    out_dims   (name, size) for each output; sizes are powers of two
+    raises     LayoutError that names every invalid size and image
+
+    >>> lanes = LinearLayout((("lane", ((1, 0), (2, 0), (0, 1))),), (("m", 4), ("n", 2)))
+    >>> lanes(lane=5)
     {'m': 1, 'n': 1}
     """
 
@@ -41,25 +45,26 @@ class LinearLayout:
             raise LayoutError("LinearLayout: " + "\n  ".join(violations))
 
     def __call__(self, **ins: int) -> dict[str, int]:
-        """Where the inputs go; one that is left out is 0.
+        """Return the image of the inputs, as a dict from the name of each output to its value.
 
-        raises   LayoutError for an input that there is not, or outside of its size
+        ins      value of each input; an input that is left out is 0
+        raises   LayoutError if an input is unknown, or not below its size
         """
         images = [0] * len(self.out_dims)
         known = dict(self.bases)
         for name, value in ins.items():
             if name not in known or not 0 <= value < 1 << len(known[name]):
-                sizes = ", ".join(f"{each} below {1 << len(bits)}" for each, bits in self.bases)
-                raise LayoutError(f"LinearLayout: {name} = {value}; there is {sizes}.")
+                sizes = ", ".join(f"{label} below {1 << len(bits)}" for label, bits in self.bases)
+                raise LayoutError(f"LinearLayout: {name} = {value}. The inputs are {sizes}.")
             for place, basis in enumerate(known[name]):
                 if value >> place & 1:
                     images = [image ^ part for image, part in zip(images, basis, strict=True)]
         return {name: image for (name, _), image in zip(self.out_dims, images, strict=True)}
 
     def to_triton(self) -> Any:
-        """Triton's own object.
+        """Return the map as an object of Triton's own LinearLayout class.
 
-        raises   ImportError where Triton is not installed
+        raises   ImportError if Triton is not installed
         """
         from triton._C.libtriton.linear_layout import LinearLayout as Theirs
 
@@ -69,56 +74,65 @@ class LinearLayout:
 
 
 def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> LinearLayout:
-    """A layout as Triton's: its index cut into inputs, its offset into outputs, the lowest bits first.
+    """Return a layout as a `LinearLayout`: its index is split into inputs, and its offset into outputs.
 
-    layout   with extents of powers of two, linear over F2; a thread-value layout, a swizzled tile, ...
-    ins      names and sizes: ("lane", 32), ("warp", 4), ("register", 8) of 128 threads with 8 values each
-    outs     names and sizes: ("dim0", 128), ("dim1", 8) of a tile whose places count along M first
-    raises   LayoutError where it is not linear, or the sizes do not fit it
+    layout   layout that is linear over F2 and has extents that are powers of two, such as a thread-value layout or a
+             swizzled tile
+    ins      name and size of each input, lowest bits first. 128 threads with 8 values each are ("lane", 32),
+             ("warp", 4), ("register", 8)
+    outs     name and size of each output, lowest bits first. A column-major 128 x 8 tile is ("dim0", 128), ("dim1", 8)
+    raises   LayoutError if the layout is not linear, or if its size or its offsets do not fit `ins` and `outs`
 
-    >>> thr_val = Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))      # (thread, value) -> place in 8 x 16
-    >>> found = to_linear(thr_val, {"lane": 32, "register": 4}, {"dim0": 8, "dim1": 16})
-    >>> found.bases[1]
+    >>> thr_val = Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))      # (thread, value) -> index in 8 x 16
+    >>> linear = to_linear(thr_val, {"lane": 32, "register": 4}, {"dim0": 8, "dim1": 16})
+    >>> linear.bases[1]
     ('register', ((0, 1), (0, 8)))
-    >>> from_linear(found)
+    >>> from_linear(linear)
     Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))
     """
-    given, into = _sizes(ins), _sizes(outs)
+    in_dims, out_dims = _sizes(ins), _sizes(outs)
     columns = to_f2(layout).columns
-    if prod(size for _, size in given) != 1 << len(columns):
-        sizes = " x ".join(str(size) for _, size in given)
-        raise LayoutError(f"to_linear: {layout} has {1 << len(columns)} indices, and the inputs are {sizes}.")
-    if max(columns, default=0) >= prod(size for _, size in into):
-        sizes = " x ".join(str(size) for _, size in into)
-        raise LayoutError(f"to_linear: {layout} reaches offset {layout.cosize() - 1}, and the outputs are {sizes}.")
+    if prod(size for _, size in in_dims) != 1 << len(columns):
+        sizes = " x ".join(str(size) for _, size in in_dims)
+        raise LayoutError(
+            f"to_linear: {layout} has {1 << len(columns)} indices, but the inputs are {sizes}. The product of their "
+            "sizes must be the number of indices."
+        )
+    if max(columns, default=0) >= prod(size for _, size in out_dims):
+        sizes = " x ".join(str(size) for _, size in out_dims)
+        raise LayoutError(
+            f"to_linear: {layout} reaches offset {layout.cosize() - 1}, but the outputs are {sizes}. The product of "
+            "their sizes must be larger."
+        )
     bases, left = [], [*columns]
-    for name, size in given:
+    for name, size in in_dims:
         bits = size.bit_length() - 1
-        bases.append((name, tuple([_cut(column, into) for column in left[:bits]])))
+        bases.append((name, tuple([_cut(column, out_dims) for column in left[:bits]])))
         left = left[bits:]
-    return LinearLayout(tuple(bases), into)
+    return LinearLayout(tuple(bases), out_dims)
 
 
 def from_linear(linear: Any) -> Layout:
-    """The layout of a `LinearLayout`, of this package or Triton's: a mode an input; offsets count the outputs in order.
+    """Return the layout of a linear layout, of this package or of Triton.
 
-    linear   anything with `bases`, pairs of a name and the images of its bits, and `out_dims`, pairs of a name and a
-             size; or one of Triton's Gluon, with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
-    returns  integer strides where nothing has to be XORed; else strides over F2
-    raises   LayoutError where it is none of these, and with what `LinearLayout` refuses
+    linear    an object with `bases`, pairs (name, images of the bits), and `out_dims`, pairs (name, size); or a layout
+              of Triton's Gluon with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
+    returns   layout with one mode per input. Its offset is the column-major index of the outputs. Strides are integers
+              if all sums of images equal their XORs, else they are over F2
+    raises    LayoutError if `linear` has another form, or has a size or an image that `LinearLayout` does not allow
 
     >>> from_linear(LinearLayout((("offset", ((1,), (2,), (4,), (9,))),), (("x", 16),)))
     Layout(((8, 2),), ((F2(1), F2(9)),))
     """
-    found = _plain(linear)
-    sizes = [size for _, size in found.out_dims]
-    columns = [_joined(image, sizes) for _, images in found.bases for image in images]
-    extents = [1 << len(images) for _, images in found.bases]
+    plain = _plain(linear)
+    sizes = [size for _, size in plain.out_dims]
+    columns = [_joined(image, sizes) for _, images in plain.bases for image in images]
+    extents = [1 << len(images) for _, images in plain.bases]
     return from_f2(F2Matrix(tuple(columns)), tuple(extents))
 
 
 def _plain(linear: Any) -> LinearLayout:
-    """What `from_linear` takes, as data."""
+    """Return the argument of `from_linear` as a `LinearLayout` of this package."""
     if isinstance(linear, LinearLayout):
         return linear
     try:
@@ -127,59 +141,60 @@ def _plain(linear: Any) -> LinearLayout:
             outs = [(f"dim{axis}", size) for axis, size in enumerate(linear.shape)]
         else:
             bases, outs = linear.bases, linear.out_dims
-        images = tuple([(name, tuple([tuple(image) for image in of])) for name, of in bases])
+        in_bases = tuple([(name, tuple([tuple(image) for image in images])) for name, images in bases])
         sizes = tuple([(name, size) for name, size in outs])
     except (AttributeError, TypeError, ValueError) as error:
-        raise LayoutError(f"from_linear: a LinearLayout is expected, not {linear!r}: {error}.") from error
-    return LinearLayout(images, sizes)
+        raise LayoutError(f"from_linear: {linear!r} is not a LinearLayout: {error}.") from error
+    return LinearLayout(in_bases, sizes)
 
 
 def _violations(bases: Any, outs: Any) -> Iterator[str]:
-    """The sizes that are no powers of two, and the bases that are nowhere in the outputs, in words."""
+    """Yield an error message for each size that is not a power of two, and for each image outside the outputs."""
     for name, size in outs:
         if not _is_power_of_two(size):
-            yield f"the output {name} has the size {size!r}; a power of two is expected."
+            yield f"the output {name} has the size {size!r}, which is not a power of two."
     sizes = ", ".join([f"{name} of {size}" for name, size in outs]) or "none"
     for name, images in bases:
         for place, image in enumerate(images):
-            said = f"bit {place} of {name} goes to {tuple(image)}"
+            start = f"the image of bit {place} of {name} is {tuple(image)}"
             if len(image) != len(outs):
-                yield f"{said}; an integer for each of the outputs ({sizes}) is expected."
-            elif not all(_is_in(part, size) for part, (_, size) in zip(image, outs, strict=True)):
-                yield f"{said}, which is outside of the outputs ({sizes})."
+                yield f"{start}. Give one integer per output ({sizes})."
+            elif not all(_is_in(value, size) for value, (_, size) in zip(image, outs, strict=True)):
+                yield f"{start}, which is outside the outputs ({sizes})."
 
 
 def _is_power_of_two(size: Any) -> bool:
+    """Return True if the size is an integer and a power of two."""
     return isinstance(size, Integral) and int(size).bit_count() == 1 and int(size) > 0
 
 
-def _is_in(part: Any, size: Any) -> bool:
-    """Whether a part of an image is one of an output's; of a size that is none itself, any is."""
-    return not isinstance(size, Integral) or (isinstance(part, Integral) and 0 <= int(part) < int(size))
+def _is_in(value: Any, size: Any) -> bool:
+    """Return True if the value is an integer in [0, size), or if the size is invalid and reported on its own."""
+    return not isinstance(size, Integral) or (isinstance(value, Integral) and 0 <= int(value) < int(size))
 
 
-def _sizes(given: Sizes) -> tuple[tuple[str, int], ...]:
-    """Names and sizes, which are powers of two."""
-    found = tuple([*(given.items() if isinstance(given, Mapping) else given)])
-    for name, size in found:
+def _sizes(dims: Sizes) -> tuple[tuple[str, int], ...]:
+    """Return the names and sizes as a tuple; raise LayoutError if a size is not a power of two."""
+    pairs = tuple([*(dims.items() if isinstance(dims, Mapping) else dims)])
+    for name, size in pairs:
         if not _is_power_of_two(size):
-            raise LayoutError(f"to_linear: {name} has the size {size}; a power of two is expected.")
-    return found
+            raise LayoutError(f"to_linear: {name} has the size {size}, which is not a power of two.")
+    return pairs
 
 
 def _cut(offset: int, outs: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """An offset as an integer for each output."""
-    out = []
+    """Return an offset as one integer per output."""
+    values = []
     for _, size in outs:
-        out.append(offset % size)
+        values.append(offset % size)
         offset //= size
-    return tuple(out)
+    return tuple(values)
 
 
 def _joined(image: Sequence[int], sizes: Sequence[int]) -> int:
-    """The offset of an integer for each output."""
+    """Return the offset of one integer per output."""
     offset, step = 0, 1
-    for part, size in zip(image, sizes, strict=True):
-        offset += part * step
+    for value, size in zip(image, sizes, strict=True):
+        offset += value * step
         step *= size
     return offset

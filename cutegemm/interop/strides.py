@@ -1,4 +1,4 @@
-"""Arrays and tensors: a shape and a stride for each axis, in elements."""
+"""Convert layouts from and to the shapes and strides of numpy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from cutegemm.layout import ComposedLayout, Layout, coalesce
 
 
 def from_strides(shape: Sequence[int], strides: Sequence[int]) -> Layout:
-    """The layout of an array's elements: a mode an axis.
+    """Return the layout of an array with this shape and these strides, with one mode per axis.
 
-    strides   in elements
-    raises    LayoutError where they are not as many as the extents, or no integers
+    shape     extent of each axis
+    strides   stride of each axis, in elements (numpy's strides are in bytes)
+    raises    LayoutError if the number of strides is not the number of extents, or a value is not an integer
 
     >>> from_strides((4, 8), (8, 1))
     Layout((4, 8), (8, 1))
@@ -24,9 +25,11 @@ def from_strides(shape: Sequence[int], strides: Sequence[int]) -> Layout:
 
 
 def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(shape, strides) in elements, an axis a mode; a mode of several strides is merged into one where that is so.
+    """Return (shape, strides) of an array with this layout: one axis per mode, strides in elements.
 
-    raises   LayoutError where a mode has no single stride, and where the layout gives no offsets
+    The leaves of a hierarchical mode are merged if they have a single common stride.
+
+    raises   LayoutError if a mode does not have a single stride, or if the layout does not map to integer offsets
 
     >>> to_strides(Layout((4, (2, 3)), (6, (1, 2))))
     ((4, 6), (6, 1))
@@ -34,10 +37,10 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
     Traceback (most recent call last):
         ...
     cutegemm.errors.LayoutError: to_strides: mode 1 of (4,(2,4)):(2,(1,16)) is (2,4):(1,16), which has no single stride.
-      Flatten it: each of its leaves is an axis then.
+      Flatten the layout, so that each leaf is an axis.
     """
     if not isinstance(layout, Layout) or not layout.is_integral:
-        raise LayoutError(f"to_strides: {layout} has no strides of an array: a Layout of integers is expected.")
+        raise LayoutError(f"to_strides: {layout} has no strides of an array. Pass a Layout with integer strides.")
     shape, strides = [], []
     for position in range(len(layout)):
         mode = coalesce(layout[position])
@@ -45,7 +48,7 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if len(extents) > 1:
             raise LayoutError(
                 f"to_strides: mode {position} of {layout} is {layout[position]}, which has no single stride.\n"
-                "  Flatten it: each of its leaves is an axis then."
+                "  Flatten the layout, so that each leaf is an axis."
             )
         shape.append(extents[0])
         strides.append(steps[0])
@@ -53,25 +56,28 @@ def to_strides(layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_numpy(array: np.ndarray) -> Layout:
-    """The layout of an array's elements, from its first one on.
+    """Return the layout of a numpy array: one mode per axis, offsets in elements from the array's first element.
 
-    raises   LayoutError where a stride is no multiple of an element's bytes
+    raises   LayoutError if a stride is not a multiple of the element size, as in a field of a structured array
 
     >>> from_numpy(np.zeros((4, 8), order="F")), from_numpy(np.zeros((4, 8))[::2, ::-1])
     (Layout((4, 8), (1, 4)), Layout((2, 8), (16, -1)))
     """
     if any(stride % array.itemsize for stride in array.strides):
         raise LayoutError(
-            f"from_numpy: the strides {array.strides} in bytes are no multiples of the {array.itemsize} of an element."
+            f"from_numpy: the strides {array.strides} in bytes are not multiples of the {array.itemsize} of an "
+            "element. Pass array.copy()."
         )
     return from_strides(array.shape, [stride // array.itemsize for stride in array.strides])
 
 
 def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
-    """A view of a one-dimensional array through a layout: an axis a mode, as many as it has.
+    """Return a view of a one-dimensional numpy array whose element at each coordinate is at the layout's offset.
 
-    offset   elements to that of coordinate 0
-    raises   LayoutError where the layout reaches outside the array; see `to_strides` for others
+    layout   layout of the view; each mode is an axis
+    offset   index in `array` of the element at coordinate 0
+    raises   LayoutError if the array does not have one axis, if the layout reaches outside the array, or if
+             `to_strides` raises it
 
     >>> to_numpy(Layout((2, 3), (3, 1)), np.arange(6))
     array([[0, 1, 2],
@@ -79,34 +85,36 @@ def to_numpy(layout: Layout, array: np.ndarray, offset: int = 0) -> np.ndarray:
     """
     shape, strides = to_strides(layout)
     if array.ndim != 1:
-        raise LayoutError(f"to_numpy: the array has {array.ndim} axes; one is expected. Pass array.reshape(-1).")
+        raise LayoutError(f"to_numpy: the array has {array.ndim} axes, not one. Pass array.reshape(-1).")
     _check_reach("to_numpy", layout, shape, strides, offset, len(array))
     in_bytes = [stride * array.strides[0] for stride in strides]
     return np.lib.stride_tricks.as_strided(array[offset:], shape, in_bytes)
 
 
 def from_torch(tensor: Any) -> Layout:
-    """The layout of a tensor's elements, from its first one on.
+    """Return the layout of a torch tensor: one mode per axis, offsets in elements from the tensor's first element.
 
-    tensor   anything with torch's `shape` and `stride()`
+    tensor   a tensor, or any object with torch's `shape` and `stride()`
     """
     return from_strides(tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())))
 
 
 def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
-    """A view of a one-dimensional contiguous tensor through a layout: an axis a mode.
+    """Return a view of a one-dimensional torch tensor whose element at each coordinate is at the layout's offset.
 
-    offset   elements to that of coordinate 0
-    raises   LayoutError where the layout reaches outside the tensor or has a negative stride, which torch has not; see
-             `to_strides` for others
+    layout   layout of the view, without negative strides; each mode is an axis
+    tensor   contiguous tensor with one axis
+    offset   index in `tensor` of the element at coordinate 0
+    raises   LayoutError if the tensor is not of this kind, if the layout has a negative stride or reaches outside the
+             tensor, or if `to_strides` raises it
     """
     shape, strides = to_strides(layout)
     if any(stride < 0 for stride in strides):
-        raise LayoutError(f"to_torch: {layout} has a negative stride, and torch's tensors have none.")
+        raise LayoutError(f"to_torch: {layout} has a negative stride; torch does not support them.")
     if tensor.ndim != 1 or not tensor.is_contiguous():
         raise LayoutError(
-            f"to_torch: a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()}; one contiguous axis is "
-            "expected. Pass tensor.reshape(-1)."
+            f"to_torch: the tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} does not have one "
+            "contiguous axis. Pass tensor.reshape(-1)."
         )
     _check_reach("to_torch", layout, shape, strides, offset, len(tensor))
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
@@ -115,12 +123,12 @@ def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
 def _check_reach(
     operation: str, layout: Layout | ComposedLayout, shape: Any, strides: Any, offset: int, count: int
 ) -> None:
-    """raises LayoutError where an element would lie outside of so many"""
+    """Raise LayoutError if an offset of the layout, moved by `offset`, is not in [0, count)."""
     if 0 in shape:
         return
     ends = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     low, high = offset + sum(min(end, 0) for end in ends), offset + sum(max(end, 0) for end in ends)
     if low < 0 or high >= count:
         raise LayoutError(
-            f"{operation}: {layout} at offset {offset} reaches from {low} to {high}; there are {count} elements."
+            f"{operation}: {layout} at offset {offset} reaches from {low} to {high}, outside [0, {count})."
         )

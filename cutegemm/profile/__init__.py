@@ -1,5 +1,6 @@
-"""Predicted beside measured: plans run under Nsight Compute, and each counter is held against what
-`cutegemm.analysis` says of it.
+"""Compare the predictions of `cutegemm.analysis` with the counters of Nsight Compute.
+
+`profile` launches plans under ncu and returns one `Comparison` per case. `render` prints them as tables.
 """
 
 from cutegemm.profile.case import Case

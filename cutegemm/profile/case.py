@@ -1,4 +1,4 @@
-"""What is launched under ncu: a plan for a problem, or anything else of the same methods."""
+"""Kernels that ncu can profile: a plan for a problem, or another object with the same methods."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from cutegemm.profile.compare import METRICS
 
 
 class Launchable(Protocol):
-    """A kernel with its arguments. It is pickled, and made ready in a process of its own.
-
-    name       one for each of those that are run together
-    launches   that are counted: several where counters differ from one to the next
-    """
+    """The interface of a kernel that is profiled. The object is pickled and launched in a child process."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the case, unique among the cases that are run together."""
 
     @property
-    def launches(self) -> int: ...
+    def launches(self) -> int:
+        """Number of launches to count; more than one if counters vary from launch to launch."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The counters that are asked for."""
+        """Names of the ncu metrics to collect."""
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        """What launches it, compiled and with its operands on the GPU.
+        """Compile the kernel, allocate its operands on the GPU and return a function that launches it.
 
-        beta   of the plans that can read C, which is then D
+        arch   architecture to compile for, such as "sm_90a"
+        beta   value of beta for plans that read C; D is passed as C
         """
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a problem: see `Launchable`."""
+    """A plan for a problem as a `Launchable`.
+
+    name       name of the case, unique among the cases that are run together
+    launches   number of launches to count
+    """
 
     name: str
     plan: GemmPlan
@@ -45,9 +48,11 @@ class Case:
 
     @property
     def metrics(self) -> tuple[str, ...]:
+        """Names of all ncu metrics that `compare` uses."""
         return METRICS
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
+        """Compile the plan, allocate zeros as its operands and return a function that launches it with alpha 1."""
         from cutegemm.compile.plans import compile_plan
 
         kernel = compile_plan(self.plan, arch)
@@ -57,7 +62,7 @@ class Case:
         return lambda: kernel(a, b, d, 1.0)
 
     def _operand(self, name: str) -> Any:
-        """Zeros, as the caller of a kernel has them: M x K, K x N, M x N, L in front of a batch."""
+        """Return a tensor of zeros for "a" (M x K), "b" (K x N) or "d" (M x N), with L in front if batched."""
         import torch
 
         from cutegemm.run.torch_ops import memory_of

@@ -1,4 +1,4 @@
-"""The process in which cases are launched, for a tool to run: its command line, its environment, what it leaves."""
+"""Run `profile.launch` in a child process under a tool such as ncu: command line, environment, output and result."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[str]:
-    """The command line of `profile.launch` on cases, which are written to a folder.
+    """Write the cases to a folder and return the command line that launches them with `profile.launch`.
 
-    options   of that module
+    options   more arguments of that module
     """
     file = folder / "cases.pickle"
     file.write_bytes(pickle.dumps(list(cases)))
@@ -29,25 +29,27 @@ def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[s
 
 
 def launched(folder: Path) -> dict[str, Any] | None:
-    """What `launch_all` returned there; None where it did not come to its end."""
+    """Return the result that `launch_all` left in the folder, or None if it did not finish."""
     return json.loads(_log(folder).read_text()) if _log(folder).exists() else None
 
 
 def _log(folder: Path) -> Path:
+    """Return the file to which the child writes its result."""
     return folder / "log.json"
 
 
 def environment() -> dict[str, str]:
-    """The environment of a child: that of this process, in which this package is found from any folder."""
+    """Return the environment for a child: this process's, with the package's folder first in PYTHONPATH."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path}
 
 
 def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | None) -> str:
-    """What a command prints, and then what it prints as errors.
+    """Run a command and return its stdout, followed by its stderr.
 
-    within   its environment
-    raises   TimeoutError after so many seconds; it and its children have then been ended
+    within    environment of the command
+    seconds   time limit; None for no limit
+    raises    TimeoutError if the command takes longer; the command and its descendants are then killed
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=dict(within)
@@ -55,21 +57,22 @@ def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | 
     try:
         return "\n".join(process.communicate(timeout=seconds))
     except subprocess.TimeoutExpired:
-        # One by one: whoever ends this process's group is to end them too, so that they have none of their own.
-        for one in _family(process.pid):
+        # The child stays in this process's group, so that a signal to the group also ends the child. Therefore kill its
+        # processes one by one.
+        for pid in _family(process.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         process.communicate()
         raise TimeoutError(f"{Path(command[0]).name} took longer than {seconds:.0f} s.") from None
 
 
 def _family(process: int) -> list[int]:
-    """A process and its descendants, as far as the system has /proc."""
+    """Return the ids of a process and its descendants; only the process itself if the system has no /proc."""
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
+    family = [process]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family

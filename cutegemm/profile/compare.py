@@ -1,4 +1,4 @@
-"""What each counter should read by the analysis, and how far it is from what it reads."""
+"""Compare the counters of Nsight Compute with the predictions of the analysis."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _EXACT = 0.0
 _COUNTS = 0.02
 _DRAM = 0.10
-_LINE_COPY_BITS = 128  # of a cp.async that is not kept in L1
+_LINE_COPY_BITS = 128  # width of a cp.async that bypasses L1
 
-# Counters of the shared-memory pipe: what ldmatrix does is counted with loads, stmatrix with stores.
+# Counters of the shared-memory pipe. ldmatrix is counted with loads, and stmatrix with stores.
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-SASS_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # of the instructions alone
+SASS_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"  # does not count waits
 _SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
 _L2_READ = "lts__t_sectors_op_read.sum"
 _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -29,15 +29,18 @@ _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 @dataclass(frozen=True)
 class Quantity:
-    """One thing that is predicted and counted.
+    """A quantity that is both predicted and measured.
 
-    metrics     whose sum counts it; those that the GPU has not are left out, but one must be there
-    predicted   from an analysis, or None where it says nothing
-    tolerance   relative, or None where nothing is promised
-    why         nothing is promised
-    less        metrics that are subtracted
-    unless      whether nothing is promised of an analysis after all
-    between     a range that is promised instead of a tolerance
+    name        name of the quantity in tables
+    metrics     ncu metrics whose sum is the measured value. Metrics that the GPU does not have are left out; at least
+                one must exist
+    predicted   function from an analysis to the predicted value, or to None if the analysis has no prediction
+    tolerance   promised relative error, or None if no error is promised
+    why         reason that no error is promised
+    less        metrics that are subtracted from the sum; all must exist
+    unless      function from an analysis to True if no error is promised for that analysis
+    between     function from an analysis to the range that is promised for the measured value, instead of a tolerance;
+                None for no range
     """
 
     name: str
@@ -51,32 +54,42 @@ class Quantity:
 
 
 def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
+    """Return a function that sums count number `index` of the shared-memory operations `ops` over an analysis.
+
+    index   0: instructions; 1: wavefronts; 2: ideal wavefronts, without conflicts
+    """
     return lambda a: float(sum(a.counts(op)[index] for op in ops))
 
 
 def _conflicts(*ops: str) -> Callable[[Analysis], float]:
+    """Return a function that counts the bank conflicts of the shared-memory operations `ops`."""
     return lambda a: float(sum(a.counts(op)[1] - a.counts(op)[2] for op in ops))
 
 
 def _sectors(*ops: str) -> Callable[[Analysis], float]:
+    """Return a function that counts the sectors that the global-memory operations `ops` touch."""
     return lambda a: float(sum(a.sector_count(op)[1] for op in ops))
 
 
 def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
+    """Return `read` as a function of an analysis; None if the analysis has no traffic."""
     return lambda a: None if a.traffic is None else read(a.traffic)
 
 
 def _arriving(a: Analysis) -> float | None:
+    """Return the predicted number of sectors that arrive at the SMs, or None without traffic."""
     if a.traffic is None:
         return None
     return float(a.arriving() + a.sum_sectors("ld"))
 
 
 def _asked(a: Analysis) -> float | None:
+    """Return the predicted number of sectors that SMs read from L2, or None without traffic."""
     return None if a.traffic is None else a.traffic.l2_read_bytes / SECTOR_BYTES + a.sum_sectors("ld")
 
 
 def _written(a: Analysis) -> float | None:
+    """Return the predicted number of bytes that are written to DRAM, or None without traffic."""
     if a.traffic is None or a.ends is None:
         return None
     stored = a.traffic.dram_write_bytes * a.ends.stores / a.tiles if a.tiles else 0.0
@@ -84,11 +97,15 @@ def _written(a: Analysis) -> float | None:
 
 
 def _from_dram(t: Traffic) -> float:
+    """Return the predicted number of bytes that are read from DRAM."""
     return t.dram_read_bytes + (t.partials_read_bytes or 0.0)
 
 
 def _l2_hits(a: Analysis) -> float | None:
-    """Lines that come from the other partition miss once here, and once more there where they are not."""
+    """Return the predicted L2 hit rate of reads in percent, or None without traffic.
+
+    A line of the far L2 partition misses in the near partition, and misses again in the far partition if it is absent.
+    """
     asked = _asked(a)
     if a.traffic is None or asked is None:
         return None
@@ -98,37 +115,44 @@ def _l2_hits(a: Analysis) -> float | None:
 
 
 def _shares_tiles(a: Analysis) -> bool:
+    """Return True if CTAs exchange partial results of tiles through the workspace."""
     return a.ends is not None and a.ends.writes > 0
 
 
 def _waits_for_boxes(a: Analysis) -> bool:
-    """Whether the only loads are of tickets or of D: the counter shows what wgmma and TMA make them wait for."""
+    """Return True if the counter of shared-memory loads also shows waits for wgmma or TMA.
+
+    This is so for wgmma plans, and for TMA plans whose only shared-memory loads read semaphore values or D.
+    """
     if a.counts("wgmma")[0]:
         return True
     return bool(a.counts("tma")[0]) and a.ends is not None and _shared(1, "load")(a) == a.ends.asked > 0
 
 
 def _rewritten(a: Analysis) -> bool:
-    """Whether ptxas is seen to have joined accesses that the PTX, which was executed, has one by one."""
+    """Return True if ptxas merged accesses that are separate in the PTX that was emulated."""
     return a.executed is not None and a.executed.rewritten
 
 
 def _not_as_executed(a: Analysis) -> bool:
+    """Return True if ptxas merged accesses, or if the counter of shared-memory loads also shows waits."""
     return _rewritten(a) or _waits_for_boxes(a)
 
 
 def _is_torn(a: Analysis) -> bool:
-    """Whether a cp.async of 16 bytes moves the halves of a sector by themselves: which of them count as one is known of
-    some paddings alone."""
+    """Return True if 16-byte cp.async copies move the halves of some sectors separately.
+
+    How the counter counts such halves is known only for some paddings.
+    """
     parts = [part.in_grid for part in a.global_ if part.op == "ldgsts" and part.bits == _LINE_COPY_BITS]
     return any(grid is not None and grid.arriving != grid.sectors for grid in parts)
 
 
 def _arrives_otherwise(a: Analysis) -> bool:
-    """Whether more or fewer sectors come to multiprocessors than the boxes and copies of a plan touch.
+    """Return True if the sectors that arrive at SMs may differ from those that the plan's boxes and copies touch.
 
-    Fewer where L1 holds what a CTA beside it has read, or the k-tile before; more where torn rows are multicast, or
-    registers spill.
+    Fewer sectors arrive if L1 holds data that another CTA of the SM or the previous k-tile has read. More sectors
+    arrive if rows that are not sector-aligned are multicast, if registers spill, or if CTAs exchange partial results.
     """
     if _shares_tiles(a) or a.traffic is None or a.spills:
         return True
@@ -139,26 +163,27 @@ def _arrives_otherwise(a: Analysis) -> bool:
 
 
 def _time(a: Analysis) -> float | None:
+    """Return the roofline time in nanoseconds, or None without a roofline."""
     return a.roofline.seconds * 1e9 if a.roofline else None
 
 
 _COALESCED = (
-    "the L2 request coalescer joins reads that meet in it, so that fewer arrive at L2 than leave it for the "
-    "multiprocessors; how many meet is a matter of time"
+    "the L2 request coalescer merges concurrent reads, so that fewer reach L2 than leave it for the SMs; how many merge "
+    "depends on timing"
 )
 _PAST = (
-    "copies past the last k-tile, stages - 1 of them, are counted where the compiler switches them off by a "
-    "predicate, and not where it branches round them"
+    "the stages - 1 copies past the last k-tile are counted if the compiler switches them off by a predicate, but not "
+    "if it branches around them"
 )
 _PARTIAL = "the counter misses the main loop of some plans, see below"
-_WAITS = "shows more than the stores need, see below"
+_WAITS = "the counter includes more than the stores, see below"
 
 QUANTITIES = (
     Quantity(
         "shared load instructions",
         ("smsp__inst_executed_op_shared_ld.sum", "smsp__inst_executed_op_ldsm.sum"),
         _shared(0, "load", "ldmatrix"), None,
-        "the compiler joins reads along K, and those past the end are counted though their predicate is off",
+        "the compiler merges reads along K, and reads past the end are counted although their predicate is off",
     ),
     Quantity(
         "shared load wavefronts", (WAVEFRONTS.format("ld"),), _shared(1, "load", "ldmatrix"), _COUNTS,
@@ -175,7 +200,7 @@ QUANTITIES = (
     Quantity(
         "shared store instructions",
         ("smsp__inst_executed_op_shared_st.sum", "smsp__inst_executed_op_stsm.sum"),
-        _shared(0, "store", "stmatrix"), None, "counts no stmatrix, but stores whose predicate is off",
+        _shared(0, "store", "stmatrix"), None, "the counter leaves out stmatrix and includes stores whose predicate is off",
     ),
     Quantity(
         "shared store wavefronts, by instructions", (SASS_WAVEFRONTS.format("st"),), _shared(1, "store"), _COUNTS,
@@ -201,7 +226,7 @@ QUANTITIES = (
         _PARTIAL,
     ),
     Quantity(
-        "global load sectors, cp.async too",  # those of cp.async alone are a part of it
+        "global load sectors, cp.async too",  # the counter includes cp.async
         (_SECTORS.format("ld"),),
         _sectors("ld", "ldgsts"), _COUNTS, unless=_is_torn,
     ),
@@ -220,12 +245,12 @@ QUANTITIES = (
     ),
     Quantity(
         "DRAM bytes read", ("dram__bytes_read.sum",), _moved(_from_dram), _DRAM,
-        unless=_shares_tiles,  # held against the counters of one plan only
+        unless=_shares_tiles,  # measured for one such plan only
         between=lambda a: None if a.traffic is None else a.traffic.dram_range,
     ),
     Quantity(
         "DRAM bytes written", ("dram__bytes_write.sum",), _written, None,
-        "what is still in L2 when the kernel ends is written later",
+        "data that is still in L2 at the end of the kernel is written later",
     ),
     Quantity("L2 hit rate of reads, %", ("lts__t_sector_op_read_hit_rate.pct",), _l2_hits, None, _COALESCED),
     Quantity(
@@ -239,7 +264,7 @@ QUANTITIES = (
     Quantity(
         "CTAs of a multiprocessor by shared memory", ("launch__occupancy_limit_shared_mem",),
         lambda a: float(a.occupancy.limits["shared memory"]), None,
-        "ncu divides the shared memory that the driver set aside for this launch, not the most that there is",
+        "ncu divides the shared memory that the driver configured for this launch, not the maximum",
     ),
     Quantity(
         "theoretical occupancy, %", ("sm__maximum_warps_per_active_cycle_pct",),
@@ -250,11 +275,11 @@ QUANTITIES = (
         lambda a: 100 * a.occupancy.theoretical, None,
         "the idle warps of a producer's group end at once: 9 of 64 stay, 14.06%",
     ),
-    Quantity("time, ns", ("gpu__time_duration.sum",), _time, None, "the prediction is a bound"),
+    Quantity("time, ns", ("gpu__time_duration.sum",), _time, None, "the prediction is a lower bound"),
 )  # fmt: skip
 
-# Asked for as well, to tell the reasons apart. Of those of shared memory one may count the stmatrix of a whole
-# plan, which none above does; what a GPU has not is left out.
+# More metrics to collect, which help to explain differences. One of the shared-memory metrics may count all stmatrix
+# instructions of a plan, which no metric above does. Metrics that the GPU does not have are left out.
 ALSO = (
     "smsp__sass_inst_executed_op_stsm.sum",
     "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared.sum",
@@ -271,7 +296,7 @@ ALSO = (
     "lts__t_sectors_srcunit_ltcfabric.sum",
 )
 
-# What is promised something of.
+# Metrics of the quantities that have a tolerance.
 PROMISED_METRICS = tuple(
     dict.fromkeys([name for q in QUANTITIES if q.tolerance is not None for name in (*q.metrics, *q.less)])
 )
@@ -280,11 +305,13 @@ METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metric
 
 @dataclass(frozen=True)
 class Row:
-    """One counter.
+    """The predicted and the measured value of one quantity.
 
-    error       (predicted - measured) / measured
-    tolerance   that the error is held against, or None
-    between     the range that the counter is held against instead
+    name        name of the quantity
+    predicted   predicted value, or None if the analysis has no prediction
+    measured    measured value, or None if it was not measured
+    tolerance   promised relative error, or None if no error is promised
+    between     promised range of the measured value, which replaces the tolerance; None for no range
     """
 
     name: str
@@ -295,7 +322,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Relative to what was measured; None where one side is missing."""
+        """(predicted - measured) / measured, or None if one of the values is missing."""
         if self.predicted is None or self.measured is None:
             return None
         if self.measured == 0:
@@ -304,8 +331,10 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the error is within the tolerance, or the counter in its range; None where nothing was promised or
-        counted."""
+        """True if the promise is kept: the measured value is in its range, or the error is within the tolerance.
+
+        None if no error is promised, or if a value is missing.
+        """
         if self.tolerance is None or self.error is None:
             return None
         if self.between is not None and self.measured is not None:
@@ -315,7 +344,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All counters of one case."""
+    """The rows of one case.
+
+    case   name of the case
+    what   name of the plan, and the problem
+    rows   one row per quantity
+    """
 
     case: str
     what: str
@@ -323,17 +357,21 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """The rows beyond their tolerance."""
+        """Rows whose promise is not kept."""
         return tuple(row for row in self.rows if row.holds is False)
 
 
 def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Comparison:
-    """The prediction for a plan and a problem beside what was counted."""
+    """Return the comparison of a case's predicted quantities with its measured counters.
+
+    analysis   analysis of the case's plan and problem, for the device that was measured
+    counters   ncu metric -> value
+    """
     rows = []
     for q in QUANTITIES:
-        found = [counters[name] for name in q.metrics if name in counters]
-        there = found and all(name in counters for name in q.less)
-        measured = sum(found) - sum(counters[name] for name in q.less) if there else None
+        values = [counters[name] for name in q.metrics if name in counters]
+        complete = values and all(name in counters for name in q.less)
+        measured = sum(values) - sum(counters[name] for name in q.less) if complete else None
         tolerance = None if q.unless(analysis) else q.tolerance
         between = q.between(analysis) if q.between is not None else None
         rows.append(Row(q.name, q.predicted(analysis), measured, tolerance, between))
@@ -341,7 +379,7 @@ def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Co
 
 
 def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Plain data for JSON."""
+    """Return comparisons as lists and dicts for JSON, with the error and the verdict of each row."""
     return [
         {
             "case": c.case,
@@ -353,7 +391,11 @@ def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def render(found: Sequence[Comparison], *, width: int = 110) -> str:
-    """The tables as text: each plan by itself, the single instructions together."""
+    """Return comparisons as text tables: one table per plan, and one table for all single instructions.
+
+    found   comparisons; one with a single row is a single instruction
+    width   characters per line
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -370,8 +412,8 @@ def render(found: Sequence[Comparison], *, width: int = 110) -> str:
 
     for c in found:
         if len(c.rows) > 1:
-            told = [row for row in c.rows if row.predicted or row.measured]
-            cells = [(r.name, _number(r.predicted), _number(r.measured), _error(r)) for r in told]
+            shown = [row for row in c.rows if row.predicted or row.measured]
+            cells = [(r.name, _number(r.predicted), _number(r.measured), _error(r)) for r in shown]
             show(f"{c.case}: {c.what}", ("", "predicted", "measured", "error"), cells, "right")
     single = [
         (c.case, c.what, _number(row.predicted), _number(row.measured), _VERDICTS[row.holds])
@@ -390,12 +432,14 @@ _VERDICTS = {True: "", False: "differs", None: "not counted"}
 
 
 def _number(value: float | None) -> str:
+    """Return a value as text, or "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def _error(row: Row) -> str:
+    """Return the error of a row in percent, with a mark if the promise is not kept or no error is promised."""
     if row.error is None:
         return "-"
     mark = {True: "", False: "  !", None: "  (not promised)"}[row.holds]

@@ -1,8 +1,8 @@
-"""The child that runs under ncu: launches each case, between the profiler's start and stop.
+"""The program that runs under ncu: it launches each case between profiler start and stop.
 
     python -m cutegemm.profile.launch CASES.pickle LOG.json [BETA]
 
-Nothing else is launched in between, so the n-th kernel of ncu's report is the n-th case of the log.
+No other kernel is launched between start and stop, so kernel n of ncu's report is launch n of the log.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from cutegemm.profile.case import Launchable
 
 
 def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]:
-    """Launches each case; returns which were launched, in order, and what went wrong with the others.
+    """Launch all cases and return a log of the launches.
 
-    beta   of the plans that can read C, which is then D
+    beta      value of beta for plans that read C; D is passed as C
+    returns   "device"     name of the GPU
+              "arch"       its architecture
+              "launched"   index of the case of each launch, in order
+              "failed"     error message by the index of each case that failed
     """
     import torch
 
@@ -49,7 +53,7 @@ def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]
 
 
 def main() -> None:
-    """The entry of the child."""
+    """Launch the cases of the file in argv[1] and write the log to the file in argv[2]."""
     cases = pickle.loads(Path(sys.argv[1]).read_bytes())
     beta = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     Path(sys.argv[2]).write_text(json.dumps(launch_all(cases, beta)))

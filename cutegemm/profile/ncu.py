@@ -1,4 +1,4 @@
-"""Nsight Compute from the outside: the command line, and the CSV that it prints."""
+"""Nsight Compute's command line, and a parser for the CSV that it prints."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ _MISSING = re.compile(r"Failed to find metric (?:regex:)?['\"]?([A-Za-z0-9_.^$]+
 
 
 class NcuError(CutegemmError):
-    """Nsight Compute is not there, may not read the counters, or printed what is no CSV."""
+    """Raised if Nsight Compute fails, may not read the counters, or does not print a table."""
 
 
 def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu") -> list[str]:
-    """The command line that profiles the kernels that `target` launches between profiler start and stop.
+    """Return the command line that profiles the kernels that `target` launches between profiler start and stop.
 
-    kernel   a regular expression of the kernel's name
-    log      a file for the CSV, which is else mixed with what the target prints
+    target    command line to run under ncu
+    metrics   names of the metrics to collect
+    kernel    regular expression; only kernels whose name matches are profiled
+    log       file for the CSV, which would else be mixed with the output of `target`
+    ncu       the ncu executable
 
     >>> " ".join(command(["python", "x.py"], ["a.sum"], "gemm", "out.csv")[-8:])
     '-k regex:gemm --log-file out.csv --metrics a.sum python x.py'
@@ -42,12 +45,13 @@ def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str
 
 
 def parse_csv(text: str) -> list[dict[str, float]]:
-    """Metric -> value of each kernel launch, in the order of the launches.
+    """Return the metrics of each kernel launch in ncu's CSV, as a dict from metric to value per launch.
 
-    Bytes and nanoseconds, whatever units were printed. Lines before the table, and other messages, are
-    skipped; a metric that was not collected is left out.
+    Launches are in the order of execution. Values are in bytes and nanoseconds, whatever units ncu printed. Lines
+    outside the table are skipped. A metric that was not collected is left out.
 
-    raises   NcuError where there is no table
+    text     all that ncu printed
+    raises   NcuError if the text has no table
 
     >>> parse_csv('==PROF== Hi\\n"ID","Metric Name","Metric Unit","Metric Value"\\n"0","a.sum","","1,024"')
     [{'a.sum': 1024.0}]
@@ -60,13 +64,14 @@ def parse_csv(text: str) -> list[dict[str, float]]:
     launches: dict[str, dict[str, float]] = {}
     for row in csv.DictReader(lines[header:]):
         value = _value(row["Metric Value"], row["Metric Unit"])
-        found = launches.setdefault(row["ID"], {})
+        metrics = launches.setdefault(row["ID"], {})
         if value is not None:
-            found[row["Metric Name"]] = value
+            metrics[row["Metric Name"]] = value
     return [launches[key] for key in sorted(launches, key=int)]
 
 
 def _value(text: str, unit: str) -> float | None:
+    """Return a value in bytes, nanoseconds or its own unit; None if the text is not a number."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -78,7 +83,9 @@ def _value(text: str, unit: str) -> float | None:
 
 
 def unknown_metrics(message: str) -> set[str]:
-    """The metrics that ncu says it does not have.
+    """Return the metrics that ncu reports as unknown.
+
+    message   what ncu printed
 
     >>> unknown_metrics("==ERROR== Failed to find metric smsp__inst_executed_op_x.sum")
     {'smsp__inst_executed_op_x.sum'}
@@ -87,7 +94,9 @@ def unknown_metrics(message: str) -> set[str]:
 
 
 def known_metrics(listing: str) -> set[str]:
-    """The names, without suffixes, that `ncu --query-metrics` lists.
+    """Return the metric names, without suffixes such as ".sum", that `ncu --query-metrics` lists.
+
+    listing   what that command printed
 
     >>> known_metrics("Device NVIDIA H200 (GH100)\\nMetric Name   Metric Type\\ndram__bytes_read   Counter")
     {'dram__bytes_read'}

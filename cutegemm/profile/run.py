@@ -1,4 +1,4 @@
-"""Runs cases under ncu, one process for all of them, and compares."""
+"""Launch cases under ncu in one process, and compare the counters with the predictions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from cutegemm.profile.child import environment, launched, launcher, printed
 from cutegemm.profile.compare import Comparison, compare
 from cutegemm.profile.ncu import NcuError, command, known_metrics, parse_csv, unknown_metrics
 
-_ALWAYS = ("launch__", "sm__maximum_warps")  # not listed, but known to every version
-_SHOWN = 3000  # characters, of what ncu said
-_TRIES = 4  # each drops the metrics that ncu says it has not
+_ALWAYS = ("launch__", "sm__maximum_warps")  # prefixes of metrics that every ncu has but does not list
+_SHOWN = 3000  # characters of ncu's output in an error message
+_TRIES = 4  # runs of ncu; each run leaves out the metrics that ncu reported as unknown
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What ncu counted.
+    """The counters of all launches of a run.
 
-    gpu        its name
-    launches   metric -> value of each launch, by the name of the case
-    failed     why others were not launched
+    gpu        name of the GPU
+    arch       architecture that the kernels were compiled for
+    launches   for each case name, one dict from metric to value per launch
+    failed     error message by the name of each case that failed
     """
 
     gpu: str
@@ -42,7 +43,7 @@ class Counted:
 
 
 def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each metric's median over launches.
+    """Return the median of each metric over launches; a launch without the metric is not counted.
 
     >>> median([{"a": 1.0}, {"a": 3.0, "b": 2.0}, {"a": 10.0}])
     {'a': 3.0, 'b': 2.0}
@@ -52,23 +53,26 @@ def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison], Mapping[str, str]]:
-    """Predicted beside measured for plans of this machine's GPU, and why others were not launched.
+    """Launch cases on this machine's GPU under ncu and compare predicted with measured counters.
 
-    raises   UnsupportedError without ncu; NcuError with what it said
+    cases     plans with problems; names are unique
+    ncu       the ncu executable
+    returns   one comparison per case that was launched, and the error message by the name of each case that failed
+    raises    UnsupportedError if ncu is not installed; NcuError with ncu's output if it fails
     """
-    found = count(cases, ncu=ncu)
-    device = default_device(found.arch).name
+    counted = count(cases, ncu=ncu)
+    device = default_device(counted.arch).name
     comparisons = []
     for case in cases:
-        if case.name in found.launches:
-            resources = resources_of(case.plan, found.arch)
-            analysis = check(case.plan, case.problem, found.arch, device, resources, search=False)
-            comparisons.append(compare(case, analysis, median(found.launches[case.name])))
-    return comparisons, found.failed
+        if case.name in counted.launches:
+            resources = resources_of(case.plan, counted.arch)
+            analysis = check(case.plan, case.problem, counted.arch, device, resources, search=False)
+            comparisons.append(compare(case, analysis, median(counted.launches[case.name])))
+    return comparisons, counted.failed
 
 
 def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
-    """What the compiled kernel takes of the machine."""
+    """Compile a plan and return the registers and shared memory that its kernel uses."""
     from cutegemm.compile.plans import compile_plan
 
     return compile_plan(plan, arch).resources
@@ -81,16 +85,21 @@ def count(
     ncu: str = "ncu",
     limit_seconds: float | None = None,
 ) -> Counted:
-    """The counters of each launch.
+    """Launch cases under ncu and return the counters of each launch.
 
-    device          for whose architecture plans are first compiled in parallel; None: one by one, as they are launched
-    limit_seconds   that ncu may take
-    raises          UnsupportedError without ncu; NcuError with what it said
+    cases           kernels to launch; names are unique
+    device          name of a device; the plans are compiled for its architecture in parallel before the launches.
+                    None: each plan is compiled when it is launched
+    ncu             the ncu executable
+    limit_seconds   time limit of a run of ncu; None for no limit
+    raises          UnsupportedError if ncu is not installed; NcuError with ncu's output if it fails
     """
     from cutegemm.compile.plans import compile_missing
 
     if shutil.which(ncu) is None:
-        raise UnsupportedError(f"profile: no {ncu} is found. It comes with the CUDA toolkit; name it with --ncu.")
+        raise UnsupportedError(
+            f"profile(ncu={ncu!r}): not found. Install the CUDA toolkit, or name the ncu executable with --ncu."
+        )
     metrics = _known(ncu, list(dict.fromkeys([name for case in cases for name in case.metrics])))
     if device is not None:  # in parallel, so that the launcher finds its kernels compiled
         compile_missing([case.plan for case in cases if isinstance(case, Case)], device_named(device).arch)
@@ -100,13 +109,14 @@ def count(
         raise NcuError(f"ncu saw {len(counters)} kernels, but {len(log['launched'])} were launched: {log['failed']}.")
     launches: dict[str, tuple[dict[str, float], ...]] = {}
     for number, values in zip(log["launched"], counters, strict=True):
-        of = cases[number].name
-        launches[of] = (*launches.get(of, ()), values)
+        label = cases[number].name
+        launches[label] = (*launches.get(label, ()), values)
     failed = {cases[int(number)].name: why for number, why in log["failed"].items()}
     return Counted(log["device"], log["arch"], launches, failed)
 
 
 def _known(ncu: str, wanted: list[str]) -> list[str]:
+    """Return the wanted metrics that ncu knows; all of them if ncu lists none."""
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False)
     names = known_metrics(listed.stdout)
     if not names:
@@ -117,20 +127,23 @@ def _known(ncu: str, wanted: list[str]) -> list[str]:
 def _counted(
     ncu: str, metrics: list[str], cases: Sequence[Launchable], folder: Path, limit_seconds: float | None
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """The counters of each launch, and what the launcher says of them."""
+    """Run ncu and return the metrics of each launch, and the log of the launcher.
+
+    raises   NcuError if ncu exceeds the time limit, or if the launcher does not finish
+    """
     target, wanted = launcher(folder, cases), list(metrics)
-    file, said, table = folder / "ncu.csv", "", ""
+    file, output, table = folder / "ncu.csv", "", ""
     for _ in range(_TRIES):
         try:
-            said = printed(command(target, wanted, GEMM_KERNELS, str(file), ncu), environment(), limit_seconds)
+            output = printed(command(target, wanted, GEMM_KERNELS, str(file), ncu), environment(), limit_seconds)
         except TimeoutError as error:
             raise NcuError(str(error)) from None
         table = file.read_text() if file.exists() else ""
-        missing = unknown_metrics(f"{said}\n{table}") & set(wanted)
+        missing = unknown_metrics(f"{output}\n{table}") & set(wanted)
         if not missing:
             break
         wanted = [m for m in wanted if m not in missing]
     log = launched(folder)
     if log is None:
-        raise NcuError(f"the launcher did not finish under ncu.\n{f'{said}{table}'[-_SHOWN:]}")
+        raise NcuError(f"the launcher did not finish under ncu.\n{f'{output}{table}'[-_SHOWN:]}")
     return parse_csv(table) if log["launched"] else [], log

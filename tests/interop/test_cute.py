@@ -72,15 +72,15 @@ def test_what_the_dsl_knows_at_run_time_alone() -> None:
         said.append(str(caught.value))
 
     traced(3)
-    assert "known at run time alone" in said[0]
+    assert "known only at run time" in said[0]
 
 
 @needs_the_dsl
 @pytest.mark.parametrize("thing", [3, (4, 8), "(4,8)"])
 def test_what_is_no_layout(thing: object) -> None:
-    with pytest.raises(LayoutError, match="is expected, not"):
+    with pytest.raises(LayoutError, match="Pass a Layout"):
         to_cute(thing)
-    with pytest.raises(LayoutError, match="is expected, not"):
+    with pytest.raises(LayoutError, match=r"Pass a layout of cutlass\.cute"):
         from_cute(thing)
 
 
@@ -90,7 +90,7 @@ def test_strides_over_f2_are_refused() -> None:
         Layout((8, 8), (F2(9), F2(1))),
         ComposedLayout(Layout(64), 0, Layout((8, 8), (F2(9), F2(1)))),
     ):
-        with pytest.raises(LayoutError, match="over F2, which the DSL has not"):
+        with pytest.raises(LayoutError, match="over F2; the DSL does not have them"):
             to_cute(thing)
 
 

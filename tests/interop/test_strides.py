@@ -56,15 +56,15 @@ def test_what_has_no_strides(thing: object) -> None:
 
 @pytest.mark.parametrize(("layout", "offset"), [(Layout(9), 0), (Layout(4, 2), 2), (Layout(3, -1), 1)])
 def test_a_view_stays_inside(layout: Layout, offset: int) -> None:
-    with pytest.raises(LayoutError, match="there are 8 elements"):
+    with pytest.raises(LayoutError, match=r"outside \[0, 8\)"):
         to_numpy(layout, np.arange(8), offset)
-    with pytest.raises(LayoutError, match="one is expected"):
+    with pytest.raises(LayoutError, match="axes, not one"):
         to_numpy(Layout(4), np.zeros((2, 4)))
 
 
 def test_torn_elements() -> None:
     torn = np.lib.stride_tricks.as_strided(np.zeros(4, np.int32), (3,), (2,))
-    with pytest.raises(LayoutError, match="no multiples of the 4 of an element"):
+    with pytest.raises(LayoutError, match="not multiples of the 4 of an element"):
         from_numpy(torn)
 
 
