@@ -37,6 +37,10 @@ def picture(thing: Any, **options: Any) -> Picture:
     thing     an object of any type that `draw` accepts, except a Timeline; a Picture is returned unchanged
     options   keyword arguments of the picture function for the type of `thing`, such as `layout_picture`
     raises    UnsupportedError if the type cannot be drawn, or if its picture function does not have an option
+
+    >>> from cutegemm.layout import Layout
+    >>> picture(Layout((2, 3))).subtitle
+    '(2,3):(1,2)'
     """
     from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, Tensor
     from cutegemm.plan import GemmPlan
@@ -181,6 +185,9 @@ def notebook(thing: Any) -> str:
     """Return the HTML that a notebook shows for an object: its SVG, or its text if it cannot be drawn.
 
     Never raises CutegemmError.
+
+    >>> notebook(3)
+    '<pre>3</pre>'
     """
     description = described(thing)
     if description is not None:

@@ -20,6 +20,11 @@ def atom_picture(atom: MmaAtom, *, color: str = "auto", title: str = "") -> Pict
 
     color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
     title   heading; the name of the atom if empty
+
+    >>> from cutegemm.dtypes import f16
+    >>> from cutegemm.tile.mma_atoms import mma_sync
+    >>> [(grid.title, grid.rows, grid.cols) for grid in atom_picture(mma_sync(f16, 16)).grids]
+    [('A', 16, 16), ('B', 16, 8), ('C, D', 16, 8)]
     """
     m, n, k = atom.shape_mnk
     color = colour_by(color, atom.threads)
@@ -73,6 +78,10 @@ def tiled_mma_picture(
     tile    extents (M, N, K) of the tile that is partitioned; None for the tile that the threads cover once
     color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
     title   heading; "tiled MMA of" and the name of the atom if empty
+
+    >>> from cutegemm.build import simt_plan
+    >>> [(grid.title, grid.rows, grid.cols) for grid in tiled_mma_picture(simt_plan().tiled_mma).grids]
+    [('A', 128, 1), ('B', 1, 128), ('C, D', 128, 128)]
     """
     m, n, k = tile or mma.tile_mnk
     color = colour_by(color, mma.threads)
@@ -107,6 +116,11 @@ def copy_picture(copy: TiledCopy | CopyAtom, *, color: str = "auto", title: str 
 
     color   meaning of the colours: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
     title   heading; the name of the atom, or "tiled copy of" and that name, if empty
+
+    >>> from cutegemm.dtypes import f16
+    >>> from cutegemm.tile.copy_atoms import ldmatrix
+    >>> [grid.title for grid in copy_picture(ldmatrix(f16, 4)).grids]
+    ['source', 'destination']
     """
     if isinstance(copy, CopyAtom):
         sides = [copy.layout_src_tv, copy.layout_dst_tv]

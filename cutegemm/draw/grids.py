@@ -113,7 +113,7 @@ class Picture(hooks.Shown):
 
 
 def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tuple[int, ...]:
-    """Return the line before each index of a mode.
+    """Return the weight of the line that a grid draws before each index of a mode.
 
     The line is MEDIUM where the second leaf steps and HEAVY where a later leaf steps. All other indices have NO_LINE.
 

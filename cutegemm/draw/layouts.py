@@ -78,6 +78,9 @@ def layout_picture(
     fold           maximum elements per row for a layout of rank 1
     tensor         tensor with this layout, whose elements are written instead of `cells`; None for no tensor
     raises         UnsupportedError if the layout has more than 2**62 elements
+
+    >>> layout_picture(Layout((2, 3), (3, 1))).grids[0].labels.tolist()
+    [['0', '1', '2'], ['3', '4', '5']]
     """
     one_of("cells", cells, ("offsets", "coordinates", "none"))
     one_of("color", color, ("bank", "offset", "none"))
@@ -111,6 +114,9 @@ def tensor_picture(tensor: Tensor, *, title: str = "", most: int = MOST, slices:
     title    heading; "tensor" and the element type if empty
     most     maximum rows and maximum columns of a grid; others are left out
     slices   maximum number of slices (_, _, c) if the rank is 3 or more
+
+    >>> tensor_picture(Tensor(10 * np.arange(6), Layout((2, 3), (3, 1)))).grids[0].labels.tolist()
+    [['0', '10', '20'], ['30', '40', '50']]
     """
     array, start = tensor.array, tensor.offset
     shown = layout_picture(
@@ -128,6 +134,9 @@ def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
     """Return the picture of a matrix over F2: one cell per bit, with the lowest bits at the top left.
 
     title   heading; "matrix over F2" if empty
+
+    >>> matrix_picture(F2Matrix((1, 2, 5))).grids[0].labels.tolist()
+    [['1', '0', '1'], ['0', '1', '0'], ['0', '0', '1']]
     """
     bits = np.array([[column >> row & 1 for column in matrix.columns] for row in range(matrix.height)], np.int64)
     if bits.size == 0:
@@ -203,7 +212,10 @@ def _gap(visible: np.ndarray) -> int:
 def _plane_grid(
     layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of modes 0 and 1 at the coordinate number `index` of the remaining modes."""
+    """Return the grid of modes 0 and 1 at one coordinate of the remaining modes.
+
+    index   column-major index of that coordinate
+    """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     shape = modes_of(layout)
     row = _visible(product(shape[0]), most)

@@ -21,6 +21,9 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
     element_bits   width of an element in bits; decides the bank of each offset
     title          heading; "swizzle" if empty
     raises         UnsupportedError if the inner layout of a composed layout is not a Swizzle
+
+    >>> [grid.labels.tolist() for grid in swizzle_picture(Swizzle(1, 0, 1)).grids]
+    [[['0', '1'], ['2', '3']], [['0', '1'], ['3', '2']]]
     """
     if isinstance(layout, Swizzle):
         across = abs(layout.shift)
@@ -65,6 +68,10 @@ def slice_picture(layout: AnyLayout, coord: Any, *, element_bits: int = 32, titl
     element_bits   width of an element in bits; decides the bank of each offset
     title          heading; "slice" and the coordinate if empty
     raises         UnsupportedError if the layout is not of this kind, or if `coord` has no None
+
+    >>> whole, part = slice_picture(Layout((2, 3)), (1, None)).grids
+    >>> whole.marks.tolist(), part.subtitle
+    ([['', '', ''], ['*', '*', '*']], '(3):(2) from offset 1')
     """
     whole = layout_picture(layout, element_bits=element_bits, slices=1)
     sizes = [product(s) for s in modes_of(layout)]
@@ -115,6 +122,9 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
              is drawn as the layout of the same indices
     title    heading; "composition" if empty
     raises   UnsupportedError if the composition has more than 256 x 256 elements
+
+    >>> composition_picture(Layout((2, 3), (3, 1)), Layout(2, 2)).subtitle
+    '(2,3):(3,1) o 2:2 = 2:1'
     """
     result = composition(a, b)
     picks = b if isinstance(b, Layout) and not b.is_coordinates else composition(Layout(a.shape), b)

@@ -53,6 +53,10 @@ def tv_picture(
     title       heading; "thread-value layout" if empty
     names       names of the modes of the tile
     raises      LayoutError if `layout_tv` does not have two modes, or reaches outside the tile
+
+    >>> (thread,) = tv_picture(Layout((2, 2), (1, 2)), (2, 2)).grids[0].owners
+    >>> thread.tolist()
+    [[0, 0], [1, 1]]
     """
     if not isinstance(layout_tv.shape, tuple) or len(layout_tv.shape) != 2:
         raise LayoutError(f"tv_picture: {layout_tv} does not have the two modes (thread, value).")
@@ -147,7 +151,7 @@ def owner_grid(
 
 
 def repeats(thread: np.ndarray, warp: np.ndarray) -> tuple[int, ...]:
-    """Return the line before each row of a table of threads.
+    """Return the weight of the line that a grid draws before each row of a table of threads.
 
     The line is HEAVY if the warp of every element differs from the row before. It is MEDIUM if the row starts the same
     sequence of threads again. All other rows have NO_LINE.

@@ -28,6 +28,10 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     problem   problem for the description in the text; None for a description of the plan alone
     color     meaning of the colours of D: "lane", "warp", "none" or "auto" (lanes of one warp, else warps)
     title     heading; the name of the plan if empty
+
+    >>> from cutegemm.build import simt_plan
+    >>> [grid.title for grid in plan_picture(simt_plan()).grids]
+    ['A in shared memory', 'B in shared memory', 'D in registers']
     """
     bm, bn, bk = plan.cta_tile
     mma, ops, held_name, shared_by = plan.epilogue_mma, plan.operands, "D in registers", ""

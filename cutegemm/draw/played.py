@@ -117,7 +117,7 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
 
 
 class _Takes:
-    """Duration of each operation, if several operations share the duration of one tile or k-tile.
+    """Durations of single operations: the operations of one tile or k-tile share its duration equally.
 
     of_tile     number of epilogue-stage writes per (CTA, role, tile)
     of_k_tile   number of MMA operations per (CTA, process, k-tile)

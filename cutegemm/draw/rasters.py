@@ -34,6 +34,9 @@ def raster_picture(
     title           heading; "raster" and its text if empty
     raises          UnsupportedError if the grid has more than 256 x 256 tiles;
                     LayoutError if `cluster` or `ctas_per_wave` is less than 1
+
+    >>> raster_picture("grouped_m:2", (4, 3)).grids[0].labels.tolist()
+    [['0', '2', '4'], ['1', '3', '5'], ['6', '8', '10'], ['7', '9', '11']]
     """
     order = Raster.parse(raster) if isinstance(raster, str) else raster
     grid_m, grid_n = grid or (max(_SIDE, 2 * (order.across(_SIDE, _SIDE) or 1)),) * 2

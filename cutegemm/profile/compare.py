@@ -35,10 +35,10 @@ class Quantity:
     metrics     ncu metrics whose sum is the measured value. Metrics that the GPU does not have are left out; at least
                 one must exist
     predicted   function from an analysis to the predicted value, or to None if the analysis has no prediction
-    tolerance   promised relative error, or None if no error is promised
-    why         reason that no error is promised
+    tolerance   promised maximum of the relative error, or None if no maximum is promised
+    why         reason that nothing is promised
     less        metrics that are subtracted from the sum; all must exist
-    unless      function from an analysis to True if no error is promised for that analysis
+    unless      function from an analysis to True if nothing is promised for that analysis
     between     function from an analysis to the range that is promised for the measured value, instead of a tolerance;
                 None for no range
     """
@@ -168,8 +168,8 @@ def _time(a: Analysis) -> float | None:
 
 
 _COALESCED = (
-    "the L2 request coalescer merges concurrent reads, so that fewer reach L2 than leave it for the SMs; how many merge "
-    "depends on timing"
+    "the L2 request coalescer merges concurrent reads, so that fewer reach L2 than leave it for the SMs; how many "
+    "merge depends on timing"
 )
 _PAST = (
     "the stages - 1 copies past the last k-tile are counted if the compiler switches them off by a predicate, but not "
@@ -200,7 +200,8 @@ QUANTITIES = (
     Quantity(
         "shared store instructions",
         ("smsp__inst_executed_op_shared_st.sum", "smsp__inst_executed_op_stsm.sum"),
-        _shared(0, "store", "stmatrix"), None, "the counter leaves out stmatrix and includes stores whose predicate is off",
+        _shared(0, "store", "stmatrix"), None,
+        "the counter leaves out stmatrix and includes stores whose predicate is off",
     ),
     Quantity(
         "shared store wavefronts, by instructions", (SASS_WAVEFRONTS.format("st"),), _shared(1, "store"), _COUNTS,
@@ -310,7 +311,7 @@ class Row:
     name        name of the quantity
     predicted   predicted value, or None if the analysis has no prediction
     measured    measured value, or None if it was not measured
-    tolerance   promised relative error, or None if no error is promised
+    tolerance   promised maximum of the relative error, or None if no maximum is promised
     between     promised range of the measured value, which replaces the tolerance; None for no range
     """
 
@@ -333,7 +334,7 @@ class Row:
     def holds(self) -> bool | None:
         """True if the promise is kept: the measured value is in its range, or the error is within the tolerance.
 
-        None if no error is promised, or if a value is missing.
+        None if nothing is promised, or if a value is missing.
         """
         if self.tolerance is None or self.error is None:
             return None
@@ -344,7 +345,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of one case.
+    """The comparison of predicted with measured quantities for one case.
 
     case   name of the case
     what   name of the plan, and the problem
@@ -357,7 +358,7 @@ class Comparison:
 
     @property
     def misses(self) -> tuple[Row, ...]:
-        """Rows whose promise is not kept."""
+        """Rows whose error exceeds the tolerance, or whose measured value is outside its range."""
         return tuple(row for row in self.rows if row.holds is False)
 
 
@@ -439,7 +440,7 @@ def _number(value: float | None) -> str:
 
 
 def _error(row: Row) -> str:
-    """Return the error of a row in percent, with a mark if the promise is not kept or no error is promised."""
+    """Return the error of a row in percent, with a mark if it exceeds the tolerance or nothing is promised."""
     if row.error is None:
         return "-"
     mark = {True: "", False: "  !", None: "  (not promised)"}[row.holds]
