@@ -65,7 +65,7 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
     raises   LayoutError if the roles deadlock
     """
     programs = machine.protocol.processes
-    takes = _Takes(programs, durations)
+    times = _OpTimes(programs, durations)
     free, waits = [0.0] * len(programs), [-1.0] * len(programs)
     loads: list[float] = []  # end of each copy in flight, in the order of machine.flights
     copies: list[float] = []  # end of each copy to or from an epilogue stage
@@ -99,8 +99,8 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
         waits[choice] = -1.0
         machine.step(choice)
         loads += [now + durations.load] * (len(machine.flights) - len(loads))
-        copies += [now + takes.copy(program, op)] * (len(machine.epi_stages.flights) - len(copies))
-        took, name, stage = takes.of(program, op)
+        copies += [now + times.copy(program, op)] * (len(machine.epi_stages.flights) - len(copies))
+        took, name, stage = times.busy(program, op)
         free[choice] = now + took
         yield Played(choice, op, now, now + took, name, stage, since, place)
 
@@ -116,7 +116,7 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
     return isinstance(step, MultiplyBlock) or (isinstance(step, Multiply) and step.k_blocks != FIRST_BLOCK)
 
 
-class _Takes:
+class _OpTimes:
     """Durations of single operations: the operations of one tile or k-tile share its duration equally.
 
     of_tile     number of epilogue-stage writes per (CTA, role, tile)
@@ -140,7 +140,7 @@ class _Takes:
             return 0.0
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
-    def of(self, program: Process, op: Op) -> tuple[float, str, int | None]:
+    def busy(self, program: Process, op: Op) -> tuple[float, str, int | None]:
         """Return the time that the operation occupies its role, its name and its stage: (0, "", None) for no time."""
         if isinstance(op, Send):
             return self.durations.accumulators, "send accumulators", None

@@ -123,9 +123,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(LayoutError) as caught:
         LinearLayout((("lane", ((1, 0), (0, 1, 0))), ("warp", ((0, 2),))), (("m", 3), ("n", 2)))
     assert str(caught.value).splitlines() == [
-        "LinearLayout: the output m has the size 3; a power of two is expected.",
-        "  bit 1 of lane goes to (0, 1, 0); an integer for each of the outputs (m of 3, n of 2) is expected.",
-        "  bit 0 of warp goes to (0, 2), which is outside of the outputs (m of 3, n of 2).",
+        "LinearLayout: the output m has the size 3, which is not a power of two.",
+        "  the image of bit 1 of lane is (0, 1, 0). Give one integer per output (m of 3, n of 2).",
+        "  the image of bit 0 of warp is (0, 2), which is outside the outputs (m of 3, n of 2).",
     ]
 
 
