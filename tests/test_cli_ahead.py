@@ -65,19 +65,19 @@ def test_many_rows_are_not_looked_at_one_by_one(compiled):
     ("text", "words"),
     [
         ("m,n\n1,2\n", "the column 'k' is missing"),
-        ("m,n,k,x\n1,2,3,4\n", "'x' is no column; m, n, k, l, dtype, layout, out are"),
-        ("m,n,k\n", "it has no lines behind its first one"),
+        ("m,n,k,x\n1,2,3,4\n", "unknown column 'x'. The columns are m, n, k, l, dtype, layout, out"),
+        ("m,n,k\n", "it has no lines after its header"),
         ("", "the column 'm' is missing"),
         (
             "m,n,k\n1,2,x\n1,2,3\n0,2,3\n",
-            "(?s)line 2: invalid literal .*line 4: extents are numbers from 1 on",
+            "(?s)line 2: invalid literal .*line 4: every extent must be at least 1",
         ),
         ("m,n,k,dtype\n1,2,3,f17\n", "line 2: .*f17"),
-        ("m,n,k\n64,64,64,f16\n", "line 2: 4 fields; the 3 of m, n, k are expected"),
-        ("m,n,k,m\n1,2,3,4\n", "the column 'm' is there twice"),
+        ("m,n,k\n64,64,64,f16\n", "line 2: it has 4 fields for the 3 columns m, n, k"),
+        ("m,n,k,m\n1,2,3,4\n", "the column 'm' is named twice"),
         ("m,n,k\n1,2\n", "line 2"),
-        ("m,n,k,l\n1-2,2,3,4\n", "line 2: a batch has one number of rows"),
-        ("m,n,k\n1-2,2,3\n", "line 2: m is 1-2; one number is expected"),
+        ("m,n,k,l\n1-2,2,3,4\n", "line 2: m is a range and l is given"),
+        ("m,n,k\n1-2,2,3\n", "line 2: m is the range 1-2. Give one number"),
     ],
 )
 def test_what_does_not_read(tmp_path, text, words):

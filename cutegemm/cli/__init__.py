@@ -1,4 +1,4 @@
-"""The command line: `cutegemm gemm | show | plans | explain | check | explore | profile | figures | tune | ...`."""
+"""Command line of cutegemm: `cutegemm gemm | show | plans | explain | check | explore | profile | tune | ...`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ app.command("prepare")(ahead.prepare)
 app.command("export")(ahead.export)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    """Print the version and exit if `--version` was given."""
+    if is_requested:
         print(f"cutegemm {cutegemm.__version__}")
         raise typer.Exit()
 
@@ -47,17 +48,20 @@ def _options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """GEMMs described by layouts: checked, simulated, analysed, drawn, compiled and run."""
+    """Check, simulate, analyse, draw, compile and run GEMM kernels that are described by layouts."""
 
 
 _IN_ASCII = str.maketrans(
     "─━│┃┌┐└┘├┤┬┴┼╭╮╰╯→←×µ·…“”’−",
-    '--||+++++++++++++><xu..""\'-',  # each a character, so that columns stay in line
+    '--||+++++++++++++><xu..""\'-',  # one character for one character, so that columns stay aligned
 )
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """For an encoding that lacks a character: its nearest of ASCII, or a question mark."""
+    """Replace characters that the output encoding lacks by similar ASCII characters, or by a question mark.
+
+    This is an error handler for `codecs.register_error`. It returns the replacement and the index to continue at.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = unicodedata.normalize("NFKD", error.object[error.start : error.end]).translate(_IN_ASCII)
@@ -65,7 +69,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def _print_anywhere() -> None:
-    """Lets both streams print whatever their encoding is."""
+    """Make stdout and stderr replace the characters that their encoding lacks, instead of failing."""
     codecs.register_error("cutegemm.in_ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -73,7 +77,7 @@ def _print_anywhere() -> None:
 
 
 def main() -> None:
-    """The entry point: errors that a user can cause end with a message and status 2."""
+    """Run the command line. An error that a user can cause prints its message and exits with status 2."""
     _print_anywhere()
     with ended_in_words("cutegemm"):
         app()

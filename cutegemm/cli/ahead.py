@@ -1,4 +1,7 @@
-"""`cutegemm tune`, `prepare` and `export`: what is done ahead of the calls, for shapes in a file."""
+"""`cutegemm tune`, `prepare` and `export`: tune, compile and export kernels ahead of the calls.
+
+The shapes of the calls are read from a CSV file.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,27 @@ _COLUMNS = ("m", "n", "k", "l", "dtype", "layout", "out")
 _NEEDED = _COLUMNS[:3]
 
 _OF_SHAPES = (
-    "A CSV file whose first line names its columns: m, n, k; and, where they are wanted, l, dtype (bf16 where left "
-    "out), layout (nt) and out."
+    "A CSV file whose first line names its columns. m, n and k are required. l, dtype (default bf16), layout "
+    "(default nt) and out are optional."
 )
 Shapes = Annotated[Path, typer.Argument(metavar="SHAPES.csv", help=_OF_SHAPES)]
 DeviceName = Annotated[
-    str | None, typer.Option(help="Choose plans for this device: h100, h200, ...; that of this machine.")
+    str | None,
+    typer.Option(help="Choose plans for this device: h100, h200, ... The default is the GPU of this machine."),
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="Compile by so many; as many as processors.")]
-Tuned = Annotated[Path | None, typer.Option(help="Take plans that `cutegemm tune` found on such a device.")]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="Number of processes that compile. The default is the number of processors.")
+]
+Tuned = Annotated[Path | None, typer.Option(help="A file of `cutegemm tune` for the same device. Its plans are used.")]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file of shapes.
+    """One line of a shapes file: the extents of a call, and its operands.
 
-    rows      of A: one number, or those of a layer's inputs
-    columns   N, K and, of a batch, L
+    rows      M: one number, or the range of the row counts of a layer's inputs
+    columns   (N, K), or (N, K, L) for a batch
+    operands  A, B, C and D with their element types and majorness
     """
 
     rows: range
@@ -48,20 +55,21 @@ class Line:
 
     @property
     def is_layer(self) -> bool:
-        """Whether its rows vary."""
+        """True if M is a range: the calls of a layer have varying row counts."""
         return len(self.rows) > 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """M, N, K and, of a batch, L."""
+        """(M, N, K), or (M, N, K, L) for a batch. M is the smallest row count of a layer."""
         return (self.rows[0], *self.columns)
 
 
 def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
-    """The shapes of a file.
+    """Read a CSV file of shapes.
 
-    ranges   whether the rows of A may be said as 1-8192
-    raises   UnsupportedError with each line that does not read
+    path     its first line names the columns: m, n, k and optionally l, dtype, layout, out
+    ranges   whether m may be a range such as 1-8192, the row counts of a layer's inputs
+    raises   UnsupportedError with every line and column that is wrong
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -73,54 +81,64 @@ def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, skipinitialspace=True)
-            named = [name.strip().lower() for name in next(reader, [])]
+            header = [name.strip().lower() for name in next(reader, [])]
             lines = [(reader.line_num, line) for line in reader if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnsupportedError(f"the shapes {path}: {error}.") from error
-    wrong = [f"the column {name!r} is missing." for name in _NEEDED if name not in named]
-    wrong += [f"{name!r} is no column; {', '.join(_COLUMNS)} are." for name in named if name not in _COLUMNS]
-    wrong += [f"the column {name!r} is there twice." for name in dict.fromkeys(named) if named.count(name) > 1]
-    found = []
+    wrong = [f"the column {name!r} is missing." for name in _NEEDED if name not in header]
+    wrong += [
+        f"unknown column {name!r}. The columns are {', '.join(_COLUMNS)}." for name in header if name not in _COLUMNS
+    ]
+    wrong += [f"the column {name!r} is named twice." for name in dict.fromkeys(header) if header.count(name) > 1]
+    shapes = []
     for number, fields in [] if wrong else lines:
         try:
-            if len(fields) > len(named):
-                raise ValueError(f"{len(fields)} fields; the {len(named)} of {', '.join(named)} are expected.")
-            found.append(_line(dict(zip_longest(named, fields)), ranges))
+            if len(fields) > len(header):
+                raise ValueError(f"it has {len(fields)} fields for the {len(header)} columns {', '.join(header)}.")
+            shapes.append(_line(dict(zip_longest(header, fields)), ranges))
         except (CutegemmError, ValueError, TypeError) as error:
             wrong.append(f"line {number}: {error}")
-    if not wrong and not found:
-        wrong = ["it has no lines behind its first one."]
+    if not wrong and not shapes:
+        wrong = ["it has no lines after its header."]
     if wrong:
         raise UnsupportedError(f"the shapes {path}: " + "\n  ".join(wrong))
-    return found
+    return shapes
 
 
 def _line(line: dict[str, Any], ranges: bool) -> Line:
-    said = {name: str(value or "").strip() for name, value in line.items()}
-    first, _, last = said["m"].partition("-")
+    """Parse one line of a shapes file.
+
+    line     field by column name; None for a field that the line lacks
+    ranges   whether m may be a range
+    raises   ValueError or CutegemmError if a field is wrong
+    """
+    fields = {name: str(value or "").strip() for name, value in line.items()}
+    first, _, last = fields["m"].partition("-")
     if last and not ranges:
-        raise ValueError(f"m is {said['m']}; one number is expected.")
+        raise ValueError(f"m is the range {fields['m']}. Give one number.")
     rows = range(int(first), int(last or first) + 1)
-    columns = (int(said["n"]), int(said["k"]), *([int(said["l"])] if said.get("l") else []))
+    columns = (int(fields["n"]), int(fields["k"]), *([int(fields["l"])] if fields.get("l") else []))
     if not rows or min(rows[0], *columns) < 1:
-        raise ValueError("extents are numbers from 1 on.")
+        raise ValueError("every extent must be at least 1.")
     if len(rows) > 1 and len(columns) > 2:
-        raise ValueError("a batch has one number of rows.")
-    kind = DType.parse(said.get("dtype") or "bf16")
-    operands = Operands.of(kind, layout=said.get("layout") or "nt", out=said.get("out") or None)
+        raise ValueError("m is a range and l is given. Give one number for m, or leave out l.")
+    kind = DType.parse(fields.get("dtype") or "bf16")
+    operands = Operands.of(kind, layout=fields.get("layout") or "nt", out=fields.get("out") or None)
     return Line(rows, columns, replace(operands, batched=len(columns) > 2))
 
 
 def tune(
     shapes: Shapes,
     cache: Annotated[
-        Path, typer.Option("--cache", "-o", help="The file that keeps what was timed; it is added to.")
+        Path, typer.Option("--cache", "-o", help="File of measured times. New records are added to it.")
     ] = Path("tuned.json"),
-    best: Annotated[int, typer.Option(min=1, help="How many plans of the ranking are timed for each shape.")] = BEST,
+    best: Annotated[
+        int, typer.Option(min=1, help="Number of plans to time for each shape, those with the lowest predicted times.")
+    ] = BEST,
 ) -> None:
-    """Times the best few plans for shapes on the GPU of this machine, and keeps which was the fastest.
+    """Time the best few plans for each shape on the GPU of this machine, and record the fastest.
 
-    `cutegemm.use_tuned(FILE)` lets calls take them, here or on another machine with such a GPU.
+    After `cutegemm.use_tuned(FILE)`, calls use the recorded plans, here or on another machine with the same GPU.
     """
     lines = read_shapes(shapes, ranges=False)
     try:
@@ -144,90 +162,102 @@ def tune(
 
 
 def _matrices(line: Line) -> tuple[Any, Any, Any]:
-    """A and B of normal numbers on the GPU, and the type of D in torch."""
+    """Return A and B on the GPU with normally distributed elements, and the torch dtype of D."""
     import torch
 
     from cutegemm.run.torch_ops import memory_of
 
     kind, (rows, columns, depth, *batch) = memory_of(line.operands.a.dtype), line.shape
-    found = []
-    for extents, is_turned in (
+    matrices = []
+    for extents, is_transposed in (
         ((rows, depth), line.operands.a.major == "m"),
         ((depth, columns), line.operands.b.major == "k"),
     ):
-        x = torch.randn(*batch, *(extents[::-1] if is_turned else extents), device="cuda")
+        x = torch.randn(*batch, *(extents[::-1] if is_transposed else extents), device="cuda")
         x = (x * 16).to(kind) if kind == torch.int8 else x.to(kind)
-        found.append(x.mT if is_turned else x)
-    return found[0], found[1], memory_of(line.operands.d.dtype)
+        matrices.append(x.mT if is_transposed else x)
+    return matrices[0], matrices[1], memory_of(line.operands.d.dtype)
 
 
 def prepare(
     shapes: Annotated[
         Path,
-        typer.Argument(metavar="SHAPES.csv", help=f"{_OF_SHAPES} 1-8192 as m is a layer whose rows vary."),
+        typer.Argument(
+            metavar="SHAPES.csv", help=f"{_OF_SHAPES} m may be a range such as 1-8192: a layer whose rows vary."
+        ),
     ],
     device: DeviceName = None,
     tuned: Tuned = None,
     processes: Processes = None,
 ) -> None:
-    """Compiles the kernels that calls of these shapes take, in parallel, into the cache. It needs no GPU."""
+    """Compile the kernels that calls of these shapes use, in parallel, into the cache. No GPU is needed."""
     import time
 
     from cutegemm.run.ahead import compiled
 
     started = time.perf_counter()
-    found = compiled(_plans([str(shapes)], device, tuned), started, processes)
-    if found.failed:
+    report = compiled(_plans([str(shapes)], device, tuned), started, processes)
+    if report.failed:
         raise typer.Exit(1)
 
 
 def export(
     plans: Annotated[
         list[str],
-        typer.Argument(metavar="PLANS", help=f"Names of plans, or files of shapes. {_OF_SHAPES} m may be 1-8192."),
+        typer.Argument(
+            metavar="PLANS", help=f"Plan names or shapes files. {_OF_SHAPES} m may be a range such as 1-8192."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Such as kernels.so.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Shared library to write, such as kernels.so.")],
     dtype: Annotated[
-        str | None, typer.Option(help="Element type of A and B of named plans; bf16 for wgmma, else f32.")
+        str | None,
+        typer.Option(help="Element type of A and B of named plans. The default is bf16 for wgmma, otherwise f32."),
     ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters of A and B of named plans.")] = "nt",
     device: DeviceName = None,
     tuned: Tuned = None,
 ) -> None:
-    """Compiles kernels into one library, for where there is neither the DSL nor a compiler: `cutegemm.load(FILE)`.
+    """Compile kernels into one shared library, which `cutegemm.load(FILE)` loads without the DSL or a compiler.
 
-    Its folder also gets the runtime library that the kernels call. It needs no GPU, but a linker: cc, gcc or clang.
+    The runtime library that the kernels call is copied next to it. This command needs a linker (cc, gcc or clang),
+    but no GPU.
     """
     from cutegemm.compile.export import export as write
 
-    found = _plans(plans, device, tuned, dtype, layout)
-    archs = {arch for _, arch in found}
+    kernels = _plans(plans, device, tuned, dtype, layout)
+    archs = {arch for _, arch in kernels}
     if len(archs) > 1:
-        raise PlanError("export", [f"the plans are for {' and '.join(sorted(archs))}; one is expected."])
-    print(write([plan for plan, _ in found], out, *archs))
+        raise PlanError("export", [f"the plans are for {' and '.join(sorted(archs))}. A library has one architecture."])
+    print(write([plan for plan, _ in kernels], out, *archs))
 
 
 def _plans(
-    given: Sequence[str],
+    sources: Sequence[str],
     device: str | None,
     tuned: Path | None,
     dtype: str | None = None,
     layout: str = "nt",
 ) -> list[tuple[GemmPlan, str]]:
-    """The plans of names, and of shapes in files; each with its architecture."""
+    """Return (plan, architecture) for each plan name and for each line of each shapes file.
+
+    sources        plan names, and paths that end in .csv
+    device         device to choose plans for; None for the GPU of this machine
+    tuned          a file of `cutegemm tune`, or None
+    dtype, layout  element type and BLAS letters of A and B of named plans; None for the default type
+    """
     from cutegemm.run.ahead import chip, plans_of
 
     if tuned is not None:
         use_tuned(tuned)
-    of = chip(device)
-    found: list[tuple[GemmPlan, str]] = []
-    for each in given:
-        if each.endswith(".csv"):
-            for line in read_shapes(Path(each)):
+    target = chip(device)
+    plans: list[tuple[GemmPlan, str]] = []
+    for source in sources:
+        if source.endswith(".csv"):
+            for line in read_shapes(Path(source)):
                 rows = line.rows if line.is_layer else None
                 shape = line.columns if line.is_layer else line.shape
-                found += plans_of([shape], rows, line.operands, of)
+                plans += plans_of([shape], rows, line.operands, target)
         else:
-            plan, _ = described("export", each, dtype, layout, None, of.arch)
-            found.append((recipe_named(each).as_launched(plan), of.arch))
-    return found
+            plan, _ = described("export", source, dtype, layout, None, target.arch)
+            plans.append((recipe_named(source).as_launched(plan), target.arch))
+    return plans

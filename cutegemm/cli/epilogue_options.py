@@ -1,4 +1,4 @@
-"""Options of the command line for an epilogue: `--epilogue "gelu(acc + bias)" --operand bias:row:f32`."""
+"""The command-line options of an epilogue: `--epilogue "gelu(acc + bias)" --operand bias:row:f32`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ EpilogueText = Annotated[
     str | None,
     typer.Option(
         "--epilogue",
-        help='What becomes of the sums: "gelu(acc + bias)"; further results behind commas: "relu(acc), aux = acc".',
+        help='Expression that computes D from the accumulator: "gelu(acc + bias)". '
+        'Auxiliary outputs follow after commas: "relu(acc), aux = acc".',
     ),
 ]
 OperandTexts = Annotated[
     list[str] | None,
     typer.Option(
         "--operand",
-        help="An operand of the epilogue, or a further result: NAME:KIND or NAME:KIND:TYPE, where KIND is row (a "
+        help="An operand or auxiliary output of the epilogue: NAME:KIND or NAME:KIND:TYPE. KIND is row (one "
         "number for each column of D), column, tile, element, scalar (NAME:scalar=VALUE) or result.",
     ),
 ]

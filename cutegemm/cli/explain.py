@@ -1,4 +1,4 @@
-"""`cutegemm explain`: which plan a problem takes, and why the others lost."""
+"""`cutegemm explain`: show which plan is chosen for a problem, and why each other candidate is not."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ def explain(
     m: _Extent,
     n: _Extent,
     k: _Extent,
-    batch: Annotated[int, typer.Option(min=1, help="Products of these extents.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Number of matrices in the batch.")] = 1,
     dtype: Annotated[str, typer.Option(help="Element type of A and B.")] = "f32",
     layout: Annotated[str, typer.Option(help="BLAS letters: nn, nt, tn, tt.")] = "nn",
-    device: Annotated[str, typer.Option(help="Whose rates the model takes: h200, h100, a100-80gb, ...")] = "h200",
-    accumulate: Annotated[str, typer.Option(help="How float8 is summed up: fast or promoted.")] = "fast",
-    count: Annotated[int, typer.Option(min=1, help="Plans that are shown.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+    device: Annotated[
+        str, typer.Option(help="Device whose rates the time model uses: h200, h100, a100-80gb, ...")
+    ] = "h200",
+    accumulate: Annotated[
+        str, typer.Option(help="Accumulation of float8: fast, or promoted (to f32 after each k-tile).")
+    ] = "fast",
+    count: Annotated[int, typer.Option(min=1, help="Number of plans to show.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, what bounds each, and why the others lost.
+    """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
 
-    The first is what `gemm` takes for the same types and layout. Times are those of a model, behind a flush of the L2
-    cache.
+    The first plan that is not refused is the one that `gemm` uses for the same types and layout. The times are
+    predicted by a model for a call after a flush of the L2 cache.
     """
     complaints = Complaints("explain")
     kind = complaints.attempt(lambda: DType.parse(dtype))
@@ -72,6 +76,7 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
+    """Yield each candidate, fastest predicted time first, with its plan or the error that refuses it."""
     for one in ranked(operands, problem, device.arch, device, accumulate):
         try:
             yield one, built(one.recipe, operands, operands, problem, device.arch, device)
@@ -80,6 +85,7 @@ def _outcomes(
 
 
 def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, float | str | None]:
+    """Return a candidate as plain data: its predicted time, its bound, and the first rule that it breaks or None."""
     return {
         "plan": str(one.recipe),
         "us": one.us,
@@ -90,9 +96,10 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
 
 
 def _why_not(row: dict[str, float | str | None], first: dict[str, float | str | None] | None) -> str:
+    """Say why the candidate `row` is not chosen. `first` is the chosen one, or None if all rows are refused."""
     if row["refused"] is not None:
         return str(row["refused"])
     if first is None or row is first:
-        return "it is chosen"
+        return "chosen"
     slower = float(str(row["us"])) / float(str(first["us"])) - 1
-    return f"{slower:.1%} slower" if slower >= 0.0005 else "as fast, and later in the table"
+    return f"{slower:.1%} slower" if slower >= 0.0005 else "tie"

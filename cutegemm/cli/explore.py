@@ -1,4 +1,4 @@
-"""`cutegemm explore`: the explorer on this machine, or as static files."""
+"""`cutegemm explore`: serve the explorer on this machine, or write it as static files."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ import typer
 
 from cutegemm.errors import UnsupportedError
 
-_PORT = 8420  # the same each time, so that links to pages stay
+_PORT = 8420  # always the same, so that links to pages stay valid
 
 
 def explore(
     port: Annotated[
-        int | None, typer.Option(help=f"Of the page; {_PORT} where left out, or any if that is taken.")
+        int | None, typer.Option(help=f"Port of the server. By default {_PORT}, or any free port if {_PORT} is taken.")
     ] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
     static: Annotated[
         Path | None,
-        typer.Option(help="Write the page into a folder instead; its Python runs in the browser."),
+        typer.Option(help="Write the explorer as static files into this folder. Its Python runs in the browser."),
     ] = None,
     pyodide: Annotated[
         str | None,
-        typer.Option(help="With --static: where Pyodide is loaded from; a folder that has it is copied."),
+        typer.Option(
+            help="With --static: the address to load Pyodide from, or a folder with Pyodide, which is copied."
+        ),
     ] = None,
 ) -> None:
-    """Layouts typed and seen, and plans with their banks, pipelines, times and machine code, in a browser."""
+    """Open the explorer in a browser: pictures of layouts; banks, pipelines, times and machine code of plans."""
     from cutegemm.explore.static import PYODIDE, write
 
     if pyodide is not None and static is None:
-        raise UnsupportedError("explore: --pyodide is for --static; a page on this machine needs none.")
+        raise UnsupportedError(
+            "explore: --pyodide has an effect only with --static. Add --static FOLDER or leave out --pyodide."
+        )
     if static is not None:
         written = write(static, pyodide or PYODIDE)
         size = sum(path.stat().st_size for path in written)
@@ -42,13 +46,21 @@ def explore(
 
 
 def _serve(port: int | None, browser: bool) -> None:
+    """Serve the explorer until Ctrl-C.
+
+    port     None for the default port, or any free one if that is taken
+    browser  whether to open a browser
+    raises   UnsupportedError if `port` cannot be opened
+    """
     from cutegemm.explore.server import Explorer
 
     try:
         explorer = Explorer(_PORT if port is None else port)
     except (OSError, OverflowError) as error:
         if port is not None:
-            raise UnsupportedError(f"explore: port {port} cannot be had: {error}. Give another one, or none.") from None
+            raise UnsupportedError(
+                f"explore: port {port} cannot be opened: {error}. Give another port, or leave out --port."
+            ) from None
         explorer = Explorer(0)
     with explorer:
         print(f"{explorer.url} (Ctrl-C ends it)", flush=True)

@@ -1,4 +1,4 @@
-"""`cutegemm gemm`: the main job. Runs a plan on the GPU of this machine, or simulates and compiles it."""
+"""`cutegemm gemm`: run a GEMM plan on the GPU of this machine, or simulate and compile it."""
 
 from __future__ import annotations
 
@@ -38,22 +38,20 @@ from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
 from cutegemm.parse.plan import dtype_of, operands_for
 from cutegemm.plan import Operands, Problem
 
-# Multiplications that are simulated whole unless asked for more: about half a minute.
+# A problem with more multiply-adds is replaced by a corner of it, unless --whole is given. The limit is half a minute.
 _MOST_SIMULATED = 1 << 30
-_MOST_EMULATED = 1 << 27  # the same of the compiled kernel, instruction by instruction
-_SILENT_S = 5.0  # between two lines of what is being done, where there is no terminal
+_MOST_EMULATED = 1 << 27  # limit for --emulate, which executes single instructions
+_SILENT_S = 5.0  # between two lines of progress if stderr is not a terminal
 
 
 class Command(TyperCommand):
-    """Takes a negative number for an extent, which it may not be, and not for an option that it does not know."""
+    """A command that reports a negative extent as such, and not as an unknown option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         alone = [x for before, x in pairwise(["", *args]) if not before.startswith("--")]
         negative = [x for x in alone if re.fullmatch(r"-\d+", x)]
         if negative and "--" not in args:
-            raise PlanError(
-                ctx.info_name or "", [f"the extent {x} is negative; 0 or more is expected." for x in negative]
-            )
+            raise PlanError(ctx.info_name or "", [f"the extent {x} is negative. Give 0 or more." for x in negative])
         return super().parse_args(ctx, args)
 
 
@@ -61,68 +59,73 @@ def command(
     m: Annotated[int | None, typer.Argument(metavar="M", help="Rows of A and D.")] = None,
     n: Annotated[int | None, typer.Argument(metavar="N", help="Columns of B and D.")] = None,
     k: Annotated[int | None, typer.Argument(metavar="K", help="Columns of A, rows of B.")] = None,
-    batch: Annotated[int | None, typer.Option(help="How many of them.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Number of matrices in the batch.")] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Element type of A and B: f32, f16, bf16, tf32, f64, e4m3, e5m2, s8. f32 where left out, or "
+            help="Element type of A and B: f32, f16, bf16, tf32, f64, e4m3, e5m2, s8. The default is f32, or "
             "bf16 with a plan for wgmma."
         ),
     ] = None,
     out_dtype: Annotated[
         str | None,
         typer.Option(
-            help="Element type of C and D; where left out that of A and B, bf16 for 8-bit floats, s32 for s8."
+            help="Element type of C and D. The default is that of A and B, bf16 for 8-bit floats, s32 for s8."
         ),
     ] = None,
-    plan: Annotated[str | None, typer.Option(help="A name of `cutegemm plans`; chosen where left out.")] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="A name listed by `cutegemm plans`. By default the plan is chosen for the problem."),
+    ] = None,
     layout: Annotated[str, typer.Option(help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")] = "nn",
-    a: Annotated[Path | None, typer.Option(help="A from a .npy file.")] = None,
-    b: Annotated[Path | None, typer.Option(help="B from a .npy file.")] = None,
-    c: Annotated[Path | None, typer.Option(help="C from a .npy file.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write D to a .npy file.")] = None,
+    a: Annotated[Path | None, typer.Option(help="Read A from this .npy file.")] = None,
+    b: Annotated[Path | None, typer.Option(help="Read B from this .npy file.")] = None,
+    c: Annotated[Path | None, typer.Option(help="Read C from this .npy file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write D to this .npy file.")] = None,
     alpha: Annotated[float, typer.Option(help="Factor of A @ B.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
-    arch: Annotated[str, typer.Option(help="Compile for this architecture where there is no GPU.")] = DEFAULT_ARCH,
-    seed: Annotated[int, typer.Option(help="Of the matrices that are made up.")] = 0,
-    whole: Annotated[bool, typer.Option("--whole", help="Simulate all of a large problem.")] = False,
-    emulated: Annotated[
-        bool, typer.Option("--emulate", help="Execute the compiled PTX on the CPU, and not the plan.")
+    arch: Annotated[str, typer.Option(help="Architecture to compile for if no GPU is used.")] = DEFAULT_ARCH,
+    seed: Annotated[int, typer.Option(help="Seed of the random matrices.")] = 0,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Simulate a large problem completely, not only a corner of it.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+    emulated: Annotated[
+        bool, typer.Option("--emulate", help="Compile the plan and execute its PTX on the CPU.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """D = alpha * A @ B + beta * C.
+    """Compute D = alpha * A @ B + beta * C, check D against float64, and report what the kernel does.
 
-    With a GPU: runs the kernel, checks D against float64 and times it beside cuBLAS.
+    With a GPU: run the kernel and compare its speed with cuBLAS.
 
-    Without: simulates the plan thread by thread, checks D, and compiles the kernel for --arch.
+    Without a GPU: simulate the plan thread by thread, and compile the kernel for --arch.
 
-    With --emulate: compiles it for --arch and executes its PTX on the CPU.
+    With --emulate: compile the kernel for --arch and execute its PTX on the CPU.
 
-    With --epilogue, D is what it makes of the sums, in the place of alpha and beta; it is carried out on the CPU.
+    With --epilogue: compute D by that expression instead of alpha and beta, on the CPU.
 
-    The output says which of them was done.
+    The output shows which of these was done.
     """
     ending = _epilogue_rows(epilogue, operand, c, alpha, beta, dtype)
-    of, operands = _extents_and_operands(
+    size, operands = _extents_and_operands(
         (m, n, k, batch), dtype, out_dtype, plan, layout, {"a": a, "b": b, "c": c}, out, arch, seed
     )
-    asked = _Asked(of, operands, plan, alpha, beta, ending, seed)
+    request = _Request(size, operands, plan, alpha, beta, ending, seed)
     machine = _machine(arch, ending is not None, emulated)
-    all_of_it = machine.gpu is not None or whole or out is not None or bool(of.files)
-    most = None if all_of_it else _MOST_EMULATED if emulated else _MOST_SIMULATED
-    job, given = asked.job(machine, most)
+    is_whole = machine.gpu is not None or whole or out is not None or bool(size.files)
+    most = None if is_whole else _MOST_EMULATED if emulated else _MOST_SIMULATED
+    job, matrices = request.job(machine, most)
     with _progress() as say:
         report, d = job.simulate(arch, emulated, say) if machine.gpu is None else job.run(machine.gpu, say)
     report["chosen"] = why(job.recipe, job.plan, plan, job.problem, machine.arch, machine.device, ending)
-    ended = [] if epilogue is None else ["--epilogue", epilogue]
-    ended += [part for text in operand or () for part in ("--operand", text)]
-    report["next"] = next_commands(plan or str(job.recipe), asked.problem, layout, plan is None, ended)
+    options = [] if epilogue is None else ["--epilogue", epilogue]
+    options += [word for text in operand or () for word in ("--operand", text)]
+    report["next"] = next_commands(plan or str(job.recipe), request.problem, layout, plan is None, options)
     if machine.no_gpu:
         report["no_gpu"] = machine.no_gpu
-    rounded = of.rounded(given)
+    rounded = size.rounded(matrices)
     if rounded:
         report["rounded"] = rounded
     if out is not None:
@@ -144,16 +147,17 @@ def _epilogue_rows(
     beta: float,
     dtype: str | None,
 ) -> ParsedEpilogue | None:
-    """What becomes of the sums, where it is not alpha * acc + beta * c.
+    """Parse the epilogue of the command line. Return None if it is alpha * acc + beta * c.
 
-    raises   PlanError for an epilogue beside these, and for factors that leave nothing to compare
+    raises   PlanError if an epilogue is given together with C, alpha or beta, or if alpha or beta is not a finite
+             number of float32 (float64 for f64)
     """
     ending = parsed_epilogue("gemm", epilogue, operand)
     if ending is not None and (c is not None or alpha != 1 or beta != 0):
-        raise PlanError("gemm", ["--epilogue says what becomes of the sums: leave out --c, --alpha and --beta."])
+        raise PlanError("gemm", ["--epilogue replaces alpha * acc + beta * c: leave out --c, --alpha and --beta."])
     wild = [
-        f"--{name} {value}: the product is held against float64, and nothing would be left to compare. A number that "
-        "float32 holds is expected."
+        f"--{name} {value} is not finite in {'float64' if dtype == 'f64' else 'float32'}, so that D cannot be compared "
+        "with a reference. Give a finite number."
         for name, value in (("alpha", alpha), ("beta", beta))
         if not abs(value) <= (sys.float_info.max if dtype == "f64" else MOST_SCALAR)
     ]
@@ -164,10 +168,12 @@ def _epilogue_rows(
 
 @dataclass(frozen=True)
 class _Machine:
-    """What a plan is chosen for.
+    """The machine that a plan is chosen for and runs on.
 
-    gpu      that runs it; None where it is carried out on the CPU
-    no_gpu   why there is none, where something is to be said about that
+    arch     architecture to compile for, such as "sm_90a"
+    device   device whose rates the choice of a plan uses
+    gpu      "name", "arch" and "device" of the GPU that runs the plan; None if it is simulated on the CPU
+    no_gpu   reason why the GPU is not used; "" if there is nothing to report
     """
 
     arch: str
@@ -177,25 +183,26 @@ class _Machine:
 
 
 def _machine(arch: str, has_epilogue: bool, emulated: bool) -> _Machine:
-    """The GPU that there is; else an architecture and its usual device."""
-    found = "" if emulated else _gpu()
-    if has_epilogue and not isinstance(found, str):
-        found = "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
-    if isinstance(found, str):
-        return _Machine(arch, default_device(arch), no_gpu=found)
-    return _Machine(found["arch"], found["device"], found)
+    """Return the GPU of this machine if it can be used, otherwise `arch` with its default device."""
+    gpu = "" if emulated else _gpu()
+    if has_epilogue and not isinstance(gpu, str):
+        gpu = "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
+    if isinstance(gpu, str):
+        return _Machine(arch, default_device(arch), no_gpu=gpu)
+    return _Machine(gpu["arch"], gpu["device"], gpu)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What is asked for, checked as far as that can be done without a plan.
+class _Request:
+    """The GEMM that the command line asks for, checked as far as possible without a plan.
 
-    of       extents, and what files hold
-    plan     a name; None where it is chosen
-    ending   what becomes of the sums, where it is not alpha * acc + beta * c
+    extents  M, N, K and the batch, and the arrays of files
+    plan     a plan name; None to choose the plan
+    ending   the epilogue; None for alpha * acc + beta * c
+    seed     seed of the random matrices
     """
 
-    of: Extents
+    extents: Extents
     operands: Operands
     plan: str | None
     alpha: float
@@ -205,29 +212,31 @@ class _Asked:
 
     @property
     def problem(self) -> Problem:
-        of = self.of
-        return Problem(of.m, of.n, of.k, 1 if of.batch is None else of.batch, self.operands)
+        """The problem as the user stated it, before a swap of A and B."""
+        size = self.extents
+        return Problem(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 
     def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
-        """What is to be done, and the matrices of the problem before it is transposed.
+        """Choose the plan and return the job, and the matrices before a swap of A and B.
 
-        most   multiplications, where a corner of the problem that has no more is enough; None for all of it
+        most    limit in multiply-adds: a larger problem is replaced by a corner of it. None for no limit.
+        raises  PlanError if the plan cannot compute the problem
         """
-        beta, ending, of, corner = self.beta, self.ending, self.of, None
+        beta, ending, size, corner = self.beta, self.ending, self.extents, None
         recipe, plan, solved = plan_for(self.plan, self.problem, machine.arch, machine.device, beta != 0, ending)
         if most is not None:
-            corner = corner_of(plan, solved, of.transposed if recipe.swap_ab else of, most)
+            corner = corner_of(plan, solved, size.transposed if recipe.swap_ab else size, most)
         if corner is not None:
-            of = corner.extents.transposed if recipe.swap_ab else corner.extents
-        given = of.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
+            size = corner.extents.transposed if recipe.swap_ab else corner.extents
+        matrices = size.matrices(self.operands.a.dtype, self.operands.d.dtype, beta, self.seed)
         values: dict[str, Any] = {}
         if ending is not None:
-            values = ending.values(plan.operands, of.m, of.n, of.batch, self.seed)
-        of_plan = given
+            values = ending.values(plan.operands, size.m, size.n, size.batch, self.seed)
+        multiplied = matrices
         if recipe.swap_ab:
-            of_plan = given.transposed
+            multiplied = matrices.transposed
             values = {name: transposed_array(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
-        return Job(recipe, plan, solved, of_plan, self.alpha, beta, corner, values), given
+        return Job(recipe, plan, solved, multiplied, self.alpha, beta, corner, values), matrices
 
 
 def _extents_and_operands(
@@ -241,8 +250,10 @@ def _extents_and_operands(
     arch: str,
     seed: int,
 ) -> tuple[Extents, Operands]:
-    """Extents and operands, once all that can be said without a plan has been checked.
+    """Return the extents and operands of the command line, after all checks that need no plan.
 
+    extents  (M, N, K, L); None for one that a file gives
+    files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
     raises   PlanError with everything that is wrong
     """
     complaints = Complaints("gemm")
@@ -251,19 +262,19 @@ def _extents_and_operands(
     result = None if out_dtype is None else complaints.attempt(lambda: DType.parse(out_dtype))
     operands = complaints.attempt(lambda: operands_for(kind, layout, result))
     complaints.attempt(lambda: arch_named(arch))
-    of = complaints.attempt(lambda: extents_of(extents, files))
+    size = complaints.attempt(lambda: extents_of(extents, files))
     if seed < 0:
-        complaints.violations.append(f"the seed is {seed}; 0 or more is expected.")
+        complaints.violations.append(f"--seed {seed} is negative. Give 0 or more.")
     if plan is not None and complaints.violations:
         complaints.attempt(lambda: recipe_named(plan))
     complaints.check()
-    of = made(of)
-    return of, replace(made(operands), batched=of.batch is not None).fitted(of.m, of.n, of.k)
+    size = made(size)
+    return size, replace(made(operands), batched=size.batch is not None).fitted(size.m, size.n, size.k)
 
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """Shows what is being done, on the error stream: as it goes on a terminal, else a line every few seconds."""
+    """Yield a function that shows progress on stderr: a spinner on a terminal, otherwise a line every few seconds."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield _Lines(console)
@@ -275,19 +286,22 @@ def _progress() -> Iterator[Say]:
 
 
 class _Lines:
-    """Says what is being done by lines, the first of them after `_SILENT_S` seconds."""
+    """A function that prints progress as lines, at most one every `_SILENT_S` seconds and none before that time."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.said = console, time.monotonic()
+        self.console, self.last_s = console, time.monotonic()
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self.said >= _SILENT_S:
-            self.said = time.monotonic()
+        if time.monotonic() - self.last_s >= _SILENT_S:
+            self.last_s = time.monotonic()
             self.console.print(text, markup=False, soft_wrap=True)
 
 
 def _gpu() -> dict[str, Any] | str:
-    """The GPU of this machine; or why it cannot run a plan, which is "" where there seems to be none."""
+    """Return "name", "arch" and "device" of the GPU of this machine, or the reason why it cannot run a plan.
+
+    The reason is "" if the machine seems to have no GPU.
+    """
     seems_there = shutil.which("nvidia-smi") is not None
     missing = [
         extra
@@ -310,6 +324,7 @@ def _gpu() -> dict[str, Any] | str:
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
+    """Print the report of a run or simulation as text."""
     console.print(report["hierarchy"], markup=False, soft_wrap=True)
     console.print()
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -346,8 +361,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
             f"{compiled['registers']} registers, {compiled['spills']} spills, {compiled['smem_bytes']} bytes "
             f"of shared memory, {compiled['code_bytes']} bytes of code",
         )
-        found = ", ".join(f"{count} {name}" for name, count in compiled["instructions"].items())
-        table.add_row("SASS", found)
+        table.add_row("SASS", ", ".join(f"{count} {name}" for name, count in compiled["instructions"].items()))
         violations = compiled["violations"]
         table.add_row(
             "rules", "[green]all kept[/green]" if not violations else "[red]" + "\n".join(violations) + "[/red]"

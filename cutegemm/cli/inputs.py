@@ -1,4 +1,4 @@
-"""What a command was given: matrices from files or made up, and the plan for them."""
+"""The inputs of a command: extents, matrices from files or random ones, and the plan that multiplies them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,38 @@ from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.parse.plan import as_multiplied
 from cutegemm.plan import GemmPlan, Problem
 
-# Elements of A, B and C together that are made up: more than any machine that this runs on holds.
+# Limit of the elements of A, B and D together. More do not fit in the memory of any machine that this runs on.
 _MOST_ELEMENTS = 1 << 36
 
 
 def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
-    """Why a file that an option names could not be written, before anything is computed."""
+    """Return the reasons why the file that an option names cannot be written; an empty list if it can.
+
+    option   name of the option, without the dashes
+    path     the file; None if the option is not given
+    suffix   the suffix that the name must have, such as ".npy"
+    """
     if path is None:
         return []
     wrong = [] if path.suffix == suffix else [f"--{option} {path} does not end in {suffix}."]
     if not path.parent.is_dir():
-        wrong.append(f"--{option} {path}: there is no folder {path.parent}.")
+        wrong.append(f"--{option} {path}: the folder {path.parent} does not exist.")
     elif path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         wrong.append(f"--{option} {path} cannot be written.")
     return wrong
 
 
 def transposed_array(array: np.ndarray) -> np.ndarray:
-    """The same memory with the last two axes exchanged: of a matrix, or of each of a batch."""
+    """Return a view with the last two axes exchanged: each matrix of the array is transposed."""
     return np.swapaxes(array, -1, -2)
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """A and B, and C where beta asks for it: (M, K), (K, N), (M, N), with L in front where batched."""
+    """The arrays A (M, K), B (K, N) and C (M, N); with a leading axis L if they are batched.
+
+    c   None if beta is 0
+    """
 
     a: np.ndarray
     b: np.ndarray
@@ -49,7 +57,7 @@ class Matrices:
 
     @property
     def transposed(self) -> Matrices:
-        """Those of D^T = B^T A^T, on the same memory."""
+        """The operands of D^T = B^T A^T, as views of the same memory."""
         return Matrices(
             transposed_array(self.b), transposed_array(self.a), None if self.c is None else transposed_array(self.c)
         )
@@ -57,7 +65,12 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Extents:
-    """Of D = A @ B; the batch is None where there is none. And the arrays from files, by "a", "b" and "c"."""
+    """The extents of D = A @ B, and the matrices that were read from files.
+
+    m, n, k   A is (m, k), B is (k, n), D is (m, n)
+    batch     number of matrices; None if the arrays have no batch axis
+    files     arrays by "a", "b" and "c"; a matrix without a file is missing
+    """
 
     m: int
     n: int
@@ -67,7 +80,7 @@ class Extents:
 
     @property
     def transposed(self) -> Extents:
-        """Of D^T = B^T A^T.
+        """The extents of D^T = B^T A^T, with the arrays of files transposed.
 
         >>> Extents(2, 3, 5, None).transposed
         Extents(m=3, n=2, k=5, batch=None, files={})
@@ -77,8 +90,16 @@ class Extents:
         return Extents(self.n, self.m, self.k, self.batch, files)
 
     def matrices(self, dtype: DType, out: DType, beta: float, seed: int) -> Matrices:
-        """The arrays of files, rounded to what they are in memory, where tf32 is f32; what is not given is normally
-        distributed, in the element type's values."""
+        """Return A, B and C, rounded to their element types.
+
+        An array of a file is used as it is, but for the rounding. In memory tf32 is stored as f32, so it is rounded to
+        f32. The other matrices have normally distributed elements.
+
+        dtype   element type of A and B
+        out     element type of C
+        beta    if 0, C is None
+        seed    seed of the random matrices
+        """
         rng = np.random.default_rng(seed)
         front = () if self.batch is None else (self.batch,)
 
@@ -93,27 +114,28 @@ class Extents:
             filled("c", self.m, self.n, out) if beta != 0 else None,
         )
 
-    def rounded(self, given: Matrices) -> list[str]:
-        """Of which matrices a file has values that `given` has not."""
-        pairs = [(name, array, getattr(given, name)) for name, array in self.files.items()]
+    def rounded(self, matrices: Matrices) -> list[str]:
+        """Return the names ("A", "B", "C") of the files whose values were changed by rounding to `matrices`."""
+        pairs = [(name, array, getattr(matrices, name)) for name, array in self.files.items()]
         return [
             name.upper()
-            for name, array, seen in pairs
-            if seen is not None and not np.array_equal(array, seen, equal_nan=True)
+            for name, array, used in pairs
+            if used is not None and not np.array_equal(array, used, equal_nan=True)
         ]
 
 
 def extents_of(
     extents: tuple[int | None, int | None, int | None, int | None], files: dict[str, Path | None]
 ) -> Extents:
-    """The extents that are given, and those of the arrays in files.
+    """Read the matrices of files, and return the extents of the problem.
 
-    extents   (M, N, K, L); None for those that files say, and for no batch
-    raises    PlanError where files cannot be read, or files and extents contradict each other
+    extents   (M, N, K, L); None for one that a file gives, and None for L if there is no batch
+    files     paths of A, B and C by "a", "b" and "c"; None for a random matrix
+    raises    PlanError if a file cannot be read, an extent is missing, or files and extents contradict each other
     """
     sizes = dict(zip(("M", "N", "K", "the batch"), extents, strict=True))
     violations = [
-        f"{letter} is {extent}; 0 or more is expected."
+        f"{letter} is {extent}. Give 0 or more."
         for letter, extent in sizes.items()
         if extent is not None and extent < 0
     ]
@@ -130,37 +152,42 @@ def extents_of(
             sizes[letter] = int(extent)
     batch = sizes.pop("the batch")
     violations += [
-        f"--{name} {files[name]} is one matrix, where there is a batch of {batch}."
+        f"--{name} {files[name]} is one matrix, but the batch has {batch}."
         for name, array in arrays.items()
         if batch is not None and array.ndim == 2
     ]
     if all(path is None or name in arrays for name, path in files.items()):
-        violations += [f"{letter} is not given." for letter, extent in sizes.items() if extent is None]
+        violations += [
+            f"{letter} is not given. Give M, N and K, or files." for letter, extent in sizes.items() if extent is None
+        ]
     known = {letter: extent or 0 for letter, extent in sizes.items()}
-    wanted = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
-    if wanted > _MOST_ELEMENTS:
-        violations.append(f"A, B and D have {wanted} elements together; up to {_MOST_ELEMENTS} are made up.")
+    count = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
+    if count > _MOST_ELEMENTS:
+        violations.append(f"A, B and D have {count} elements together. The limit is {_MOST_ELEMENTS}.")
     if violations:
         raise PlanError("gemm", violations)
     return Extents(known["M"], known["N"], known["K"], batch, arrays)
 
 
 def _load(what: str, path: Path, violations: list[str]) -> np.ndarray | None:
-    """The array in a file, or None and why not."""
+    """Read a .npy file. If it cannot be used, append the reason to `violations` and return None.
+
+    what   the option and the path, for messages
+    """
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         violations.append(f"{what}: {error.strerror or error}.")
         return None
     except (ValueError, EOFError) as error:
-        violations.append(f"{what} is no .npy file of numbers: {error}")
+        violations.append(f"{what} is not a .npy file of numbers: {error}")
         return None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        held = "several arrays" if not isinstance(array, np.ndarray) else f"elements of {array.dtype}"
-        violations.append(f"{what} holds {held}; a .npy file of real numbers is expected.")
+        content = "several arrays" if not isinstance(array, np.ndarray) else f"elements of {array.dtype}"
+        violations.append(f"{what} has {content}. Give a .npy file of one array of real numbers.")
         return None
     if array.ndim not in (2, 3):
-        violations.append(f"{what} holds an array of shape {array.shape}; 2 or 3 axes are expected.")
+        violations.append(f"{what} has an array of shape {array.shape}. Give an array of 2 or 3 axes.")
         return None
     return array
 
@@ -173,19 +200,24 @@ def plan_for(
     with_c: bool,
     ending: ParsedEpilogue | None = None,
 ) -> tuple[Recipe, GemmPlan, Problem]:
-    """The recipe of a name, or the one that is chosen for the problem; its plan; and the problem as that multiplies it,
-    which is D^T = B^T A^T where the recipe is transposed.
+    """Return the recipe, its plan, and the problem as the plan multiplies it.
 
-    device   whose multiprocessors the plan fills
-    with_c   whether it must be able to read C
-    ending   what becomes of the sums, where it is said
-    raises   PlanError where the plan does not serve the problem
+    The returned problem is D^T = B^T A^T if the recipe swaps A and B.
+
+    name     plan name; None to choose the plan with the lowest predicted time
+    problem  the problem as the user stated it
+    arch     architecture that the plan is built for, such as "sm_90a"
+    device   device whose rates and number of SMs the choice uses
+    with_c   whether the plan must be able to read C
+    ending   the epilogue; None for alpha * acc + beta * c
+    raises   PlanError if the plan cannot compute the problem
     """
     operands = problem.operands
     if ending is not None:
         operands, with_c = ending.made_for(operands), ending.reads_tiles
     if name is None:
-        # Rows of the transposed problem are no pairs, nor do plans whose CTAs share K have both sums of one.
+        # Gate and up are adjacent along N. A swap of A and B would move them along M. With cluster split-K, the two
+        # accumulators of a pair can be in different CTAs.
         swap_ab, can_implement = None, None
         if ending is not None and ending.epilogue.gated:
             swap_ab, can_implement = False, ending.is_end_of

@@ -1,4 +1,4 @@
-"""`cutegemm show`, `plans`, `check` and `profile`: what a layout or a plan is, and what it will do."""
+"""`cutegemm show`, `plans`, `check`, `profile` and `figures`: draw, list, analyse and profile layouts and plans."""
 
 from __future__ import annotations
 
@@ -30,42 +30,43 @@ from cutegemm.plan.describe import describe_programs
 
 _SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
 _NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
-# What the groups of names are: plans to use, then steps to learn from.
+# The headings of `cutegemm plans`: first plans to use, then the steps of the tutorial ladders.
 _GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
     "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
-    "gemv": "Few columns: mma.sync, A from memory straight to fragments",
+    "gemv": "Few columns: mma.sync, A loaded from global memory into fragments",
     "sm90": "Hopper: wgmma and TMA, sm_90a",
     "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
     "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
     "sm90 ladder": "Steps of the Hopper ladder, to learn from; others of it are listed above: docs/ladder_hopper.md",
-    "own": "Plans of one's own",
+    "own": "Plans that you defined",
 }
 
 _AFTER_PLANS = (
-    "`cutegemm show NAME` describes one, `cutegemm check NAME` analyses it. A SIMT, mma.sync or Hopper NAME may end "
-    "with /k4, which splits K in 4; a SIMT NAME with /s264, whose 264 CTAs share the k-tiles; a Hopper NAME with "
-    "/fixup, which gives idle CTAs the ends of the last tiles, or /stream. swap_ab:NAME is the plan for D^T, and "
-    "simt:block=128x128x8,warp=64x32,thread=8x8 and its like spell a plan out."
+    "`cutegemm show NAME` describes a plan, `cutegemm check NAME` analyses it. A SIMT, mma.sync or Hopper NAME may "
+    "end with /k4, which splits K in 4. A SIMT NAME may end with /s264: 264 CTAs share the k-tiles evenly. A Hopper "
+    "NAME may end with /fixup, which gives idle CTAs the last k-tiles of the last tiles, or with /stream (stream-K). "
+    "swap_ab:NAME computes D^T = B^T A^T. simt:block=128x128x8,warp=64x32,thread=8x8 names a plan by its options."
 )
 
 Thing = Annotated[
     str, typer.Argument(help='A layout such as "(4,8):(8,1)", a swizzle "S<3,3,3>", or the name of a plan.')
 ]
-PlanName = Annotated[str, typer.Argument(help="A name of `cutegemm plans`, or simt:block=...")]
+PlanName = Annotated[str, typer.Argument(help="A name listed by `cutegemm plans`, or options: simt:block=...")]
 Checked = Annotated[
     str,
     typer.Argument(
-        help="A name of `cutegemm plans`, or simt:block=...; a thread-value layout; a file of PTX or a cubin."
+        help="A plan: a name listed by `cutegemm plans`, or simt:block=... Or a thread-value layout, a PTX file or a "
+        "cubin."
     ),
 ]
-Extents = Annotated[str | None, typer.Option("--problem", help="MxNxK, or MxNxKxL.")]
+Extents = Annotated[str | None, typer.Option("--problem", help="Extents: MxNxK, or MxNxKxL for a batch.")]
 DTypeName = Annotated[
     str | None,
-    typer.Option("--dtype", help="Element type of A and B; f32 where left out, or bf16 of a plan for wgmma."),
+    typer.Option("--dtype", help="Element type of A and B. The default is f32, or bf16 for a plan with wgmma."),
 ]
-Letters = Annotated[str, typer.Option("--layout", help="BLAS letters: nn, nt, tn, tt.")]
-Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+Letters = Annotated[str, typer.Option("--layout", help="BLAS letters of A and B stored row by row: nn, nt, tn, tt.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def show(
@@ -75,13 +76,16 @@ def show(
     problem: Extents = None,
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw it into an SVG file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Draw it into an HTML page.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Draw it into this HTML page.")] = None,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="What each role of a plan does when, instead of the plan.")
+        bool, typer.Option("--timeline", help="Show a timeline of what each warp role does, instead of the plan.")
     ] = False,
 ) -> None:
-    """A layout or a swizzle as a grid, or a plan as its hierarchy and programs; --svg and --html draw it."""
+    """Show a layout or a swizzle as a grid, or a plan as its hierarchy and programs.
+
+    --svg and --html also draw it into a file.
+    """
     from cutegemm.draw import draw, plan_timeline, save
 
     wrong = [*not_writable("svg", svg, ".svg"), *not_writable("html", html, ".html")]
@@ -92,9 +96,9 @@ def show(
     drawn: Any
     swizzle = _SWIZZLE.fullmatch(thing)
     if (epilogue or operand) and (swizzle is not None or _NOTATION.match(thing)):
-        raise UnsupportedError(f"show: --epilogue is of a plan, and {thing} is a layout.")
+        raise UnsupportedError(f"show: --epilogue and --operand need a plan, but {thing} is a layout.")
     if timeline and (swizzle is not None or _NOTATION.match(thing)):
-        raise UnsupportedError(f"show: --timeline is of a plan with roles, and {thing} is a layout.")
+        raise UnsupportedError(f"show: --timeline needs a plan with warp roles, but {thing} is a layout.")
     if swizzle is not None:
         drawn = Swizzle(*map(int, swizzle.groups()))
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
@@ -110,7 +114,7 @@ def show(
         else:
             console.print(drawn.describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
-            console.print(_place(thing), markup=False, soft_wrap=True, end="")
+            console.print(_ladder_note(thing), markup=False, soft_wrap=True, end="")
             options = {} if of is None else {"problem": of}
     for path in (svg, html):
         if path is not None:
@@ -120,29 +124,29 @@ def show(
 
 def plans(
     wanted: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="What names begin with, or names with *.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Beginnings of names, or patterns with *.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The named plans by family, with what each does differently: all of them, or `cutegemm plans sm90 'mma_*'`."""
-    found = [
+    """List the named plans by family with a summary of each: all of them, or `cutegemm plans sm90 'mma_*'`."""
+    listed = [
         (name, summary)
         for name, summary in named_plans()
         if not wanted or any(fnmatch(name, text if "*" in text else f"{text}*") for text in wanted)
     ]
-    if not found:
+    if not listed:
         raise UnsupportedError(
-            f"plans: no name begins with {' or '.join(wanted or ())}; they begin with simt, mma, skinny, sm90 "
-            "and, of ladders, sgemm and tensorop."
+            f"plans: no name begins with {' or '.join(wanted or ())}. Names begin with simt, mma, gemv or sm90. "
+            "Names of ladder steps also begin with sgemm or tensorop."
         )
     if as_json:
-        listed = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in found]
-        print(json.dumps(listed, indent=2))
+        rows_as_data = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in listed]
+        print(json.dumps(rows_as_data, indent=2))
         return
     console = Console(highlight=False)
-    width = max(len(name) for name, _ in found)
+    width = max(len(name) for name, _ in listed)
     by_group: dict[str, list[tuple[str, str]]] = {}
-    for name, summary in found:
+    for name, summary in listed:
         by_group.setdefault(_group(name), []).append((name, summary))
     for group, rows in by_group.items():
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -156,23 +160,23 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Which of `_GROUPS` a name is listed in."""
+    """Return the key of `_GROUPS` under which a plan name is listed."""
     if is_own(name):
         return "own"
     family = recipe_named(name).family.replace("mma_tma", "mma_sync")
     return family if step_of(name) is None else f"{family} ladder"
 
 
-def _place(name: str) -> str:
-    """Of a step of a ladder, which one it is; nothing of a plan to use."""
-    found = step_of(name)
-    if found is None:
+def _ladder_note(name: str) -> str:
+    """Return a note that a plan is a step of a tutorial ladder, or "" if it is not."""
+    position = step_of(name)
+    if position is None:
         return ""
-    ladder, step = found
-    last = max(each.number for each in ladder.steps)
+    ladder, step = position
+    last = max(other.number for other in ladder.steps)
     return (
-        f"\nstep {step.number} of {last} of the ladder {ladder.title!r}: to learn from.\nThe plan to use follows from "
-        "the problem: cutegemm gemm M N K chooses it, and cutegemm plans lists those that it chooses from.\n"
+        f"\nstep {step.number} of {last} of the ladder {ladder.title!r}, a tutorial.\nFor a fast plan, use "
+        "cutegemm gemm M N K: it chooses among the plans that cutegemm plans lists.\n"
     )
 
 
@@ -183,50 +187,58 @@ def check(
     problem: Extents = "4096x4096x4096",
     epilogue: EpilogueText = None,
     operand: OperandTexts = None,
-    device: Annotated[str | None, typer.Option(help="h200, a100-80gb, rtx4090, ...; h200 where left out.")] = None,
-    arch: Annotated[str | None, typer.Option(help="An architecture instead of a device.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device: h200 (the default), a100-80gb, rtx4090, ...")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture, such as sm_86, instead of a device.")] = None,
     compiled: Annotated[
         bool,
         typer.Option(
             "--compiled",
-            help="With the registers and spills of the compiled kernel, and what its code does to shared memory.",
+            help="Also compile the kernel: report its registers, its spills and its accesses to shared memory.",
         ),
     ] = False,
     shared: Annotated[
-        str | None, typer.Option(help="Of a thread-value layout: the layout of the tile in shared memory.")
+        str | None, typer.Option(help="For a thread-value layout: the layout of the tile in shared memory.")
     ] = None,
-    op: Annotated[str, typer.Option(help="Of a thread-value layout: load, store, ldmatrix, stmatrix.")] = "load",
+    op: Annotated[str, typer.Option(help="For a thread-value layout: load, store, ldmatrix or stmatrix.")] = "load",
     access_bits: Annotated[
-        int | None, typer.Option(help="Of a thread-value layout: of a lane; the widest where left out.")
+        int | None,
+        typer.Option(
+            help="For a thread-value layout: bits that a lane accesses at a time. By default as many as possible."
+        ),
     ] = None,
     in_bytes: Annotated[
-        bool, typer.Option("--swizzle-of-bytes", help="Of --shared, as the CuTe DSL writes swizzles.")
+        bool,
+        typer.Option(
+            "--swizzle-of-bytes",
+            help="The swizzle of --shared permutes bytes, as the CuTe DSL prints it, not elements.",
+        ),
     ] = False,
-    kernel: Annotated[str, typer.Option(help="Of PTX: how the kernel's name begins.")] = "",
+    kernel: Annotated[str, typer.Option(help="For PTX: beginning of the kernel's name.")] = "",
     arguments: Annotated[
-        str, typer.Option("--args", help='Of PTX: its parameters, such as "f32[4096] f32[4096] 64".')
+        str, typer.Option("--args", help='For PTX: the kernel parameters, such as "f32[4096] f32[4096] 64".')
     ] = "",
-    grid: Annotated[str, typer.Option(help="Of PTX: CTAs, XxYxZ.")] = "1",
-    block: Annotated[str, typer.Option(help="Of PTX or a cubin: threads of a CTA, XxYxZ.")] = "128",
-    shared_bytes: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory.")] = 0,
+    grid: Annotated[str, typer.Option(help="For PTX: extents of the grid, XxYxZ.")] = "1",
+    block: Annotated[str, typer.Option(help="For PTX or a cubin: threads of a CTA, XxYxZ.")] = "128",
+    shared_bytes: Annotated[int, typer.Option(help="For PTX: bytes of dynamic shared memory.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """What a plan will do on the hardware: conflicts, occupancy, traffic, roofline; what to change.
+    """Analyse what a plan does on the hardware: bank conflicts, occupancy, traffic, roofline, and what to change.
 
-    Of a thread-value layout, or a tiled copy as the CuTe DSL prints it: its wavefronts over --shared. Of a file of PTX:
-    those of its kernel, executed on the CPU. Of a cubin: its registers, spills and accesses.
+    For a thread-value layout, or a tiled copy as the CuTe DSL prints it: count the wavefronts of accesses to --shared.
+    For a PTX file: execute the kernel on the CPU and count its wavefronts. For a cubin: list its registers, spills and
+    memory instructions.
     """
     if _NOTATION.match(plan) or "TV Layout tiled" in plan:
         parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
     elif plan.endswith((".ptx", ".cubin")):
         path, threads = _file(plan), _dims("block", block)
         if path.suffix == ".ptx":
-            given = arguments.replace(",", " ").split()
-            parts.check_ptx(path, given, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
+            values = arguments.replace(",", " ").split()
+            parts.check_ptx(path, values, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
         else:
             parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
     elif arch and device:
-        raise UnsupportedError(f"check: --arch {arch} and --device {device} are both given; give one of them.")
+        raise UnsupportedError(f"check: --arch {arch} and --device {device} exclude each other. Give one of them.")
     else:
         target = None if arch else device_named(device or "h200")
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)
@@ -238,10 +250,11 @@ def check(
 def _check_plan(
     plan: GemmPlan, problem: Problem | None, arch: str, device: Device | None, compiled: bool, as_json: bool
 ) -> None:
-    """What `analysis.check` finds of a plan.
+    """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
 
-    device     None where an architecture is asked about
-    compiled   whether the kernel's registers, spills and accesses are told as well
+    problem    None to analyse only what does not depend on the problem
+    device     None to analyse for the architecture alone, without rates
+    compiled   whether to compile the kernel and add its registers, spills and executed accesses
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
@@ -255,30 +268,36 @@ def _check_plan(
             executed = executed_accesses(plan, problem, arch)
         except UnsupportedError as error:
             Console(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
-    found = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
+    analysis = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(analysis.to_dict(), indent=2))
     else:
         console = Console(highlight=False)
-        print_report(found, console)
+        print_report(analysis, console)
         console.print(f"\nof {plan.operands}", markup=False, style="dim")
-    if found.violations:
+    if analysis.violations:
         raise typer.Exit(1)
 
 
 def _file(name: str) -> Path:
+    """Return the path of an existing file. Raises UnsupportedError if the file does not exist."""
     path = Path(name)
     if not path.is_file():
-        raise UnsupportedError(f"check: there is no file {name}.")
+        raise UnsupportedError(f"check: the file {name} does not exist.")
     return path
 
 
 def _dims(name: str, text: str) -> tuple[int, ...]:
-    """Up to three extents of 1 or more."""
-    found = text.split("x")
-    if len(found) > 3 or not all(part.isdigit() and int(part) for part in found):
-        raise UnsupportedError(f"check: --{name} {text!r}; one to three extents such as 4x2 are expected.")
-    return tuple([int(part) for part in found])
+    """Parse one to three extents such as 4x2. Raises UnsupportedError if one is not a positive integer.
+
+    name   name of the option, for the message
+    """
+    extents = text.split("x")
+    if len(extents) > 3 or not all(extent.isdigit() and int(extent) for extent in extents):
+        raise UnsupportedError(
+            f"check: --{name} {text!r} is not XxYxZ. Give one to three positive extents such as 4x2."
+        )
+    return tuple([int(extent) for extent in extents])
 
 
 def profile(
@@ -286,10 +305,10 @@ def profile(
     dtype: DTypeName = None,
     layout: Letters = "nn",
     problem: Extents = "4096x4096x4096",
-    ncu: Annotated[str, typer.Option(help="The command of Nsight Compute.")] = "ncu",
+    ncu: Annotated[str, typer.Option(help="Command that starts Nsight Compute.")] = "ncu",
     as_json: Json = False,
 ) -> None:
-    """The same predictions beside the hardware counters that ncu reads while the plan runs."""
+    """Run a plan under Nsight Compute and compare its hardware counters with the predictions of `check`."""
     from cutegemm import profile as profiling
 
     made, of = described("profile", plan, dtype, layout, problem)
@@ -301,9 +320,9 @@ def profile(
 
 
 def figures(
-    out: Annotated[Path, typer.Argument(help="The folder that they are written to.")] = Path("docs/figures"),
+    out: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path("docs/figures"),
 ) -> None:
-    """The figures of the documents, as SVG."""
+    """Write the figures of the documentation as SVG files."""
     from cutegemm.draw.figures import figures as write
 
     for path in write(out):

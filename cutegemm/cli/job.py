@@ -1,4 +1,4 @@
-"""What `cutegemm gemm` does: a plan is run, simulated or emulated, compiled, and D held against float64."""
+"""The work of `cutegemm gemm`: run, simulate or emulate a plan, compile it, and compare D with a float64 reference."""
 
 from __future__ import annotations
 
@@ -18,48 +18,50 @@ from cutegemm.errors import CompileError, SimulationError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
 
-# |D - reference| / |reference| in the Frobenius norm, by the type of D: a few roundings of its values.
+# Tolerances of |D - reference| / |reference| (Frobenius norm) by the type of D: a few roundings of its values.
 _TOLERANCE = {
     "f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2, "e4m3": 5e-2, "e5m2": 1e-1, "s8": 0.0, "s32": 0.0,
 }  # fmt: skip
-_TOLERANCE_OF_FLOAT8 = 1e-2  # at least: wgmma keeps about 14 bits of a sum of their products
-_TOLERANCE_OF_TF32 = 2e-3  # where A and B lose bits: each 10 bits of mantissa, rounded or cut off
+_TOLERANCE_OF_FLOAT8 = 1e-2  # lower limit for float8 A and B: wgmma accumulates them with about 14 bits
+_TOLERANCE_OF_TF32 = 2e-3  # lower limit if tf32 rounds or truncates A or B to 10 bits of mantissa
 _KEY_INSTRUCTIONS = (
     "FFMA", "DFMA", "HMMA", "IMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA",
     "LDS", "LDSM", "STS", "STSM", "LDG", "LDGSTS", "STG", "UTMALDG", "UTMASTG", "BAR",
 )  # fmt: skip
 
-_ORDERS, _ORDERS_ON_CLUSTERS = (
-    6,
-    2,
-)  # in which roles are played, of so many clusters where these wait for each other
+_ORDERS = 6  # number of random interleavings of the roles to simulate
+_ORDERS_ON_CLUSTERS = 2  # number of clusters in these interleavings if clusters wait for each other
 
+# Takes a text that says what is being done, to show as progress.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """D = alpha * A @ B + beta * C by a plan; D^T = alpha * B^T A^T + beta * C^T by one whose recipe is transposed.
+    """A GEMM to compute with a plan: D = alpha * A @ B + beta * C, or an epilogue with operands.
 
-    problem as the plan multiplies it
-    given   the matrices: those of the problem or, where a corner of it is simulated, of that
-    corner  what is simulated in place of a large problem
-    values  of the operands of the plan's epilogue, where it is not alpha * acc + beta * c
+    If the recipe swaps A and B, all fields describe D^T = alpha * B^T A^T + beta * C^T.
+
+    problem   the problem as the plan multiplies it
+    matrices  A, B and C of the problem, or of the corner if there is one
+    corner    a smaller problem that is simulated in place of a large one; None to compute the whole problem
+    values    arrays and scalars of the epilogue's operands by name; empty for alpha * acc + beta * c
     """
 
     recipe: Recipe
     plan: GemmPlan
     problem: Problem
-    given: Matrices
+    matrices: Matrices
     alpha: float
     beta: float
     corner: Corner | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """What is to be told, and D, of a run on the GPU.
+        """Run the plan on the GPU, time it, and return (report, D).
 
-        say   is told what is being done
+        gpu   "name" and "arch" of the GPU
+        say   shows a text as progress
         """
         from cutegemm.run.on_gpu import run_plan, time_plan
         from cutegemm.run.torch_ops import from_numpy
@@ -68,7 +70,7 @@ class Job:
         say(f"compiling for {gpu['arch']}")
         report["compiled"] = _compiled(self.plan, gpu["arch"])
         say("running")
-        tensors = from_numpy(self.given.a, self.given.b, self.given.c, self.plan.operands)
+        tensors = from_numpy(self.matrices.a, self.matrices.b, self.matrices.c, self.plan.operands)
         d = run_plan(self.plan, tensors, self.alpha, self.beta)
         report.update(self._agreement({"d": d}))
         say("timing beside cuBLAS")
@@ -76,18 +78,23 @@ class Job:
         return report, d
 
     def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """The same of the plan carried out on the CPU or, emulated, of the PTX that it is compiled to."""
+        """Simulate the plan on the CPU, or emulate its PTX, and return (report, D). The plan is also compiled.
+
+        arch      architecture to compile for
+        emulated  True to execute the compiled PTX; False to simulate the plan
+        say       shows a text as progress
+        """
         verb = "emulat" if emulated else "simulat"
         report = self._head("emulated its PTX on the CPU" if emulated else "simulated on the CPU")
         if self.corner is not None:
-            of, ctas = self.corner.extents, self.corner.ctas
-            of = of.transposed if self.recipe.swap_ab else of
+            size, ctas = self.corner.extents, self.corner.ctas
+            size = size.transposed if self.recipe.swap_ab else size
             on = "" if ctas is None else f", on a grid of {ctas} CTA{'s' if ctas > 1 else ''}"
-            report[f"{verb}ed"] = f"{of.m}x{of.n}x{of.k} of it{on} (--whole {verb}es all of it)"
+            report[f"{verb}ed"] = f"{size.m}x{size.n}x{size.k} of it{on} (--whole {verb}es all of it)"
             report["exercised"] = list(self.corner.exercised)
             report["not_exercised"] = list(self.corner.not_exercised)
         say(f"{verb}ing")
-        results, report["ctas"], report["seconds"] = self._carried_out(
+        results, report["ctas"], report["seconds"] = self._execute(
             arch if emulated else None, lambda done: say(f"{verb}ing: {done:.0%}")
         )
         report.update(self._agreement(results))
@@ -98,11 +105,12 @@ class Job:
         say(f"compiling for {arch}")
         try:
             report["compiled"] = _compiled(self.plan, arch)
-        except CompileError as error:  # what was carried out is told of
+        except CompileError as error:  # the results of the simulation are still reported
             report["compiled"] = {"arch": arch, "skipped": str(error), "failed": True}
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
+        """Return the fields of the report that describe the problem and the plan. `did` is what was done with it."""
         return {
             "did": did,
             "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
@@ -112,30 +120,35 @@ class Job:
             "hierarchy": self.plan.describe(self.problem),
         }
 
-    def _carried_out(
+    def _execute(
         self, emulated: str | None, progress: Callable[[float], None]
     ) -> tuple[dict[str, np.ndarray], int, float]:
-        """(D and what is stored beside it, CTAs that ran, seconds). emulated: the architecture that the PTX is compiled
-        for; None: the plan"""
-        named = {"c": self.given.c, "alpha": self.alpha, "beta": self.beta, **self.values}
+        """Simulate or emulate the plan, and return (results by name, number of CTAs, seconds).
+
+        The results are D as "d" and the auxiliary outputs and reductions of the epilogue.
+
+        emulated  architecture to compile the PTX for; None to simulate the plan
+        progress  called with the completed fraction, 0 to 1
+        """
+        named = {"c": self.matrices.c, "alpha": self.alpha, "beta": self.beta, **self.values}
         plan = self.plan if self.corner is None else self.corner.plan
         if emulated is None:
             from cutegemm.simulator import simulate
 
             _check_names(simulate, self.values)
-            simulated = simulate(plan, self.given.a, self.given.b, progress=progress, **named)
+            simulated = simulate(plan, self.matrices.a, self.matrices.b, progress=progress, **named)
             results = {"d": simulated.d, **simulated.aux}
             return results, simulated.stats.ctas, simulated.stats.seconds
         from cutegemm.run.emulated import emulate
 
         _check_names(emulate, self.values)
-        result = emulate(plan, self.given.a, self.given.b, arch=emulated, progress=progress, **named)
+        result = emulate(plan, self.matrices.a, self.matrices.b, arch=emulated, progress=progress, **named)
         return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
-        """Other orders in which the roles were played, as fast and slow against each other as may be: how many.
+        """Simulate the barriers of the plan in random interleavings of its roles, and return their number.
 
-        raises   SimulationError with what goes wrong in one of them
+        raises   SimulationError with the faults of the interleavings
         """
         from cutegemm.simulator import Fault, play_interleavings, protocol_of
 
@@ -155,61 +168,70 @@ class Job:
         return played.interleavings
 
     def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
-        """How far D, and what is stored beside it, are from float64: of all results the one that is least right."""
+        """Compare all results with float64, and return the comparison of the least accurate one. See `_compare`."""
         expected = self._expected()
-        found = [self._agrees(name, values, expected[name]) for name, values in results.items()]
-        return min(found, key=lambda each: (each["correct"], -each["relative_error"]))
+        comparisons = [self._compare(name, values, expected[name]) for name, values in results.items()]
+        return min(comparisons, key=lambda one: (one["correct"], -one["relative_error"]))
 
-    def _agrees(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
+    def _compare(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
+        """Compare a result with its float64 reference.
+
+        Return "relative_error", "tolerance" and "correct". "not_finite" is added if the infinities and NaN differ, or
+        if no element of the reference is finite.
+        """
         if reference.size == 0:
             return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
         finite = np.isfinite(reference)
         same = np.array_equal(d[~finite].astype(np.float64), reference[~finite], equal_nan=True)
         scale = float(np.linalg.norm(reference[finite])) or 1.0
         error = float(np.linalg.norm(d[finite].astype(np.float64) - reference[finite])) / scale
-        tolerance = _tolerance(self.plan.operands, self.given, self.plan.operands.matrix(name).dtype)
-        found: dict[str, Any] = {
+        tolerance = _tolerance(self.plan.operands, self.matrices, self.plan.operands.matrix(name).dtype)
+        comparison: dict[str, Any] = {
             "relative_error": error,
             "tolerance": tolerance,
             "correct": bool(error <= tolerance) and same and bool(finite.any()),
         }
         if not same:
-            found["not_finite"] = "infinities and NaN are not those of float64"
+            comparison["not_finite"] = "infinities and NaN are not those of float64"
         elif not finite.any():
-            found["not_finite"] = "float64 has nothing finite to compare with"
-        return found
+            comparison["not_finite"] = "float64 has nothing finite to compare with"
+        return comparison
 
     def _expected(self) -> dict[str, np.ndarray]:
-        """All results in float64, with their types' largest values for what is past them."""
+        """Return the float64 references of all results by name, clipped to the range of types that saturate."""
         if not self.values and self.plan.epilogue in (LINEAR, SCALED):
             return {"d": self._linear()}
         from cutegemm.simulator.values import results
 
-        plan, accumulators = self.plan, self.given.a.astype(np.float64) @ self.given.b.astype(np.float64)
-        given = {"alpha": self.alpha, "beta": self.beta, **self.values}
-        tensors = {name: np.asarray(given[name]) for name in plan.epilogue.tensors_read(given)}
+        plan, matrices = self.plan, self.matrices
+        accumulators = matrices.a.astype(np.float64) @ matrices.b.astype(np.float64)
+        values = {"alpha": self.alpha, "beta": self.beta, **self.values}
+        tensors = {name: np.asarray(values[name]) for name in plan.epilogue.tensors_read(values)}
         if plan.epilogue.gated:
-            accumulators = _parted(accumulators, plan.epilogue.gated)
-            tensors |= {name: _parted(tensors[name], plan.epilogue.gated) for name in plan.epilogue.halved}
-        found = results(plan.epilogue, accumulators, given, tensors, plan.operands.d.dtype)
+            accumulators = _gate_and_up(accumulators, plan.epilogue.gated)
+            tensors |= {name: _gate_and_up(tensors[name], plan.epilogue.gated) for name in plan.epilogue.halved}
+        unclipped = results(plan.epilogue, accumulators, values, tensors, plan.operands.d.dtype)
         out = {}
-        for name, values in found.items():
+        for name, array in unclipped.items():
             kind = plan.operands.matrix(name).dtype
-            out[name] = np.clip(values, -kind.largest, kind.largest) if kind.saturates else values
+            out[name] = np.clip(array, -kind.largest, kind.largest) if kind.saturates else array
         for name, reduction in plan.epilogue.reductions:
             axes = tuple([{"m": -2, "n": -1}[mode] for mode in reduction.along])
             folded = np.add if reduction.operation == "sum" else np.maximum
-            out[name] = folded.reduce(found[name], axis=axes, initial=reduction.identity)
+            out[name] = folded.reduce(unclipped[name], axis=axes, initial=reduction.identity)
         return out
 
     def _linear(self) -> np.ndarray:
-        """alpha * A @ B + beta * C; whole numbers with factors of f32, rounded once."""
-        a, b, c = self.given.a, self.given.b, self.given.c
+        """Return alpha * A @ B + beta * C in float64.
+
+        If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
+        """
+        a, b, c = self.matrices.a, self.matrices.b, self.matrices.c
         kind = self.plan.operands.d.dtype
 
         factors = np.array([self.alpha, self.beta], np.float64 if kind.is_float else np.float32)
         alpha, beta = factors.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # infinities and NaN are held against D one by one
+        with np.errstate(invalid="ignore"):  # infinities and NaN are compared with D element by element
             out = alpha * (a.astype(np.float64) @ b.astype(np.float64))
             if beta != 0 and c is not None:
                 out = out + beta * c.astype(np.float64)
@@ -218,26 +240,37 @@ class Job:
         return np.clip(out, -kind.largest, kind.largest) if kind.saturates else out
 
 
-def _parted(columns: np.ndarray, by: str) -> np.ndarray:
-    """(2, ...) of gates and ups."""
-    if by == "pairs":
+def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
+    """Separate gate and up columns: return an array of shape (2, ..., N / 2).
+
+    columns   shape (..., N)
+    order     "pairs" if gate and up columns alternate, "halves" if all gate columns come first
+    """
+    if order == "pairs":
         return np.stack([columns[..., 0::2], columns[..., 1::2]])
     return np.stack(np.split(columns, 2, axis=-1))
 
 
-def _tolerance(operands: Operands, given: Matrices, result: DType) -> float:
-    """Of the relative error: by what a result, the sums and the products are rounded to."""
+def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
+    """Return the tolerance of the relative error of a result.
+
+    It follows from the types that the result, the accumulator and the operands are rounded to.
+    """
     kind = operands.a.dtype
     rounded = (result, operands.acc) if operands.acc.is_float else (result,)
-    tolerance = max(_TOLERANCE[each.name] for each in rounded)
+    tolerance = max(_TOLERANCE[dtype.name] for dtype in rounded)
     if kind.is_float and kind.bits == 8:
         tolerance = max(tolerance, _TOLERANCE_OF_FLOAT8)
-    if kind is tf32 and any((round_to(tf32, x) != x).any() for x in (given.a, given.b)):
+    if kind is tf32 and any((round_to(tf32, x) != x).any() for x in (matrices.a, matrices.b)):
         tolerance = max(tolerance, _TOLERANCE_OF_TF32)
     return tolerance
 
 
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
+    """Compile the plan and return its registers, spills, code size, instruction counts and broken rules.
+
+    If the CuTe DSL is not installed, return "skipped" with the reason.
+    """
     if importlib.util.find_spec("tvm_ffi") is None:
         return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
     from cutegemm.compile.plans import compile_plan
@@ -256,11 +289,11 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
 
 
 def _check_names(function: Callable[..., Any], operands: Iterable[str]) -> None:
-    """Raises UnsupportedError for operands that are called as an option of the function that takes them is."""
+    """Raise UnsupportedError if an epilogue operand has the name of an option of `function`, which receives it."""
     options = inspect.signature(function).parameters.keys() - {"c", "alpha", "beta"}
     for name in operands:
         if name in options:
             raise UnsupportedError(
-                f"--operand {name}: {function.__name__} has an option of this name. Call the operand otherwise; "
-                f"{', '.join(sorted(options))} are taken."
+                f"--operand {name}: {function.__name__} has an option of this name. Rename the operand. "
+                f"Reserved names: {', '.join(sorted(options))}."
             )

@@ -1,4 +1,4 @@
-"""`cutegemm check` of what is no plan: a thread-value layout over shared memory, PTX, a cubin."""
+"""`cutegemm check` for inputs other than plans: a thread-value layout over shared memory, PTX or a cubin."""
 
 from __future__ import annotations
 
@@ -29,16 +29,25 @@ def check_layout(
     in_bytes: bool,
     as_json: bool,
 ) -> None:
-    """A thread-value layout, or a tiled copy as the DSL prints it, over a tile in shared memory."""
+    """Print the wavefronts of a thread-value layout, or of a tiled copy as the DSL prints it, over shared memory.
+
+    text         the layout or tiled copy
+    shared       layout of the tile in shared memory. None is an error.
+    dtype        element type; None for the type of the tiled copy
+    op           "load", "store", "ldmatrix" or "stmatrix"
+    access_bits  bits that a lane accesses at a time; None for the widest possible access
+    in_bytes     whether the swizzle of `shared` permutes bytes and not elements
+    as_json      whether to print JSON
+    """
     if shared is None:
         raise UnsupportedError("check: a thread-value layout needs --shared, the layout of shared memory.")
     unit = "bytes" if in_bytes else ""
-    found = check_part(text, shared, dtype, op=op, access_bits=access_bits, swizzle_of=unit)
+    cost = check_part(text, shared, dtype, op=op, access_bits=access_bits, swizzle_of=unit)
     if as_json:
-        print(json.dumps(_data(found), indent=2))
+        print(json.dumps(_data(cost), indent=2))
         return
-    said = str(found.worst) if found.worst else "no conflicts"
-    print(f"{found.requests} instructions of warps, {found.wavefronts} wavefronts, {found.ideal} at least: {said}")
+    worst = str(cost.worst) if cost.worst else "no conflicts"
+    print(f"{cost.requests} instructions of warps, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
 
 
 def check_ptx(
@@ -50,58 +59,73 @@ def check_ptx(
     shared_bytes: int,
     as_json: bool,
 ) -> None:
-    """The accesses of a PTX file's kernel, executed."""
-    found = executed_ptx(path.read_text(), arguments, kernel=kernel, grid=grid, block=block, shared_bytes=shared_bytes)
+    """Execute a kernel of a PTX file on the CPU, and print the memory accesses that it made.
+
+    arguments     the kernel parameters, such as ["f32[4096]", "64"]
+    kernel        beginning of the kernel's name; "" for the only one
+    grid, block   extents of the launch, one to three each
+    shared_bytes  bytes of dynamic shared memory
+    as_json       whether to print JSON
+    """
+    run = executed_ptx(path.read_text(), arguments, kernel=kernel, grid=grid, block=block, shared_bytes=shared_bytes)
     if as_json:
-        lines = [{"line": line, "op": op, "bits": bits, **_data(w)} for (line, op, bits), w in found.lines.items()]
-        sectors = {op: {"requests": g.requests, "sectors": g.sectors} for op, g in found.global_.items()}
-        print(json.dumps({"shared": {op: _data(w) for op, w in found.shared.items()}, "lines": lines,
+        lines = [{"line": line, "op": op, "bits": bits, **_data(w)} for (line, op, bits), w in run.lines.items()]
+        sectors = {op: {"requests": g.requests, "sectors": g.sectors} for op, g in run.global_.items()}
+        print(json.dumps({"shared": {op: _data(w) for op, w in run.shared.items()}, "lines": lines,
                           "global": sectors}, indent=2))  # fmt: skip
         return
     console = Console(highlight=False)
-    rows = [(op, w, str(w.worst or "-")) for op, w in found.shared.items()]
+    rows = [(op, w, str(w.worst or "-")) for op, w in run.shared.items()]
     console.print(_table("Shared memory, as executed", rows) if rows else "No access to shared memory by threads.")
-    worst = sorted(found.lines.items(), key=lambda item: -item[1].conflicts)[:_SHOWN_LINES]
+    worst = sorted(run.lines.items(), key=lambda item: -item[1].conflicts)[:_SHOWN_LINES]
     costly = [
         (f"line {line}: {op}, {bits} bits", w, str(w.worst or "-")) for (line, op, bits), w in worst if w.conflicts
     ]
     if costly:
         console.print(_table("The lines that cost most", costly))
-    for op, g in found.global_.items():
+    for op, g in run.global_.items():
         console.print(f"global {op}: {g.requests} instructions of warps, {g.sectors} sectors")
 
 
 def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) -> None:
-    """What a cubin's machine code has of memory accesses, registers and spills; to be executed it takes its PTX."""
-    found = resources(path.read_bytes(), disassemble(path))
+    """Print the registers, spills and memory instructions of a cubin. It is not executed; that needs the PTX.
+
+    block     threads of a CTA, one to three extents
+    arch      architecture for the occupancy, such as "sm_90a"
+    as_json   whether to print JSON
+    """
+    kernel = resources(path.read_bytes(), disassemble(path))
     threads = 1
     for extent in block:
         threads *= extent
-    held = occupancy(arch, threads, found.registers, found.static_smem_bytes, measured=True)
-    accesses = {name: n for name, n in found.instructions.items() if name.startswith(_ACCESSES)}
+    resident = occupancy(arch, threads, kernel.registers, kernel.static_smem_bytes, measured=True)
+    accesses = {name: n for name, n in kernel.instructions.items() if name.startswith(_ACCESSES)}
     if as_json:
-        print(json.dumps({"kernel": found.kernel, "registers": found.registers, "spills": found.spills,
-                          "stack_bytes": found.stack_bytes, "static_smem_bytes": found.static_smem_bytes,
-                          "accesses": accesses, "ctas": held.ctas}, indent=2))  # fmt: skip
+        print(json.dumps({"kernel": kernel.kernel, "registers": kernel.registers, "spills": kernel.spills,
+                          "stack_bytes": kernel.stack_bytes, "static_smem_bytes": kernel.static_smem_bytes,
+                          "accesses": accesses, "ctas": resident.ctas}, indent=2))  # fmt: skip
         return
     print(
-        f"{found.kernel[:90]}\n  {found.registers} registers, {found.static_smem_bytes} bytes of static shared memory"
+        f"{kernel.kernel[:90]}\n  {kernel.registers} registers, "
+        f"{kernel.static_smem_bytes} bytes of static shared memory"
     )
-    print(f"  {found.spills} spills, {found.stack_bytes} bytes of stack of a thread")
-    print(f"  {held.ctas} CTAs of {threads} threads per SM by registers and static shared memory")
+    print(f"  {kernel.spills} spills, {kernel.stack_bytes} bytes of stack per thread")
+    print(f"  {resident.ctas} CTAs of {threads} threads per SM by registers and static shared memory")
     print("  in the code: " + ", ".join(f"{n} {name}" for name, n in sorted(accesses.items())))
-    print("  A cubin is read, not executed: wavefronts take the kernel's PTX, `cutegemm check kernel.ptx`.")
+    print("  A cubin is not executed. To count wavefronts, check the kernel's PTX: `cutegemm check kernel.ptx`.")
 
 
-def _data(found: Wavefronts) -> dict[str, Any]:
-    return {"requests": found.requests, "wavefronts": found.wavefronts, "ideal": found.ideal,
-            "worst": None if found.worst is None else str(found.worst)}  # fmt: skip
+def _data(cost: Wavefronts) -> dict[str, Any]:
+    """Return the counts of an access as plain data for JSON."""
+    return {"requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
+            "worst": None if cost.worst is None else str(cost.worst)}  # fmt: skip
 
 
 def _table(title: str, rows: list[tuple[str, Wavefronts, str]]) -> Table:
+    """Return a table of accesses. Each row is (name, counts, description of the worst collision)."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "requests", "wavefronts", "ideal", "worst collision"):
         table.add_column(name, justify="left" if name in ("", "worst collision") else "right")
-    for name, found, worst in rows:
-        table.add_row(name, str(found.requests), str(found.wavefronts), str(found.ideal), worst)
+    for name, cost, worst in rows:
+        table.add_row(name, str(cost.requests), str(cost.wavefronts), str(cost.ideal), worst)
     return table

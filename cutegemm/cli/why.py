@@ -1,4 +1,4 @@
-"""Why `cutegemm gemm` takes a plan, how fast it is held to be, and what to ask next."""
+"""The reason and the predicted time that `cutegemm gemm` prints for a plan, and the commands that it suggests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cutegemm.machine.device import Device
 from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Problem
 
-_OTHERS = 2  # candidates behind the first that are told
+_OTHERS = 2  # number of next-best candidates to print
 
 
 @dataclass(frozen=True)
 class Why:
-    """What is told of a plan before anything is carried out.
+    """Why a plan is used for a problem, and its predicted speed.
 
-    reason       why it is this one
-    us           microseconds that are predicted; None where the problem is too large to be analysed
-    tflops       what that is for the problem
-    bound        what takes most of the time
-    is_at_most   whether the time is that of the roofline, which no run falls below
-    device       that it is predicted for
+    reason       why this plan is used, for the user
+    us           predicted time in microseconds; None if the problem has too many tiles to be analysed
+    tflops       speed in TFLOP/s that `us` means for the problem; 0 if `us` is None
+    bound        name of what takes most of the time; "" if `us` is None
+    is_at_most   True if the time is the roofline, a lower bound of the time; False if it is from the time model
+    device       name of the device that the time is predicted for
     """
 
     reason: str
@@ -40,7 +40,7 @@ class Why:
     device: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the fields as plain data for JSON."""
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Why:
 
     @property
     def label(self) -> str:
-        """What the time is."""
+        """Name of the prediction: "roofline" or "predicted"."""
         return "roofline" if self.is_at_most else "predicted"
 
 
@@ -66,30 +66,31 @@ def why(
     device: Device,
     ending: ParsedEpilogue | None,
 ) -> Why:
-    """Why a plan is taken for a problem, and its predicted speed.
+    """Return why a plan is used for a problem, and its predicted speed.
 
-    problem  as the plan multiplies it
-    asked    the name that the user gave; None where the plan was chosen
-    ending   its epilogue, which the model of time of the choice does not know
+    asked    the plan name that the user gave; None if the plan was chosen
+    problem  the problem as the plan multiplies it
+    ending   the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the time
+             is then that of the roofline.
     """
-    known = [] if ending is not None else _compared(recipe, problem, arch, device)
+    known = [] if ending is not None else _next_best(recipe, problem, arch, device)
     us: float | None
     if asked is not None:
         reason = "asked for"
     elif known:
         reason = f"held to be the fastest of {len(known)} plans"
-        behind = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
-        if behind:
-            reason += f"; next {', '.join(behind)}"
+        others = [f"{one.recipe} {one.us:.4g} us" for one in known[1 : 1 + _OTHERS]]
+        if others:
+            reason += f"; next {', '.join(others)}"
     else:
-        reason = "chosen for the product; its epilogue is not weighed"
-    us, bound = (known[0].us, known[0].bound) if known else _at_most(plan, problem, arch, device)
+        reason = "chosen for the GEMM alone; the cost of the epilogue is not considered"
+    us, bound = (known[0].us, known[0].bound) if known else _roofline(plan, problem, arch, device)
     flop = 2.0 * problem.m * problem.n * problem.k * problem.l
     return Why(reason, us, flop / us / 1e6 if us else 0.0, bound, not known, device.name)
 
 
-def _at_most(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
-    """Microseconds of the roofline, and what binds; None where there are too many tiles to follow."""
+def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
+    """Return (microseconds of the roofline, name of the bound), or (None, "") if there are too many tiles."""
     try:
         roof = check(plan, problem, arch, device, search=False).roofline
     except UnsupportedError:
@@ -98,18 +99,25 @@ def _at_most(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tup
     return roof.seconds * 1e6, roof.bound.name
 
 
-def _compared(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """The recipe as a candidate, and those behind it, by predicted time; none where it is not among them."""
-    of = problem.transposed if recipe.swap_ab else problem
-    found = list(ranked(of.operands, of, arch, device))
-    place = next((place for place, one in enumerate(found) if one.recipe == recipe), None)
-    return [] if place is None else found[place:]
+def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
+    """Return the candidate of `recipe` and all slower ones, sorted by predicted time.
+
+    The list is empty if `recipe` is not a candidate for the problem.
+    """
+    stated = problem.transposed if recipe.swap_ab else problem
+    candidates = list(ranked(stated.operands, stated, arch, device))
+    position = next((position for position, one in enumerate(candidates) if one.recipe == recipe), None)
+    return [] if position is None else candidates[position:]
 
 
 def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()) -> list[str]:
-    """Commands that tell more of a plan, and of its choice.
+    """Return commands that show more about a plan and why it was chosen.
 
-    epilogue   the options that gave it one
+    plan       name of the plan
+    problem    the problem as the user stated it
+    layout     BLAS letters of A and B
+    is_chosen  whether the plan was chosen, so that `cutegemm explain` can compare the candidates
+    epilogue   the command-line options of the epilogue, such as ["--epilogue", "relu(acc)"]; empty for none
 
     >>> from cutegemm.plan import Operands
     >>> of = Problem(64, 64, 64, operands=Operands.of("f16"))

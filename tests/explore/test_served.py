@@ -166,4 +166,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert isinstance(refused.exception, UnsupportedError)
     with Explorer(0) as taken:
         again = CliRunner().invoke(app, ["explore", "--no-browser", "--port", str(taken.server_address[1])])
-    assert "cannot be had" in str(again.exception)
+    assert "cannot be opened" in str(again.exception)
