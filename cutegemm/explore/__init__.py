@@ -1,7 +1,7 @@
-"""The explorer: layouts typed and seen, and plans with their banks, pipelines, times and machine code.
+"""The explorer: a web page that draws layouts, and shows banks, pipelines, times and machine code of plans.
 
-`answer` is all there is to it: a pure function from the query of a link to the HTML that a page shows. A server
-calls it (`cutegemm explore`), and in a static page the same function runs in the browser, under Pyodide: see
+`answer` is the whole explorer: a pure function from the query of a link to the HTML of a page. The server of
+`cutegemm explore` calls it. In a static page the same function runs in the browser, under Pyodide. See
 docs/explorer.md.
 
 >>> answer("view=layouts&expr=composition((6,2):(8,2), (4,3):(3,1))").title

@@ -1,4 +1,4 @@
-"""The banks of each access to shared memory: which lanes ask which bank for what, and where they meet."""
+"""The view "banks": the lanes that access each bank of shared memory, and their conflicts."""
 
 from __future__ import annotations
 
@@ -16,41 +16,46 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 from cutegemm.plan import GemmPlan
 
 _PICKED = ("access", "warp", "request")
-_SHOWN_LANES = 6
-_NEVER = {
-    "tma": "TMA writes whole rows in an order of its own: it never conflicts. Shown are the rows that it writes.",
-    "wgmma": "The tensor cores read a core matrix, 8 rows of 16 bytes, at a time: a phase is one.",
-    "st.async": "Each CTA sends to the others: shown is what is written in the one that it comes to.",
-    "cp.async": "Shown is what is written. What the copy reads in global memory may collide too, and is counted above.",
+_SHOWN_LANES = 6  # lanes that are listed for a word
+_NOTES = {
+    "tma": "TMA writes whole rows in its own order, without conflicts. The rows that it writes are shown.",
+    "wgmma": "The tensor cores read a core matrix (8 rows of 16 bytes) at a time. Each phase is one core matrix.",
+    "st.async": "Each CTA sends to the others. The writes to the receiving CTA are shown.",
+    "cp.async": "The writes to shared memory are shown. Conflicts of the global loads are counted in the table above.",
 }
 
 
-def banks(state: State, found: Chosen) -> Html:
-    """All accesses, and one request of one of them bank by bank."""
-    plan = found.plan
+def banks(state: State, selected: Chosen) -> Html:
+    """Return the view "banks": a table of all accesses to shared memory, and the banks of one request bank by bank.
+
+    state      its "access", "warp" and "request" select the request; by default the one with the most conflicts
+    selected   the plan, which must not be None, and the problem
+    """
+    plan = selected.plan
     assert plan is not None
     try:
-        accesses = shared_accesses(plan, found.problem)
+        accesses = shared_accesses(plan, selected.problem)
         costs = [access.cost(buffer_layout(plan, access.buffer)) for access in accesses]
     except CutegemmError as what:
         return card("", error(str(what)))
     if not accesses:
-        return card("Shared memory", el("p", "Nothing passes through shared memory in this plan."))
+        return card("Shared memory", el("p", "This plan does not use shared memory."))
     most = max(range(len(costs)), key=lambda i: (costs[i].conflicts, -i))
     number = state.number("access", len(accesses), most)
     return joined(
-        card("Accesses to shared memory, of a CTA", _overview(state, plan, accesses, costs, number)),
+        card("Accesses of a CTA to shared memory", _overview(state, plan, accesses, costs, number)),
         _one(state, plan, accesses[number], costs[number]),
     )
 
 
 def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int) -> Html:
+    """Return a table with the wavefronts and conflicts of each access. `picked` is the index of the selected one."""
     rows = []
     for i, (access, cost) in enumerate(zip(accesses, costs, strict=True)):
         worst = cost.worst
         name = link(state.with_(access=i, warp="", request=""), access.name, current=i == picked)
-        conflicts = el("b", f"{cost.conflicts} more", class_="red") if cost.conflicts else "none"
-        where = str(worst) if worst else "at the source" if cost.conflicts else ""
+        conflicts = el("b", str(cost.conflicts), class_="red") if cost.conflicts else "none"
+        where = str(worst) if worst else "in the global loads" if cost.conflicts else ""
         instruction = access.instruction(buffer_layout(plan, access.buffer))
         rows.append((name, instruction, access.per, str(cost.wavefronts), str(cost.ideal), conflicts, where))
     columns = (
@@ -61,6 +66,11 @@ def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[
 
 
 def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html:
+    """Return the banks of each phase of one request of an access.
+
+    state   its "warp" and "request" select the request; by default the one with the most conflicts
+    cost    wavefronts and conflicts of the access
+    """
     layout = buffer_layout(plan, access.buffer)
     addresses, bits = access.addresses(layout)
     warps, requests, lanes = addresses.shape
@@ -73,54 +83,56 @@ def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html
         el(
             "div",
             choice("warp", groups, str(warp), [(str(i), str(i)) for i in range(warps)]),
-            choice("request", "instruction of it", str(request), [(str(i), str(i)) for i in range(requests)]),
+            choice("request", "instruction", str(request), [(str(i), str(i)) for i in range(requests)]),
             class_="fields",
         ),
         label="which instruction",
         keeps=[name for name in DEFAULTS if name not in ("warp", "request")],
     )
     who = "lanes" if lanes == WARP_THREADS else "addresses"
-    counts = f"{_times(len(phases), 'phase')} as {_times(_wavefronts(phases, access.op), 'wavefront')}"
-    said = [
+    counts = f"{_plural(len(phases), 'phase')} as {_plural(_wavefronts(phases, access.op), 'wavefront')}"
+    notes = [
         el("p", code(str(layout)), class_="hint"),
         el(
             "p",
-            f"{lanes} {who} of {bits} bits, served in {counts}. A bank shows who asks for each of its words.",
+            f"{lanes} {who} of {bits} bits, served in {counts}. Each bank lists the lanes that access its words.",
         ),
     ]
-    if access.op in _NEVER:
-        said.append(el("p", _NEVER[access.op], class_="hint"))
+    if access.op in _NOTES:
+        notes.append(el("p", _NOTES[access.op], class_="hint"))
     shown = [_phase(i, phase, len(phases)) for i, phase in enumerate(phases)]
-    return card(f"{access.name}: who meets whom", picker, said, shown, _addresses(addresses[warp, request]))
+    return card(f"{access.name}: lanes by bank", picker, notes, shown, _addresses(addresses[warp, request]))
 
 
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _plural(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 phase", "2 phases"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _wavefronts(phases: list[Phase], op: str) -> int:
+    """Return the wavefronts of a request. A phase takes one for each word of its busiest bank; for TMA it takes one."""
     return sum(1 if op == "tma" else max(map(len, phase.values()), default=0) for phase in phases)
 
 
 def _phase(number: int, phase: Phase, count: int) -> Html:
-    """The 32 banks side by side, a word of each below the other; where lanes meet in a bank, in red and in words."""
+    """Return the 32 banks of a phase side by side, with the words that lanes access in each bank.
+
+    A bank with several words has a conflict. It is red, and listed as text below.
+    """
     ways = max(map(len, phase.values()), default=0)
     cells = []
     for bank in range(SMEM_BANKS):
         words = phase.get(bank, {})
-        asked = [el("span", _lanes(lanes), title=f"byte {word:#06x}") for word, lanes in words.items()]
+        spans = [el("span", _lanes(lanes), title=f"byte {word:#06x}") for word, lanes in words.items()]
         kind = "bank idle" if not words else "bank meets" if len(words) > 1 else "bank"
-        text = f"bank {bank}: " + ("; ".join([_told(w, lanes) for w, lanes in words.items()]) or "idle")
-        cells.append(el("li", el("b", bank), asked, class_=kind, aria_label=text))
-    met = {bank: words for bank, words in phase.items() if len(words) > 1}
-    title = f"phase {number} of {count}: {_times(ways, 'wavefront')}"
-    lines = [
-        el("li", f"bank {bank}: ", "; ".join([_told(w, lanes) for w, lanes in words.items()]))
-        for bank, words in sorted(met.items())
-    ]
+        text = f"bank {bank}: " + (_words(words) or "idle")
+        cells.append(el("li", el("b", bank), spans, class_=kind, aria_label=text))
+    conflicts = {bank: words for bank, words in phase.items() if len(words) > 1}
+    title = f"phase {number} of {count}: {_plural(ways, 'wavefront')}"
+    lines = [el("li", f"bank {bank}: ", _words(words)) for bank, words in sorted(conflicts.items())]
     more = el(
         "details",
-        el("summary", f"lanes meet in {_times(len(met), 'bank')}"),
+        el("summary", f"conflicts in {_plural(len(conflicts), 'bank')}"),
         el("ul", lines),
         open=number == 0,
     )
@@ -128,23 +140,30 @@ def _phase(number: int, phase: Phase, count: int) -> Html:
         "div",
         el("h3", title),
         scrolling(el("ul", *cells, class_="banks"), title),
-        more if met else el("p", "No two words of one bank.", class_="kept"),
+        more if conflicts else el("p", "No conflicts.", class_="kept"),
     )
 
 
 def _lanes(lanes: list[int]) -> str:
-    """L0 L4, as short as may be."""
+    """Return the numbers of the first two lanes, followed by + if a third one exists: "0 4+"."""
     shown = " ".join(map(str, lanes[:2]))
     return f"{shown}{'+' if len(lanes) > 2 else ''}"
 
 
-def _told(word: int, lanes: list[int]) -> str:
-    names = ", ".join(map(str, lanes[:_SHOWN_LANES])) + (", ..." if len(lanes) > _SHOWN_LANES else "")
-    return f"{'lane' if len(lanes) == 1 else 'lanes'} {names} at byte {word:#06x}"
+def _words(words: dict[int, list[int]]) -> str:
+    """List the words of a bank with their lanes: "lanes 0, 8 at byte 0x0000; lane 1 at byte 0x0080".
+
+    words   lanes by the byte address of the word
+    """
+    texts = []
+    for word, lanes in words.items():
+        names = ", ".join(map(str, lanes[:_SHOWN_LANES])) + (", ..." if len(lanes) > _SHOWN_LANES else "")
+        texts.append(f"{'lane' if len(lanes) == 1 else 'lanes'} {names} at byte {word:#06x}")
+    return "; ".join(texts)
 
 
 def _addresses(addresses: np.ndarray) -> Html:
-    """The address of every lane."""
+    """Return a table of the byte address and the first bank of each lane."""
     rows = [
         (str(lane), f"{at:#06x}", str(at // SMEM_BANK_BYTES % SMEM_BANKS)) for lane, at in enumerate(addresses.tolist())
     ]

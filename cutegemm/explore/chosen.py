@@ -1,4 +1,4 @@
-"""The plan that a state chooses or edits, with the problem; and the form in which it is chosen."""
+"""The plan and problem of a state, and the forms that choose and edit the plan."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a state stands for.
+    """The plan, problem and device of a state.
 
-    plan         None where it breaks rules
-    violations   every rule that the plan, or what was typed, breaks
+    plan         None if it cannot be built
+    problem      None if none was typed, or the plan cannot be built
+    device       None if its name is unknown
+    violations   one message for each rule that the plan or the typed text breaks; empty if all are kept
     """
 
     plan: GemmPlan | None
@@ -40,28 +42,29 @@ class Chosen:
 
 
 def chosen(state: State) -> Chosen:
-    """The plan of a state; never raises CutegemmError."""
+    """Return the plan of a state. Errors become violations; CutegemmError is never raised."""
     return _chosen(*[state[name] for name in OF_PLAN])
 
 
 @lru_cache(maxsize=64)
 def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
+    """Build the plan of the values of a state that `OF_PLAN` names, as they were typed. Recent plans are cached."""
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
     arch = "sm_90a" if target is None else target.arch
     try:
         complaints.check()
         ending = parsed_epilogue("explore", epilogue or None, operands.split())
-        plan, of = described("explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending)
-    except PlanError as found:
-        return Chosen(None, None, target, found.violations)
-    except CutegemmError as found:
-        return Chosen(None, None, target, (str(found),))
-    return Chosen(plan, of, target, tuple(plan.violations(arch, of)))
+        plan, size = described("explore", name.strip(), dtype or None, layout, problem.strip() or None, arch, ending)
+    except PlanError as error:
+        return Chosen(None, None, target, error.violations)
+    except CutegemmError as error:
+        return Chosen(None, None, target, (str(error),))
+    return Chosen(plan, size, target, tuple(plan.violations(arch, size)))
 
 
 def edited(state: State) -> State:
-    """The state with its edited options in the text of its plan, which then begins as the text before did.
+    """Return the state with its edited options written into the name of the plan. The name keeps its family.
 
     >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
@@ -69,12 +72,15 @@ def edited(state: State) -> State:
     if not state.edits:
         return state
     family = state["plan"].partition("=")[0].rpartition(":")[0]
-    told = [f"{name}={value.strip()}" for name, value in state.edits.items() if value.strip()]
-    return State(state.with_(plan=f"{family}:{','.join(told)}").values, state.edits)
+    options = [f"{name}={value.strip()}" for name, value in state.edits.items() if value.strip()]
+    return State(state.with_(plan=f"{family}:{','.join(options)}").values, state.edits)
 
 
 def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """The options of a plan's builder by name, as its spelled-out name has them.
+    """Return the options of a plan's builder by name, as text in the notation of plan names.
+
+    recipe   the recipe of the plan
+    plan     the plan that the recipe builds; it has the options that the recipe leaves open
 
     >>> from cutegemm.plan import Operands
     >>> recipe = recipe_named("simt_64x64")
@@ -97,27 +103,31 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
-    """What a name leaves to the operands."""
-    found: dict[str, Any] = {
+    """Return the options that a plan name leaves open and the builder derives from the operands."""
+    options: dict[str, Any] = {
         "tile" if family == "sm90" else "block": plan.mma_tile,
         "stages": plan.stages,
     }
     if family == "simt":
-        found["raster"] = str(plan.raster)
+        options["raster"] = str(plan.raster)
     if family == "mma_sync":
-        found |= {"store": "direct" if plan.smem_d is None else "shared"}
-    return found
+        options |= {"store": "direct" if plan.smem_d is None else "shared"}
+    return options
 
 
-def asked(state: State, found: Chosen) -> Html:
-    """The forms in which a plan is chosen and edited, and what is wrong with it."""
+def asked(state: State, selected: Chosen) -> Html:
+    """Return the forms that choose and edit the plan, the problem, the device and the epilogue.
+
+    state      the values of the fields
+    selected   the plan of `state`, whose options are the initial values of the form that edits them
+    """
     known = [el("option", value=name, label=summary) for name, summary in _names()]
     fields = [
-        field("plan", "plan", state["plan"], listed="plans", hint="a name, or simt:block=128x128x8,..."),
+        field("plan", "plan", state["plan"], listed="plans", hint="a plan name, or simt:block=128x128x8,..."),
         el("datalist", *known, id="plans"),
         el(
             "div",
-            choice("dtype", "type", state["dtype"], [(t, t or "its own") for t in _TYPES]),
+            choice("dtype", "type", state["dtype"], [(t, t or "default") for t in _TYPES]),
             choice("layout", "layout", state["layout"], [(t, t) for t in _LAYOUTS]),
             field("problem", "problem", state["problem"], inputmode="text", placeholder="MxNxK"),
             choice("device", "device", state["device"], [(name, name) for name in DEVICES]),
@@ -132,16 +142,17 @@ def asked(state: State, found: Chosen) -> Html:
         ),
     ]
     chooser = form(state, fields, label="plan", keeps=("view", "expr"))
-    return el("div", card("", chooser), _editor(state, found), class_="side")
+    return el("div", card("", chooser), _editor(state, selected), class_="side")
 
 
 @lru_cache(maxsize=1)
 def _names() -> tuple[tuple[str, str], ...]:
+    """Return (name, summary) of all named plans."""
     return tuple(plans())
 
 
-def _editor(state: State, found: Chosen) -> Html | None:
-    """A field for each option of the plan's builder."""
+def _editor(state: State, selected: Chosen) -> Html | None:
+    """Return a form with a field for each option of the plan's builder, or None if the plan is unknown."""
     try:
         recipe = recipe_named(state["plan"].strip())
     except CutegemmError:
@@ -151,10 +162,10 @@ def _editor(state: State, found: Chosen) -> Html | None:
         text = state["plan"].strip().removeprefix(SWAP_AB)
         pairs = [part.partition("=") for part in text.partition(":")[2].split(",")]
         options = {name: value for name, _, value in pairs}
-    elif found.plan is None:
+    elif selected.plan is None:
         return None
     else:
-        options = spelled(recipe, found.plan)
+        options = spelled(recipe, selected.plan)
     arguments: Mapping[str, Callable[[str], Any]] = recipe.arguments
     boxes = [field(EDIT + name, name, options.get(name, "")) for name in arguments]
     keeps = [name for name in OF_PLAN if name != "plan"]
@@ -162,7 +173,7 @@ def _editor(state: State, found: Chosen) -> Html | None:
     fields = [el("input", type="hidden", name="plan", value=begins), el("div", *boxes, class_="fields")]
     return el(
         "details",
-        el("summary", "edit its options"),
+        el("summary", "edit the options of the plan"),
         form(state, fields, label="options of the plan", keeps=("view", "expr", *keeps)),
         class_="card",
         open=bool(state.edits),
@@ -170,10 +181,10 @@ def _editor(state: State, found: Chosen) -> Html | None:
     )
 
 
-def verdict(found: Chosen) -> Html:
-    """Every rule that is broken, in words; or that all are kept."""
-    if not found.violations:
+def verdict(selected: Chosen) -> Html:
+    """Return the list of broken rules, or a line that says that the plan keeps all rules."""
+    if not selected.violations:
         return el("p", "all rules kept", class_="kept")
-    count = len(found.violations)
+    count = len(selected.violations)
     head = el("p", f"{count} {'rule is' if count == 1 else 'rules are'} broken", class_="violations")
-    return joined(head, el("ul", [el("li", error(rule)) for rule in found.violations], class_="rules"))
+    return joined(head, el("ul", [el("li", error(rule)) for rule in selected.violations], class_="rules"))

@@ -1,12 +1,12 @@
-"""What is typed of the algebra: CuTe's notation and the operations' own names, evaluated call by call.
+"""Parse and evaluate a typed expression of the layout algebra, and record each operation.
 
-    A = (6,2):(8,2)                           a name, for what follows
-    composition(A, (4,3):(3,1))               operations, as `cutegemm` exports them
+    A = (6,2):(8,2)                           assign a layout to a name
+    composition(A, (4,3):(3,1))               call an operation that `cutegemm` exports
     S<3,3,3> o 0 o (64,64):(64,1)             a swizzled layout
-    A(3, _)                                   a layout at a coordinate; _ keeps a mode
-    tv(((8,4),(2,2)):((16,2),(8,1)), (8,16))  who holds what: a thread-value layout over a tile
+    A(3, _)                                   a layout at a coordinate; _ keeps the mode
+    tv(((8,4),(2,2)):((16,2),(8,1)), (8,16))  a thread-value layout over a tile
 
-Nothing else of Python is understood: a link may come from anybody.
+No other Python is evaluated, because anyone can write a link.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ OPERATIONS = (
     "to_xor", "to_swizzled", "recast_layout", "max_common_layout", "max_common_vector",
     "size", "cosize", "rank", "depth", "crd2idx", "idx2crd",
 )  # fmt: skip
-_MOST_CALLS = 40
+_MOST_CALLS = 40  # limit of the operations of an expression
 _SWIZZLE = re.compile(r"Sw?<\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*>")
 
 
 @dataclass(frozen=True)
 class HeldBy:
-    """A thread-value layout over a tile."""
+    """A thread-value layout over a tile: the element of the tile that each thread holds as each of its values.
+
+    layout   (thread, value) -> column-major index in the tile
+    tile     extents (M, N) of the tile
+    """
 
     layout: Layout
     tile: tuple[int, int]
@@ -50,13 +54,14 @@ class HeldBy:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation that was carried out.
+    """One evaluated operation of an expression.
 
-    text    with its arguments as values
-    name    of the operation; "" of what was typed as it is
-    value   the result, or None where it was refused
-    error   why
-    target  the name that it was given
+    text    the operation with its arguments as values, such as "composition(8:1, 4:2)"
+    name    name of the operation; "" for a layout that was typed, or that was called with a coordinate
+    args    values of the arguments
+    value   the result; None if the operation failed
+    error   message of the error; "" if it succeeded
+    target  name that the result was assigned to; "" for none
     """
 
     text: str
@@ -68,12 +73,15 @@ class Call:
 
 
 def evaluated(text: str) -> list[Call]:
-    """Every call of a text, the inner ones first, up to one that is refused; never raises CutegemmError.
+    """Evaluate an expression and return its operations, inner ones first, up to the first that fails.
+
+    text    lines of the notation above; "#" begins a comment and ";" ends a statement
+    raises  nothing: an error is in `Call.error` of the last operation
 
     >>> [(call.name, str(call.value)) for call in evaluated("coalesce(zipped_divide(8:1, 4))")]
     [('zipped_divide', '(4,2):(1,4)'), ('coalesce', '8:1')]
     >>> evaluated("__import__('os')")[0].error
-    "line 1: there is no operation '__import__'; docs/explorer.md lists them."
+    "line 1: there is no operation '__import__'. docs/explorer.md lists them."
     """
     evaluation = _Evaluation()
     try:
@@ -86,34 +94,37 @@ def evaluated(text: str) -> list[Call]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """(number, statement) of each line that says something; one goes on while a parenthesis is open."""
-    held, first = "", 1
+    """Yield (line number, statement). A statement continues on the next line while a parenthesis is open."""
+    statement, first = "", 1
     for number, raw in enumerate(text.replace(";", "\n").splitlines(), 1):
         line = raw.partition("#")[0].strip()
-        if not held:
+        if not statement:
             first = number
-        held = f"{held} {line}".strip()
-        if held and held.count("(") <= held.count(")"):
-            yield first, held
-            held = ""
-    if held:
-        yield first, held
+        statement = f"{statement} {line}".strip()
+        if statement and statement.count("(") <= statement.count(")"):
+            yield first, statement
+            statement = ""
+    if statement:
+        yield first, statement
 
 
 class _Evaluation:
+    """The state of an evaluation: assigned names, recorded operations, and layouts that `quoted` put aside."""
+
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"_": None, "None": None}
         self.calls: list[Call] = []
         self.literals: list[Any] = []
 
     def run(self, number: int, line: str) -> None:
+        """Evaluate one statement. Raises LayoutError if it cannot be parsed or an operation fails."""
         target, _, rest = re.fullmatch(r"(?:([A-Za-z]\w*)\s*(=)(?!=))?\s*(.*)", line).groups()  # type: ignore[union-attr]
         source = self.quoted(rest)
         try:
             tree = ast.parse(source.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise LayoutError(
-                f"line {number}: {rest!r} does not read. Write a layout such as (4,8):(8,1), or an operation "
+                f"line {number}: {rest!r} cannot be parsed. Write a layout such as (4,8):(8,1), or an operation "
                 "such as composition((4,8):(8,1), 4:2)."
             ) from None
         before = len(self.calls)
@@ -122,7 +133,7 @@ class _Evaluation:
         except _NotUnderstood as what:
             raise LayoutError(f"line {number}: {what}") from None
         if len(self.calls) == before:
-            if isinstance(value, (int, tuple)):  # a shape: the compact layout of it
+            if isinstance(value, (int, tuple)):  # a shape stands for its compact layout
                 value = parse(rest)
             self.calls.append(Call(rest, "", (), value))
         if target:
@@ -131,7 +142,7 @@ class _Evaluation:
             self.calls[-1] = Call(last.text, last.name, last.args, last.value, last.error, target)
 
     def quoted(self, text: str) -> str:
-        """The text with each layout in CuTe's notation put aside, as `_0`, `_1`, ..."""
+        """Replace each layout in CuTe's notation by `_0`, `_1`, ..., and append its value to `self.literals`."""
         while True:
             swizzle = _SWIZZLE.search(text)
             colon = text.find(":")
@@ -153,34 +164,38 @@ class _Evaluation:
             text = f"{text[:start]} _{len(self.literals) - 1} {text[end:]}"
 
     def value(self, node: ast.expr) -> Any:
+        """Evaluate a node of the syntax tree. Raises _NotUnderstood for unsupported syntax."""
         if isinstance(node, ast.Constant) and (isinstance(node.value, int) or node.value is None):
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.integer(node.operand)
         if isinstance(node, ast.Tuple):
-            return tuple([self.value(each) for each in node.elts])
+            return tuple([self.value(element) for element in node.elts])
         if isinstance(node, ast.Name):
             return self.named(node.id)
         if isinstance(node, ast.Subscript):
             return self.called("", lambda whole, mode: whole[mode], node.value, [node.slice], "[{}]")
         if isinstance(node, ast.Call) and not node.keywords:
             return self.call(node)
-        raise _NotUnderstood(f"{ast.unparse(node)} is no layout, no coordinate and no operation on them.")
+        raise _NotUnderstood(f"{ast.unparse(node)} is not a layout, a coordinate or an operation on them.")
 
     def integer(self, node: ast.expr) -> int:
+        """Evaluate the operand of a minus sign, which must be an integer."""
         value = self.value(node)
         if not isinstance(value, int):
-            raise _NotUnderstood(f"-{ast.unparse(node)} is no number.")
+            raise _NotUnderstood(f"-{ast.unparse(node)} is not a number.")
         return value
 
     def named(self, name: str) -> Any:
+        """Return the value of an assigned name, or of a layout that `quoted` put aside."""
         if re.fullmatch(r"_\d+", name):
             return self.literals[int(name[1:])]
         if name not in self.names:
-            raise _NotUnderstood(f"nothing is called {name!r} so far; write {name} = ... before.")
+            raise _NotUnderstood(f"the name {name!r} is not defined. Write {name} = ... before.")
         return self.names[name]
 
     def call(self, node: ast.Call) -> Any:
+        """Evaluate a call: an operation of the algebra, a constructor, or a layout at a coordinate."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in ("tv", "make_layout_tv"):
             return self.called(name, _held_by if name == "tv" else _made_tv, None, node.args)
@@ -189,7 +204,7 @@ class _Evaluation:
         if name in ("F2", "E", "Layout", "Swizzle"):
             return self.called("", getattr(algebra, name), None, node.args, name + "({})")
         if name and name not in self.names and not re.fullmatch(r"_\d+", name):
-            raise _NotUnderstood(f"there is no operation {name!r}; docs/explorer.md lists them.")
+            raise _NotUnderstood(f"there is no operation {name!r}. docs/explorer.md lists them.")
         return self.called("", _at, node.func, node.args, "({})")
 
     def called(
@@ -200,49 +215,58 @@ class _Evaluation:
         arguments: list[ast.expr],
         form: str = "",
     ) -> Any:
-        """The value of a call, which is written down."""
-        whole = () if on is None else (self.value(on),)
-        given = tuple([self.value(each) for each in arguments])
-        told = ", ".join(map(cute_text, given))
-        text = f"{name}({told})" if name else f"{cute_text(whole[0]) if whole else ''}{form.format(told)}"
+        """Evaluate the arguments, call `function`, append the operation to `self.calls`, and return the result.
+
+        name      name of the operation; "" if `form` gives the text
+        on        layout that is called or indexed, passed as the first argument; None for none
+        form      format of the text if `name` is "", with {} for the arguments
+        raises    LayoutError if the function fails, _NotUnderstood if there are too many operations
+        """
+        first = () if on is None else (self.value(on),)
+        values = tuple([self.value(argument) for argument in arguments])
+        listed = ", ".join(map(cute_text, values))
+        text = f"{name}({listed})" if name else f"{cute_text(first[0]) if first else ''}{form.format(listed)}"
         if len(self.calls) >= _MOST_CALLS:
-            raise _NotUnderstood(f"there are more than {_MOST_CALLS} operations.")
-        write = partial(Call, text, name, (*whole, *given))
+            raise _NotUnderstood(f"the expression has more than {_MOST_CALLS} operations.")
+        record = partial(Call, text, name, (*first, *values))
         try:
-            value = function(*whole, *given)
+            value = function(*first, *values)
         except CutegemmError as error:
-            self.calls.append(write(error=str(error)))
+            self.calls.append(record(error=str(error)))
             raise
         except (TypeError, AttributeError, IndexError, ValueError) as error:
-            self.calls.append(write(error=f"{text}: these are not arguments of it. {error}"))
+            self.calls.append(record(error=f"{text}: wrong arguments. {error}"))
             raise LayoutError(str(error)) from None
-        self.calls.append(write(value))
+        self.calls.append(record(value))
         return value
 
 
 class _NotUnderstood(Exception):
-    """What is typed is none of what the explorer reads."""
+    """A typed expression has syntax or names that the explorer does not evaluate."""
 
 
 def _at(layout: Any, *coordinate: Any) -> Any:
+    """Return a layout at a coordinate. Raises LayoutError if `layout` is not a layout or swizzle."""
     if not isinstance(layout, (Layout, ComposedLayout, Swizzle)):
-        raise LayoutError(f"{cute_text(layout)} is no layout, and takes no coordinate.")
+        raise LayoutError(f"{cute_text(layout)} is not a layout, so it takes no coordinate.")
     return layout(*coordinate)
 
 
 def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
+    """Return a thread-value layout over a tile. Raises LayoutError if the tile is not two positive extents."""
     if not (isinstance(tile, tuple) and len(tile) == 2 and all(isinstance(e, int) and e > 0 for e in tile)):
-        raise LayoutError(f"tv: the tile {cute_text(tile)}; two extents such as (8, 16) are expected.")
+        raise LayoutError(f"tv: the tile {cute_text(tile)} is not two extents. Write a tile such as (8, 16).")
     return HeldBy(layout, (tile[0], tile[1]))
 
 
 def _made_tv(threads: Layout, values: Layout) -> HeldBy:
+    """Return the thread-value layout of `make_layout_tv` over its tile. A tile of one mode gets a second extent, 1."""
     tile, layout = make_layout_tv(threads, values)
     return _held_by(layout, tile if len(tile) == 2 else (tile[0], 1))
 
 
 def _left_of(text: str, end: int) -> int:
-    """Where the shape that ends before `end` begins: a number, or a group in parentheses."""
+    """Return the start of the shape that ends before `end`: of a number, or of a group in parentheses."""
     at = len(text[:end].rstrip()) - 1
     depth = 0
     while at >= 0:
@@ -258,7 +282,7 @@ def _left_of(text: str, end: int) -> int:
 
 
 def _right_of(text: str, start: int) -> int:
-    """Where the strides that begin at `start` end."""
+    """Return the end of the strides that begin at `start`."""
     at, depth = start + len(text[start:]) - len(text[start:].lstrip()), 0
     while at < len(text):
         depth += (text[at] == "(") - (text[at] == ")")

@@ -1,7 +1,7 @@
-"""Links and forms of the explorer: each leads to another state, and says so in its address.
+"""Links and forms of the explorer. Each leads to another state, which is the query of its address.
 
-A form is sent as it changes, by htmx; without a script by its button. htmx puts the answer into the page by changing
-what is different, so that the focus and what is being typed stay.
+htmx sends a form whenever a field changes. Without JavaScript, a button sends it. htmx changes only the elements of the
+page that differ from the answer, so the focus and the text that is being typed are kept.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from cutegemm.explore.html import Child, Html, el, joined
 from cutegemm.explore.state import State
 
 _SWAP = {"hx_target": "#app", "hx_swap": "innerMorph"}
-FORM = "form=1"  # in the query of a form, whose answer says how the address is written shortest
+FORM = "form=1"  # marks the query of a form: its answer replaces the address by the shortest one
 _TYPING = "input changed delay:250ms, change, submit"
 
 
 def link(state: State, *content: Child, current: bool = False, **attributes: str | None) -> Html:
-    """A link to a state.
+    """Return a link to a state.
 
-    current   whether that is what is shown
+    content     text or elements of the link
+    current     whether the link leads to the state that is shown
+    attributes  further attributes of the element
     """
     to = state.query
-    here = "page" if current else None
-    return el("a", *content, href=to, aria_current=here, hx_get=to, hx_push_url="true", **_SWAP, **attributes)
+    marker = "page" if current else None
+    return el("a", *content, href=to, aria_current=marker, hx_get=to, hx_push_url="true", **_SWAP, **attributes)
 
 
 def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Html:
-    """A form whose fields are values of the state.
+    """Return a form whose fields are values of the state.
 
-    keeps   the other values that go with them
+    content   the fields
+    label     description of the form for screen readers
+    keeps     names of the other values of `state` that the form sends unchanged
     """
     mark = el("input", type="hidden", name=FORM.partition("=")[0], value=FORM.partition("=")[2])
     hidden = [el("input", type="hidden", name=name, value=state[name]) for name in keeps]
@@ -41,9 +45,14 @@ def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Htm
 
 
 def field(name: str, label: str, value: str, *, hint: str = "", listed: str = "", **attributes: str) -> Html:
-    """A line to type in, under its label.
+    """Return a text field of one line with its label.
 
-    listed   the id of a list of suggestions
+    name        name of the value of the state
+    label       text above the field
+    value       the current text
+    hint        explanation below the field; "" for none
+    listed      id of a datalist of suggestions; "" for none
+    attributes  further attributes of the input element
     """
     box = el(
         "input", id=f"f-{name}", name=name, value=value, type="text", spellcheck="false", list=listed or None,
@@ -53,7 +62,7 @@ def field(name: str, label: str, value: str, *, hint: str = "", listed: str = ""
 
 
 def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Html:
-    """Several lines to type in."""
+    """Return a text field of `rows` lines with its label. The arguments are those of `field`."""
     box = el(
         "textarea", value, id=f"f-{name}", name=name, rows=rows, spellcheck="false", autocapitalize="off",
         aria_describedby=f"h-{name}" if hint else None,
@@ -62,21 +71,27 @@ def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Htm
 
 
 def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]], hint: str = "") -> Html:
-    """One of several (value, what is shown)."""
-    told = [el("option", text, value=each, selected=each == value) for each, text in options]
-    return _labelled(name, label, el("select", *told, id=f"f-{name}", name=name), hint)
+    """Return a selection field with its label.
+
+    value     the selected value
+    options   (value, text) of each option
+    hint      explanation below the field; "" for none
+    """
+    items = [el("option", text, value=option, selected=option == value) for option, text in options]
+    return _labelled(name, label, el("select", *items, id=f"f-{name}", name=name), hint)
 
 
 def _labelled(name: str, label: str, box: Html, hint: str) -> Html:
-    said = el("small", hint, id=f"h-{name}") if hint else None
-    return el("div", el("label", label, for_=f"f-{name}"), box, said, class_="field")
+    """Return a field with its label above and its hint below."""
+    small = el("small", hint, id=f"h-{name}") if hint else None
+    return el("div", el("label", label, for_=f"f-{name}"), box, small, class_="field")
 
 
 def chips(links: Iterable[Html], label: str) -> Html:
-    """Short links side by side."""
-    return el("ul", [el("li", each) for each in links], class_="chips", aria_label=label)
+    """Return a row of short links. `label` describes the row for screen readers."""
+    return el("ul", [el("li", item) for item in links], class_="chips", aria_label=label)
 
 
 def card(title: str, *content: Child, class_: str = "card", id_: str | None = None) -> Html:
-    """A part of a view under its heading."""
+    """Return a section of a view with its heading. `title` "" leaves the heading out."""
     return el("section", el("h2", title) if title else None, joined(*content), class_=class_, id=id_)

@@ -1,4 +1,4 @@
-"""HTML as nested calls: `el("p", "a < b", id="x")`; texts are escaped, what is HTML already is not."""
+"""Build HTML by nested calls such as `el("p", "a < b", id="x")`. Text is escaped; `Html` is inserted as it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VOID = frozenset({"input", "br", "hr", "meta", "link", "wbr"})
 
 
 class Html(str):
-    """A text that is HTML."""
+    """A string of HTML, which is not escaped again."""
 
     __slots__ = ()
 
@@ -19,7 +19,9 @@ Child = Union[str, int, float, None, Iterable["Child"]]
 
 
 def joined(*children: Child) -> Html:
-    """Children one after the other; None is nothing.
+    """Return the children concatenated as HTML.
+
+    children   text and numbers (escaped), `Html`, None (skipped), or iterables of these
 
     >>> joined("1 < 2", [el("br"), None])
     '1 &lt; 2<br>'
@@ -36,24 +38,28 @@ def joined(*children: Child) -> Html:
 
 
 def el(tag: str, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """An element. `class_` and `for_` are class and for, `aria_label` is aria-label; True is an attribute without a
-    value, False and None are none.
+    """Return an HTML element.
+
+    tag         name of the element
+    children    its content, as for `joined`
+    attributes  value by name. A trailing underscore is dropped and others become hyphens: `class_` is class,
+                `aria_label` is aria-label. True is an attribute without a value. False and None leave it out.
 
     >>> el("label", "tile", for_="x", aria_hidden=None, hidden=True)
     '<label for="x" hidden>tile</label>'
     """
-    said = []
+    written = []
     for name, value in attributes.items():
         if value is None or value is False:
             continue
         key = name.rstrip("_").replace("_", "-")
-        said.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
-    opening = f"<{tag}{''.join(said)}>"
+        written.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
+    opening = f"<{tag}{''.join(written)}>"
     return Html(opening if tag in _VOID else f"{opening}{joined(*children)}</{tag}>")
 
 
 def code(text: str) -> Html:
-    """A text of a program or a layout, which may break behind a comma."""
+    """Return a code element whose text can be wrapped after each comma."""
     return el("code", *[joined(part, el("wbr")) for part in text.replace(",", ",\0").split("\0")])
 
 
@@ -64,11 +70,12 @@ def table(
     label: str,
     marked: int | None = None,
 ) -> Html:
-    """A table with a heading for each row, in a frame that scrolls by itself where it is too wide.
+    """Return a table in a frame that scrolls if the table is too wide. The first cell of each row is its heading.
 
-    columns   (name, "left" or "right")
-    label     what it is, for who does not see it
-    marked    a row that stands out
+    columns   (heading, alignment) of each column; the alignment is "left" or "right"
+    rows      cells of each row, one for each column
+    label     description of the table for screen readers
+    marked    index of the highlighted row; None for none
     """
     names = list(columns)
     head = el("tr", [el("th", name, scope="col", class_=side) for name, side in names])
@@ -83,15 +90,19 @@ def table(
 
 
 def scrolling(content: Child, label: str, class_: str = "") -> Html:
-    """Something wide in a frame of its own, which the keyboard scrolls too."""
+    """Return wide content in a scrollable frame, which can also be scrolled by keyboard.
+
+    label    description of the content for screen readers
+    class_   further CSS classes of the frame
+    """
     return el("div", content, class_=f"scroll {class_}".strip(), tabindex=0, role="region", aria_label=label)
 
 
 def said(text: str) -> Html:
-    """Lines of plain text as they are."""
+    """Return preformatted text: its line breaks and spaces are kept."""
     return el("pre", text)
 
 
 def error(text: str) -> Html:
-    """What is wrong, in the words of an error."""
+    """Return an error message as an alert box."""
     return el("div", el("pre", text), class_="error", role="alert")

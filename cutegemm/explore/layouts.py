@@ -1,4 +1,4 @@
-"""The view of the algebra: what is typed, and every operation in it with its derivation and its picture."""
+"""The view "layouts": a typed expression, and each of its operations with a derivation and a picture."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ EXAMPLES = (
     ("refused", "composition((6,2):(1,7), (3,2):(2,3))"),
 )
 _STAYS = ("view", "plan", "dtype", "layout", "problem", "device", "epilogue", "operands")
-_EXPLAINED_LINES = 60
-
-
-_MOST_BITS = 1024  # of an element
+_EXPLAINED_LINES = 60  # limit of the lines of a derivation
+_MOST_BITS = 1024  # limit of the bits of an element
 
 
 def layouts(state: State) -> Html:
-    """The whole view."""
+    """Return the view "layouts": the form, and a section for each operation of the expression."""
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
-    return joined(_asked(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps"))
+    return joined(_form(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps"))
 
 
 def _status(calls: list[Call]) -> str:
-    """What has become of what was typed, in a line that is read out."""
+    """Return the result or error of the expression in one line, for screen readers."""
     if not calls:
-        return "nothing is typed"
+        return "the expression is empty"
     last = calls[-1]
     return f"refused: {last.error.splitlines()[0]}" if last.error else f"{last.text} = {last.value}"
 
 
-def _asked(state: State) -> Html:
+def _form(state: State) -> Html:
+    """Return the form for the expression and its options, and links to examples."""
     options = el(
         "div",
         choice("bits", "bits of an element", state["bits"], [(b, b) for b in ("4", "8", "16", "32", "64")]),
@@ -58,7 +57,7 @@ def _asked(state: State) -> Html:
         choice("color", "colours show", state["color"], [(c, c) for c in ("bank", "offset", "none")]),
         class_="fields",
     )
-    hint = "Layouts in CuTe's notation and operations by CuTe's names; name = ... keeps a result."
+    hint = "Layouts in CuTe's notation, and operations by CuTe's names. NAME = ... names a result."
     box = area("expr", "expression", state["expr"], rows=max(2, state["expr"].count("\n") + 1), hint=hint)
     examples = chips(
         [link(state.with_(expr=text), name, current=text == state["expr"]) for name, text in EXAMPLES],
@@ -68,30 +67,31 @@ def _asked(state: State) -> Html:
 
 
 def _step(number: int, call: Call, state: State) -> Html:
+    """Return the section of one operation: its result or error, its derivation and its picture."""
     title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
     if call.target:
         title += [" as ", code(call.target)]
-    told: list[Html] = []
+    column: list[Html] = []
     if call.error:
-        told.append(error(call.error))
+        column.append(error(call.error))
     elif call.name or str(call.value) != call.text:
-        told.append(el("p", "= ", code(str(call.value)), class_="result"))
-    told.append(joined(_facts(call.value)))
+        column.append(el("p", "= ", code(str(call.value)), class_="result"))
+    column.append(joined(_facts(call.value)))
     derived = _derivation(call)
     if derived:
-        told.append(el("details", el("summary", "step by step"), said(derived), open=True))
+        column.append(el("details", el("summary", "step by step"), said(derived), open=True))
     drawn = _drawn(call, state)
     heading = el("h2", *title) if call.text else None
-    return el("section", heading, el("div", el("div", *told, class_="told"), drawn, class_="split"), class_="card")
+    return el("section", heading, el("div", el("div", *column, class_="told"), drawn, class_="split"), class_="card")
 
 
 def _facts(value: Any) -> list[Html | None]:
-    """What a layout is, in numbers."""
+    """Return rank, size and cosize of a layout, or the bits that a swizzle changes."""
     if isinstance(value, Swizzle):
         low, high = value.base, value.base + abs(value.shift)
         fields = [f"{at} .. {at + value.bits - 1}" for at in (low, high)]
-        to, of = fields if value.shift >= 0 else fields[::-1]
-        text = "the identity" if value.bits == 0 else f"bits {to} of an offset are XORed with its bits {of}"
+        target, source = fields if value.shift >= 0 else fields[::-1]
+        text = "the identity" if value.bits == 0 else f"bits {target} of an offset are XORed with its bits {source}"
         return [el("p", text)]
     shown = value.layout if isinstance(value, HeldBy) else value
     if not isinstance(shown, (Layout, ComposedLayout)):
@@ -104,6 +104,7 @@ def _facts(value: Any) -> list[Html | None]:
 
 
 def _derivation(call: Call) -> str:
+    """Return the derivation of an operation as text of at most 60 lines; "" if it has none."""
     try:
         lines = _lines(call)
     except CutegemmError:
@@ -112,22 +113,24 @@ def _derivation(call: Call) -> str:
         lines = [line for line in lines if not line.startswith("refused")][:-1] or lines
     if len(lines) > _EXPLAINED_LINES:
         left = len(lines) - _EXPLAINED_LINES
-        lines = [*lines[: _EXPLAINED_LINES - 1], f"  ... {left} lines more", lines[-1]]
+        lines = [*lines[: _EXPLAINED_LINES - 1], f"  ... {left} more lines", lines[-1]]
     return "\n".join(lines)
 
 
 def _lines(call: Call) -> list[str]:
+    """Return the lines of the derivation of an operation. `make_layout_tv` is explained by the operations it uses."""
     if call.name == "make_layout_tv" and not call.error:
         threads, values = call.args
         tile = raked_product(threads, values)  # (m, n) -> thread and value
         numbered = Layout((threads.size(), values.size()))
         steps = (("raked_product", threads, values), ("right_inverse", tile))
-        told = [line for step in steps for line in explain(*step).splitlines()]
-        return [*told, *explain("composition", right_inverse(tile), numbered).splitlines()]
+        lines = [line for step in steps for line in explain(*step).splitlines()]
+        return [*lines, *explain("composition", right_inverse(tile), numbered).splitlines()]
     return explain(call.name, *call.args).splitlines() if call.name else []
 
 
 def _drawn(call: Call, state: State) -> Html | None:
+    """Return the picture of a result, the reason why it cannot be drawn, or None if it is not a layout."""
     if call.error or not isinstance(call.value, (Layout, ComposedLayout, Swizzle, HeldBy)):
         return None
     try:
@@ -138,7 +141,7 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _picture(call: Call, state: State) -> Picture:
-    """What shows best what an operation did."""
+    """Choose the kind of picture by the operation and its result, and draw it."""
     value, args = call.value, call.args
     bits = state.number("bits", _MOST_BITS + 1, 16) or 1
     if isinstance(value, HeldBy):
@@ -148,12 +151,12 @@ def _picture(call: Call, state: State) -> Picture:
     title = f"{state['cells']}, coloured by {state['color']}"
     plain = {"cells": state["cells"], "color": state["color"], "element_bits": bits, "title": title}
     if call.name == "composition" and isinstance(args[0], Layout) and value.size() <= 1024:
-        return composition_picture(*args, title="A, B and A o B: what is one colour is one place")
+        return composition_picture(*args, title="A, B and A o B: the same colour is the same element")
     if isinstance(value, ComposedLayout) and isinstance(value.inner, Swizzle) and state["color"] == "bank":
         return swizzle_picture(value, element_bits=bits, title="before and after the swizzle, by bank")
     if not call.name and len(args) > 1 and isinstance(args[0], Layout) and has_none(args[1:]):
         try:
             return slice_picture(args[0], args[1:], element_bits=bits)
         except CutegemmError:
-            pass  # of another rank: the slice alone
+            pass  # the coordinate has another rank: draw only the result
     return layout_picture(value, **plain)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What was measured of a plan: how fast it was, and what hardware counters read beside what is predicted of them."""
+"""Measurements of a plan in the view "time": its speed, and hardware counters next to their predictions."""
 
 from __future__ import annotations
 
@@ -26,26 +26,33 @@ _WHY = {quantity.name: quantity.why for quantity in QUANTITIES}
 
 @lru_cache(maxsize=1)
 def recorded() -> Mapping[str, Any]:
-    """The measurements that come with the package; `python -m docs.evidence report` makes the file of them."""
+    """Return the measurements that are part of the package. `python -m docs.evidence report` writes their file.
+
+    The result has "speeds" and "counted" (lists of entries) and "metrics" (names of the counters of an entry).
+    """
     text = files("cutegemm.explore.assets").joinpath("measured.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    measurements: dict[str, Any] = json.loads(text)
+    return measurements
 
 
-def measured(state: State, found: Chosen) -> list[Html]:
-    """The speeds of a named plan, the counters of the plan for this problem, and which plans have some."""
-    assert found.plan is not None
-    return [part for part in (_speeds(state, found), _counted(state, found), _all_counted(state)) if part]
+def measured(state: State, selected: Chosen) -> list[Html]:
+    """Return the measured speeds and counters of a plan, and a list of the plans whose counters were measured.
+
+    Sections without measurements are left out.
+    """
+    assert selected.plan is not None
+    return [part for part in (_speeds(state, selected), _counted(state, selected), _all_counted(state)) if part]
 
 
-def _speeds(state: State, found: Chosen) -> Html | None:
-    plan, problem = found.plan, found.problem
+def _speeds(state: State, selected: Chosen) -> Html | None:
+    """Return a table of the measured times of the plan by problem, or None if it was not measured."""
+    plan, problem = selected.plan, selected.problem
     assert plan is not None
-    own = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
+    key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
     rows: list[tuple[Html | str, ...]] = []
     marked, sources = None, set()
     for name, dtype, layout, gpu, date, shapes in recorded()["speeds"]:
-        if (name, dtype, layout) != own:
+        if (name, dtype, layout) != key:
             continue
         sources.add(f"{gpu}, {date}")
         for m, n, k, us, ratio in shapes:
@@ -57,42 +64,49 @@ def _speeds(state: State, found: Chosen) -> Html | None:
     if not rows:
         return None
     columns = (("M x N x K", "left"), ("ms", "right"), ("TFLOP/s", "right"), ("ratio to cuBLAS", "right"))
-    about = el("p", f"Of {plan.name} on {'; '.join(sorted(sources))}; above 1 is faster than cuBLAS.", class_="hint")
-    return card("How fast it was", about, table(columns, rows, label="measured speeds", marked=marked))
+    about = el(
+        "p", f"{plan.name} on {'; '.join(sorted(sources))}. A ratio above 1 is faster than cuBLAS.", class_="hint"
+    )
+    return card("Measured speed", about, table(columns, rows, label="measured speeds", marked=marked))
 
 
-def _counted(state: State, found: Chosen) -> Html | None:
-    plan = found.plan
+def _counted(state: State, selected: Chosen) -> Html | None:
+    """Return a table of predicted and measured counters, or None if the plan has none for this problem."""
+    plan = selected.plan
     assert plan is not None
     for entry in recorded()["counted"]:
         if entry["problem"] == state["problem"].strip() and _is_plan(plan, entry):
             break
     else:
         return None
-    rows = [_row(row) for row in _compared(found, entry).rows if row.predicted or row.measured]
+    rows = [_row(row) for row in _compared(selected, entry).rows if row.predicted or row.measured]
     columns = (
-        ("counter", "left"), ("predicted", "right"), ("counted", "right"), ("error", "right"), ("promise", "left"),
+        ("counter", "left"), ("predicted", "right"), ("measured", "right"), ("error", "right"), ("tolerance", "left"),
     )  # fmt: skip
-    about = f"The counters of a launch on {entry['device']}, {entry['date']}, beside today's predictions."
-    return card("Predicted and counted", el("p", about, class_="hint"), table(columns, rows, label="counters"))
+    about = f"The counters of a launch on {entry['device']}, {entry['date']}, and the present predictions."
+    return card(
+        "Predicted and measured counters", el("p", about, class_="hint"), table(columns, rows, label="counters")
+    )
 
 
 def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
-    of_plan = (plan.operands.a.dtype.name, plan.operands.layout)
-    return of_plan == (entry["dtype"], entry["layout"]) and _key(*[entry[n] for n in _NAMED]) == plan.key()
+    """Return whether an entry of the measurements is of this plan, whatever its name."""
+    operands = (plan.operands.a.dtype.name, plan.operands.layout)
+    return operands == (entry["dtype"], entry["layout"]) and _key(*[entry[n] for n in _NAMED]) == plan.key()
 
 
 @lru_cache(maxsize=256)
 def _key(name: str, dtype: str, layout: str, problem: str) -> str:
-    """The key of the plan of an entry; "" where it is no longer one."""
+    """Return the key of the plan of an entry, or "" if the plan does not exist any more."""
     try:
         return described("explore", name, dtype, layout, problem)[0].key()
     except CutegemmError:
         return ""
 
 
-def _compared(found: Chosen, entry: Mapping[str, Any]) -> Comparison:
-    plan, problem = found.plan, found.problem
+def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
+    """Compare the counters of an entry with the predictions of the present analysis."""
+    plan, problem = selected.plan, selected.problem
     assert plan is not None
     assert problem is not None
     names = recorded()["metrics"]
@@ -103,21 +117,26 @@ def _compared(found: Chosen, entry: Mapping[str, Any]) -> Comparison:
 
 
 def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
-    told: Html | str = el("small", f"none: {_WHY[row.name]}" if _WHY[row.name] else "", class_="why")
+    """Return the table cells of a counter: name, predicted and measured value, error, and whether the tolerance is met.
+
+    If the prediction has no tolerance, the last cell has the reason.
+    """
+    verdict: Html | str = el("small", f"none: {_WHY[row.name]}" if _WHY[row.name] else "", class_="why")
     if row.holds is not None:
-        told = f"{row.tolerance:.0%}, kept" if row.holds else el("b", f"{row.tolerance:.0%}, broken", class_="red")
+        verdict = f"{row.tolerance:.0%}, met" if row.holds else el("b", f"{row.tolerance:.0%}, exceeded", class_="red")
     error = "" if row.error is None else f"{row.error:+.1%}"
-    return row.name, _number(row.predicted), _number(row.measured), error, told
+    return row.name, _number(row.predicted), _number(row.measured), error, verdict
 
 
 def _number(value: float | None) -> str:
+    """Format a number with thousands separators and at most two decimals; None is ""."""
     if value is None:
         return ""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def _all_counted(state: State) -> Html:
-    """Links to the plans whose counters were read."""
+    """Return links to the plans whose counters were measured."""
     rows = []
     for entry in recorded()["counted"]:
         to = state.with_(device=entry["device"], **{name: entry[name] for name in _NAMED})
@@ -125,8 +144,8 @@ def _all_counted(state: State) -> Html:
     columns = (("case", "left"), ("plan", "left"), ("type", "left"), ("problem", "left"))
     return el(
         "details",
-        el("summary", f"{len(rows)} plans whose counters were read"),
-        table(columns, rows, label="plans whose counters were read"),
+        el("summary", f"{len(rows)} plans with measured counters"),
+        table(columns, rows, label="plans with measured counters"),
         class_="card",
         id="counted",
     )

@@ -1,4 +1,7 @@
-"""The moments of a pipeline, one after the other: where each role is in its program, and what barriers say."""
+"""The moments of a pipeline in order of time: the line that each role is at, its barriers and its stages.
+
+A moment is one operation of a role, or the arrival of data of a bulk copy.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,24 @@ from cutegemm.plan.program.expand import lines_of
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Protocol, protocol_of, work_of
 
-Place = tuple[Mapping[str, str], int]  # part -> what it holds; readers
-_MOST = 3000
-_FLAGS = {op.LAST: "this is the tile's last part", op.KEPT: "a tile is held"}
+Place = tuple[Mapping[str, str], int]  # (content by operand or sending CTA, number of roles that read it)
+_MOST = 3000  # limit of the moments of a plan
+_FLAGS = {op.LAST: "this is the last K split of the tile", op.KEPT: "a tile waits for its overlapped epilogue"}
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One thing that has just happened in the CTA that is shown.
+    """One event in the first CTA, with the state of the CTA after it.
 
-    role           who did it, or None where a bulk copy has landed
-    text           what
-    at             role -> the line of its program that it is at, or None past its end
-    waits          roles that cannot go on
-    barriers       (name, index) -> phases ended, arrivals that are missing, bytes that are missing
-    stages         of each stage, part -> what it holds; and how many roles read it
-    accumulators   the same of the place of each consumer's sums, where CTAs share K
+    time           start of the event, in the unit of `draw.played.Durations`
+    role           name of the role whose operation it is; None if a bulk copy has arrived
+    text           description of the event
+    at             line of its program that each role is at, by role name; None if its program has ended
+    waits          names of the roles that are blocked at a barrier
+    barriers       (phases completed, arrivals missing, bytes missing) of each barrier, by (name, index)
+    stages         for each stage: its content by operand ("" if empty), and the number of roles that read it
+    accumulators   with cluster split-K, for each consumer: the accumulators received, by sending CTA, and the number of
+                   roles that read them; empty otherwise
     """
 
     time: float
@@ -46,32 +51,34 @@ class Moment:
 
 @lru_cache(maxsize=8)
 def moments(plan: GemmPlan) -> tuple[Moment, ...]:
-    """What happens in the first CTA, as early as the barriers let it: see `draw.played`.
+    """Return the moments of the first CTA, each operation at the earliest time that its barriers allow.
 
-    raises   UnsupportedError for a plan whose threads all follow one schedule
+    `draw.played` simulates a few tiles and k-tiles. At most 3000 moments are returned.
+
+    raises   UnsupportedError if the plan has no warp roles
     """
     shown, k_tiles, tiles = shown_of(plan)
     protocol = protocol_of(shown, k_tiles=k_tiles, tiles=tiles)
-    own = [number for number, process in enumerate(protocol.processes) if process.cta == 0]
+    numbers = [number for number, process in enumerate(protocol.processes) if process.cta == 0]
     work = [shown.scheduler.share_of(tile, 0) for tile in work_of(shown, k_tiles=k_tiles, tiles=tiles)[0]]
     lines = {
         number: lines_of(shown, shown.program(shown.roles[place].name), PlaceOfRole(0, place), work)
-        for place, number in enumerate(own)
+        for place, number in enumerate(numbers)
     }
     machine, out = Machine(protocol), []
     before: tuple[tuple[Place, ...], tuple[Place, ...]] | None = None
     for did in played(machine, Durations()):
-        landed = did.number is None
-        held = _stages(machine, plan.stages), _accumulator_places(machine)
-        if landed and held == before:
-            continue  # in another CTA, or of an epilogue stage
+        is_arrival = did.number is None
+        places = _stages(machine, plan.stages), _accumulator_places(machine)
+        if is_arrival and places == before:
+            continue  # the data arrived in another CTA or in an epilogue stage
         if did.number is not None and did.number not in lines:
             continue
         text = told(did.op, plan.stages)
-        if landed and before is not None and held[1] != before[1]:
-            text = "sums have come"
-        before = held
-        out.append(_moment(machine, protocol, did, lines, text, *held))
+        if is_arrival and before is not None and places[1] != before[1]:
+            text = "accumulators have arrived"
+        before = places
+        out.append(_moment(machine, protocol, did, lines, text, *places))
         if len(out) == _MOST:
             break
     return tuple(out)
@@ -86,23 +93,29 @@ def _moment(
     stages: tuple[Place, ...],
     accumulators: tuple[Place, ...],
 ) -> Moment:
+    """Return the moment after an event.
+
+    did     the event
+    lines   for each process of the CTA, the program line of each of its operations
+    text    description of the event
+    """
     at: dict[str, int | None] = {}
     ready = set(machine.choices())
     waits = set()
-    for number, of_ops in lines.items():
-        role, here = protocol.processes[number].role, machine.at[number]
+    for number, line_of in lines.items():
+        role, position = protocol.processes[number].role, machine.at[number]
         if number == did.number:
-            here = did.place
-        elif here < len(of_ops) and number not in ready:
+            position = did.place
+        elif position < len(line_of) and number not in ready:
             waits.add(role)
-        at[role] = of_ops[here] if here < len(of_ops) else None
-    who = None if did.number is None else protocol.processes[did.number].role
+        at[role] = line_of[position] if position < len(line_of) else None
+    role_or_none = None if did.number is None else protocol.processes[did.number].role
     barriers = {(name, index): state for (name, index, cta), state in machine.bars.items() if cta == 0}
-    return Moment(did.start, who, text, at, frozenset(waits), barriers, stages, accumulators)
+    return Moment(did.start, role_or_none, text, at, frozenset(waits), barriers, stages, accumulators)
 
 
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
-    """Behind the stages: one for each consumer that is sent sums."""
+    """Return the buffers of received accumulators, one for each consumer. Their numbers follow those of the stages."""
     protocol = machine.protocol
     if protocol.stages is None or not protocol.accumulators:
         return ()
@@ -119,15 +132,17 @@ def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
 
 
 def _accumulators_content(what: object) -> str:
-    return f"of tile {what[0]}" if isinstance(what, tuple) else _held(what)
+    """Describe the content of a buffer of accumulators: "of tile 1", "under way", or "" if empty."""
+    return f"of tile {what[0]}" if isinstance(what, tuple) else _stage_content(what)
 
 
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
-    parts = machine.protocol.operands[0]
+    """Return the content of each of the `count` stages by operand, and the number of roles that read it."""
+    operands = machine.protocol.operands[0]
     return tuple(
         [
             (
-                {part: _held(machine.holds.get((0, stage, part))) for part in parts},
+                {operand: _stage_content(machine.holds.get((0, stage, operand))) for operand in operands},
                 machine.reading.get((0, stage), 0),
             )
             for stage in range(count)
@@ -135,58 +150,63 @@ def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
     )
 
 
-def _held(what: object) -> str:
+def _stage_content(what: object) -> str:
+    """Describe the content of a stage: "k-tile 2 of tile 0", "under way", or "" if empty."""
     if isinstance(what, tuple):
         return f"k-tile {what[1]} of tile {what[0]}"
     return "" if what is None else str(what)
 
 
 def told(each: op.Op | None, stages: int | None = None) -> str:
-    """An operation in words.
+    """Describe an operation in words.
 
-    stages   of the ring, behind which there are places of sums; none where left out
+    each     the operation; None for the arrival of data of a bulk copy
+    stages   number of mainloop stages. Stages from this number on are buffers of accumulators. None
+             if the plan has no such buffers.
 
     >>> told(op.Wait("full", 2, 1))
     'passes full[2]'
     >>> told(None)
-    'a bulk copy has landed'
+    'a bulk copy has arrived'
     """
     if each is None:
-        return "a bulk copy has landed"
+        return "a bulk copy has arrived"
     if stages is not None and isinstance(each, (op.BeginRead, op.EndRead)) and each.stage >= stages:
         begins = isinstance(each, op.BeginRead)
-        return "begins to read the sums that have come" if begins else "has read the sums that have come"
-    words = _TOLD.get(type(each))
+        return "begins to read the received accumulators" if begins else "has read the received accumulators"
+    words = _DESCRIPTIONS.get(type(each))
     return _words(type(each).__name__) if words is None else words(each)
 
 
 def _passes(each: Any) -> str:
+    """Describe a completed wait for a barrier."""
     return f"passes {each.barrier}[{each.index}]"
 
 
 def _arrives(each: Any) -> str:
+    """Describe an arrival at a barrier."""
     return f"arrives at {each.barrier}[{each.index}]"
 
 
-_TOLD: dict[type, Callable[[Any], str]] = {
+_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     op.Wait: _passes,
     op.NamedSync: _passes,
     op.Arrive: _arrives,
     op.NamedArrive: _arrives,
     op.Expect: lambda each: f"expects {each.size_bytes} bytes at {each.barrier}[{each.index}]",
-    op.Load: lambda each: f"asks for {each.operand} of k-tile {each.tag[1]}, to stage {each.stage}",
-    op.Send: lambda each: f"sends sums of tile {each.tag[0]} to {len(each.ctas)} CTAs, each those of its columns",
+    op.Load: lambda each: f"issues the load of {each.operand} of k-tile {each.tag[1]} into stage {each.stage}",
+    op.Send: lambda each: f"sends accumulators of tile {each.tag[0]} to {len(each.ctas)} CTAs, by their columns",
     op.BeginRead: lambda each: f"begins to read stage {each.stage}: k-tile {each.tag[1]} of tile {each.tag[0]}",
     op.EndRead: lambda each: f"has read stage {each.stage}",
-    op.Enter: lambda each: f"has the {each.resource}",
-    op.Leave: lambda each: f"gives the {each.resource} back",
-    op.Branch: lambda each: f"asks whether {_FLAGS[each.flag]}",
+    op.Enter: lambda each: f"acquires the {each.resource}",
+    op.Leave: lambda each: f"releases the {each.resource}",
+    op.Branch: lambda each: f"tests whether {_FLAGS[each.flag]}",
     op.Compute: lambda each: " ".join(str(each.step).split()),
 }
 
 
 def _words(name: str) -> str:
-    """The words of a name.
+    """Return the words of a name in CamelCase.
 
     >>> _words("StoreEpiStage")
     'store epi stage'

@@ -1,4 +1,4 @@
-"""The page: what a query shows, under the head that all views have."""
+"""The page of a query: the header with the tabs of all views, and the content of one view."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _LOADING = joined(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query shows.
+    """The page that a query shows.
 
-    title   of the page
-    html    of its whole content
-    query   of the link to it, as short as may be
+    title   title of the page
+    html    HTML of its whole content
+    query   shortest query that links to the page: values that equal their defaults are left out
     """
 
     title: str
@@ -48,7 +48,9 @@ class Answer:
 
 
 def answer(query: str) -> Answer:
-    """The page of a query; whatever is wrong with it stands on the page.
+    """Return the page of a query. An error in the query is shown on the page and is not raised.
+
+    query   the query of a link, such as "view=banks&plan=simt_64x64"; missing values are the defaults
 
     >>> answer("view=rules&plan=simt_64x64&dtype=f32").query
     '?view=rules&plan=simt_64x64&dtype=f32'
@@ -64,6 +66,7 @@ def answer(query: str) -> Answer:
 
 
 def _head(state: State) -> Html:
+    """Return the header of the page: its name and the tabs of all views."""
     tabs = [link(state.with_(view="layouts"), "layouts", current=state.view == "layouts")]
     tabs += [link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()]
     items = [
@@ -79,41 +82,44 @@ def _head(state: State) -> Html:
 
 
 def _plan(state: State) -> Html:
-    found = chosen(state)
+    """Return a view of a plan next to the forms that choose it. A plan that cannot be built shows its broken rules."""
+    selected = chosen(state)
     view = _OF_PLAN[state.view][1]
-    if state.view == "rules" or found.plan is None:
-        shown = rules(state, found)
+    if state.view == "rules" or selected.plan is None:
+        shown = rules(state, selected)
     else:
-        warning = card("", verdict(found)) if found.violations else None
-        shown = joined(warning, view(state, found))
-    return el("div", asked(state, found), el("div", shown, class_="shown"), class_="plan")
+        warning = card("", verdict(selected)) if selected.violations else None
+        shown = joined(warning, view(state, selected))
+    return el("div", asked(state, selected), el("div", shown, class_="shown"), class_="plan")
 
 
 def respond(query: str, restores: bool = False) -> tuple[str, dict[str, str]]:
-    """What htmx is answered: HTML, and headers.
+    """Return the HTML and the HTTP headers of the answer to a request of htmx.
 
-    restores   whether it goes back to a page, all of which it asks for
+    query      the query of the request
+    restores   True if the browser goes back in its history: the answer is then a whole document
 
     >>> respond("form=1&view=layouts&expr=4:1&bits=16")[1]
     {'HX-Replace-Url': '?view=layouts&expr=4:1'}
     """
-    found = answer(query)
-    headers = {"HX-Replace-Url": found.query} if FORM in query.lstrip("?").split("&") else {}
+    page = answer(query)
+    headers = {"HX-Replace-Url": page.query} if FORM in query.lstrip("?").split("&") else {}
     if restores:
-        return document(found), headers
-    return joined(el("title", f"{found.title}: cutegemm explorer"), Html(found.html)), headers
+        return document(page), headers
+    return joined(el("title", f"{page.title}: cutegemm explorer"), Html(page.html)), headers
 
 
 def asset(name: str) -> bytes:
-    """A file that the page needs: of this package, or of the drawings'."""
+    """Return the bytes of a file that the page loads, such as "explore.css", from this package or `cutegemm.draw`."""
     own = files(_ASSETS).joinpath(name)
     return own.read_bytes() if own.is_file() else part(name).encode()
 
 
 def document(content: Answer | None, body: str = "") -> str:
-    """The whole document: with its content, or where Python is to make that in the browser, without.
+    """Return a whole HTML document.
 
-    body   attributes of the body
+    content   the page; None for a static document whose content is computed by Python in the browser
+    body      attributes of the body element, with a leading space; "" for none
     """
     title = "cutegemm explorer" if content is None else f"{content.title}: cutegemm explorer"
     html = _LOADING if content is None else content.html

@@ -1,4 +1,4 @@
-"""The pipeline as a timeline, and step by step: what each role does, where it waits, what barriers and stages say."""
+"""The view "pipeline": a timeline of the warp roles, and a stepper through their operations, barriers and stages."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from cutegemm.errors import CutegemmError
 from cutegemm.explore.chosen import Chosen
 from cutegemm.explore.forms import card, form, link
 from cutegemm.explore.html import Html, el, error, joined, scrolling, table
-from cutegemm.explore.moments import Moment, moments
+from cutegemm.explore.moments import Moment, Place, moments
 from cutegemm.explore.state import DEFAULTS, State
 from cutegemm.plan import GemmPlan
 from cutegemm.plan.program.thread_schedule import Repeat, Step, ThreadSchedule
 
-_K_TILES = 3  # of a schedule, beyond those of the prologue
+_K_TILES = 3  # k-tiles of a thread schedule to show after those of the prologue
 
 
-def pipeline(state: State, found: Chosen) -> Html:
-    """The timeline with a moment marked, the programs with the lines that roles are at, and the state of barriers."""
-    plan = found.plan
+def pipeline(state: State, selected: Chosen) -> Html:
+    """Return the view "pipeline": what each warp role does at a selected moment.
+
+    For a plan with warp roles: the timeline with the selected moment, the programs with the line that each role is at,
+    and the state of stages and barriers. For other plans: the thread schedule with the selected step.
+    """
+    plan = selected.plan
     assert plan is not None
     if plan.schedule is not None:
         return _scheduled(state, plan, plan.schedule)
     try:
-        every = moments(plan)
+        sequence = moments(plan)
         timeline = plan_timeline(plan)
     except CutegemmError as what:
         return card("", error(str(what)))
-    number = state.number("t", len(every))
-    now = every[number]
+    number = state.number("t", len(sequence))
+    now = sequence[number]
     drawn = scrolling(Html(timeline_svg(timeline, now.time)), f"timeline of {timeline.title}", "picture")
     return joined(
-        card("What each role does when", drawn, _stepper(state, number, len(every)), _said(number, now, every)),
-        card("Programs, and where the roles are", _programs(plan, now)),
+        card("Timeline", drawn, _stepper(state, number, len(sequence)), _event(number, now, sequence)),
+        card("Programs, with the line of each role", _programs(plan, now)),
         el(
             "div",
-            card("Stages", _stages(now), _sums(now)),
+            card("Stages", _stages(now), _accumulators(now)),
             card("Barriers", _barriers(plan, now)),
             class_="pair",
         ),
@@ -44,7 +48,10 @@ def pipeline(state: State, found: Chosen) -> Html:
 
 
 def _stepper(state: State, number: int, count: int) -> Html:
-    """To the first, the next and the last moment, and a slider to all of them."""
+    """Return links to the first, previous, next and last of `count` moments, and a slider.
+
+    number   index of the current moment
+    """
     last = count - 1
     steps = (("first", 0), ("back", max(0, number - 1)), ("next", min(last, number + 1)), ("last", last))
     links = [link(state.with_(t=to), name, class_="button", rel="nofollow") for name, to in steps]
@@ -52,22 +59,23 @@ def _stepper(state: State, number: int, count: int) -> Html:
     keeps = [name for name in DEFAULTS if name != "t"]
     return el(
         "div", links, form(state, slider, label="moment", keeps=keeps), class_="stepper", role="group",
-        aria_label="step through it",
+        aria_label="step through the moments",
     )  # fmt: skip
 
 
-def _said(number: int, now: Moment, every: tuple[Moment, ...]) -> Html:
+def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
+    """Return the description of a moment, and the roles that wait. `number` is its index in `sequence`."""
     who = f"{now.role} " if now.role else ""
-    text = f"{number + 1} of {len(every)}, at {now.time:g}: {who}{now.text}"
+    text = f"{number + 1} of {len(sequence)}, at {now.time:g}: {who}{now.text}"
     waiting = ", ".join(sorted(now.waits))
     return joined(
         el("p", text, class_="result", aria_live="polite"),
-        el("p", f"waiting: {waiting}" if waiting else "nobody waits", class_="hint"),
+        el("p", f"waiting: {waiting}" if waiting else "no role waits", class_="hint"),
     )
 
 
 def _programs(plan: GemmPlan, now: Moment) -> Html:
-    """A column for each program; the line of a role is marked, and told by its name."""
+    """Return a column for each distinct program. The current line of each role is marked with its name."""
     by_text: dict[str, list[str]] = {}
     for role, program in plan.programs.items():
         by_text.setdefault(str(program), []).append(role)
@@ -75,96 +83,101 @@ def _programs(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _program(text: str, roles: list[str], now: Moment) -> Html:
+    """Return a program with the current lines of the roles that execute it."""
     lines = []
     for number, line in enumerate(text.splitlines()):
-        here = [role for role in roles if now.at.get(role) == number]
-        marks = [_mark(role, now) for role in here]
-        lines.append(el("li", el("code", line), marks, class_="here" if here else None))
+        marks = [_mark(role, now) for role in roles if now.at.get(role) == number]
+        lines.append(el("li", el("code", line), marks, class_="here" if marks else None))
     ended = [role for role in roles if now.at.get(role) is None]
-    done = el("p", f"at its end: {', '.join(ended)}", class_="hint") if ended else None
+    done = el("p", f"ended: {', '.join(ended)}", class_="hint") if ended else None
     title = ", ".join(roles[:4]) + (f" and {len(roles) - 4} more" if len(roles) > 4 else "")
     return el("div", el("h3", title), scrolling(el("ol", lines, class_="program"), f"program of {title}"), done)
 
 
 def _mark(role: str, now: Moment) -> Html:
-    state = "does" if role == now.role else "waits" if role in now.waits else "goes on"
+    """Return the mark of a role at its line: it acts at this moment, waits for a barrier, or is running."""
+    state = "acts" if role == now.role else "waits" if role in now.waits else "runs"
     return joined(" ", el("b", f"{role} {state}", class_=f"mark {'waits' if state == 'waits' else 'does'}"))
 
 
 def _stages(now: Moment) -> Html:
-    parts = list(now.stages[0][0]) if now.stages else []
-    rows = [
-        (str(number), *[_content(held[part]) for part in parts], str(readers) if readers else "")
-        for number, (held, readers) in enumerate(now.stages)
-    ]
-    columns = [("stage", "right"), *[(part, "left") for part in parts], ("readers", "right")]
-    return table(columns, rows, label="what the stages of shared memory hold")
+    """Return a table of the content of the mainloop stages."""
+    operands = list(now.stages[0][0]) if now.stages else []
+    columns = [("stage", "right"), *[(operand, "left") for operand in operands], ("readers", "right")]
+    return table(columns, _rows(now.stages), label="content of the stages")
 
 
-def _sums(now: Moment) -> Html | None:
-    """Where CTAs share K: what has come from each of them, for each consumer."""
+def _accumulators(now: Moment) -> Html | None:
+    """Return a table of the accumulators that each consumer received, or None without cluster split-K."""
     if not now.accumulators:
         return None
-    parts = list(now.accumulators[0][0])
-    rows = [
-        (str(number), *[_content(held[part]) for part in parts], str(readers) if readers else "")
-        for number, (held, readers) in enumerate(now.accumulators)
+    senders = list(now.accumulators[0][0])
+    columns = [("consumer", "right"), *[(_sender(name), "left") for name in senders], ("readers", "right")]
+    return table(columns, _rows(now.accumulators), label="accumulators received from the other CTAs of the cluster")
+
+
+def _rows(places: tuple[Place, ...]) -> list[tuple[Html | str, ...]]:
+    """Return the table rows of stages or accumulator buffers: number, contents, and readers if there are any."""
+    return [
+        (str(number), *map(_content, contents.values()), str(readers) if readers else "")
+        for number, (contents, readers) in enumerate(places)
     ]
-    columns = [("consumer", "right"), *[(_sender(part), "left") for part in parts], ("readers", "right")]
-    return table(columns, rows, label="sums that come from the CTAs that share K")
 
 
-def _sender(part: str) -> str:
-    """sums of CTA 2, of the part sums 2.0"""
-    return f"sums of CTA {part.split()[1].split('.')[0]}"
+def _sender(name: str) -> str:
+    """Return the heading of the buffer "sums 2.0": "accumulators of CTA 2"."""
+    return f"accumulators of CTA {name.split()[1].split('.')[0]}"
 
 
 def _content(text: str) -> Html | str:
+    """Return a cell with the content of a buffer. Data under way is in italics."""
     return el("i", text) if text == "under way" else text or "empty"
 
 
 def _barriers(plan: GemmPlan, now: Moment) -> Html:
+    """Return a table of the barriers: completed phases, and the arrivals and bytes that are missing."""
     kinds = {barrier.name: barrier.kind for barrier in plan.barriers}
     rows = []
     for (name, index), (phases, missing, size) in now.barriers.items():
         threads = "threads" if kinds.get(name) == "named" else "arrivals"
         rows.append((f"{name}[{index}]", str(phases), f"{missing} {threads}", str(size) if size else ""))
-    columns = (("barrier", "left"), ("phases ended", "right"), ("missing", "right"), ("bytes", "right"))
+    columns = (("barrier", "left"), ("phases completed", "right"), ("missing", "right"), ("bytes", "right"))
     return table(columns, rows, label="barriers")
 
 
 def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
-    """A schedule that all threads follow, step by step: nobody waits for another role."""
+    """Return the thread schedule of a plan without warp roles, with the selected step marked."""
     count = len(schedule.prologue) and schedule.stages
     steps = list(_played(schedule, count + _K_TILES))
     number = state.number("t", len(steps))
     k_tile, line, step = steps[number]
-    told = f"{number + 1} of {len(steps)}: k = {k_tile}, {_words(step)}"
+    text = f"{number + 1} of {len(steps)}: k = {k_tile}, {_words(step)}"
     lines = [
-        el("li", el("code", text), class_="here" if i == line else None)
-        for i, text in enumerate(str(schedule).splitlines())
+        el("li", el("code", code), class_="here" if i == line else None)
+        for i, code in enumerate(str(schedule).splitlines())
     ]
     note = (
         f"All {plan.threads} threads follow one schedule, through {schedule.stages} stages and "
-        f"{schedule.fragments} buffers of fragments; shown are the first {count + _K_TILES} k-tiles."
+        f"{schedule.fragments} buffers of fragments. The first {count + _K_TILES} k-tiles are shown."
     )
     return card(
-        "What all threads do, step by step",
+        "Thread schedule, step by step",
         el("p", note, class_="hint"),
         _stepper(state, number, len(steps)),
-        el("p", told, class_="result", aria_live="polite"),
+        el("p", text, class_="result", aria_live="polite"),
         scrolling(el("ol", lines, class_="program"), "schedule"),
     )
 
 
 def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
-    """(k-tile, line of the schedule's text, step), in the order in which they are carried out."""
+    """Yield (k-tile, line of the schedule's text, step) in the order of execution."""
     yield from ((0, line, step) for line, step in _expanded(schedule, schedule.prologue))
     for k_tile in range(k_tiles):
         yield from ((k_tile, line, step) for line, step in _expanded(schedule, schedule.body))
 
 
 def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
+    """Yield (line of the schedule's text, step) with every `Repeat` unrolled."""
     for line, step in schedule.lined(steps):
         if isinstance(step, Repeat):
             yield from ((line + 1 + i % len(step.steps), inner) for i, inner in enumerate(step.expand()))
@@ -173,6 +186,6 @@ def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tup
 
 
 def _words(step: Step) -> str:
-    """Fetch(ahead=1) as fetch, ahead 1."""
-    named = [f"{name.replace('_', '-')} {value}" for name, value in vars(step).items()]
-    return ", ".join([type(step).__name__.lower(), *named])
+    """Return a step as text: `Fetch(ahead=1)` is "fetch, ahead 1"."""
+    fields = [f"{name.replace('_', '-')} {value}" for name, value in vars(step).items()]
+    return ", ".join([type(step).__name__.lower(), *fields])

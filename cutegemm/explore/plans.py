@@ -1,4 +1,4 @@
-"""The views of a plan: its rules and its hierarchy, and what it is expected to do."""
+"""The views "rules" and "time" of a plan: its rules, hierarchy and programs, and its analysis."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from cutegemm.plan import GemmPlan, Problem
 from cutegemm.plan.describe import describe_programs
 
 
-def rules(state: State, found: Chosen) -> Html:
-    """Whether every rule is kept, the hierarchy from the grid to a value, and the programs."""
-    parts = [card("Rules", verdict(found))]
-    if found.plan is not None:
-        hierarchy = scrolling(said(found.plan.describe(found.problem)), "the plan from the grid to a value")
+def rules(state: State, selected: Chosen) -> Html:
+    """Return the view "rules": broken rules, the hierarchy from the grid to a value, and the programs of the roles."""
+    parts = [card("Rules", verdict(selected))]
+    if selected.plan is not None:
+        hierarchy = scrolling(said(selected.plan.describe(selected.problem)), "the plan from the grid to a value")
         parts.append(card("From the grid to a value", hierarchy))
-        parts.append(card("What is done, in order", scrolling(said(describe_programs(found.plan)), "programs")))
+        parts.append(card("Programs, step by step", scrolling(said(describe_programs(selected.plan)), "programs")))
     return joined(parts)
 
 
-def report(state: State, found: Chosen) -> Html:
-    """What `cutegemm check` says: the roofline first, then each table."""
-    assert found.plan is not None
+def report(state: State, selected: Chosen) -> Html:
+    """Return the view "time": the analysis of `cutegemm check`, with the roofline and the advice first."""
+    assert selected.plan is not None
     try:
-        analysis = _analysed(found.plan, found.problem, found.device)
+        analysis = _analysed(selected.plan, selected.problem, selected.device)
     except CutegemmError as what:
         return card("", error(str(what)))
     parts, first = [_section(section) for section in sections(analysis)], []
     if analysis.roofline is not None:
-        first.append(card("Roofline", el("p", f"{found.plan.name} {head(analysis)}"), bars(analysis.roofline)))
-        first.append(parts.pop())  # what to change
-    return joined(first, measured(state, found), parts)
+        first.append(card("Roofline", el("p", f"{selected.plan.name} {head(analysis)}"), bars(analysis.roofline)))
+        first.append(parts.pop())  # the last section is the advice what to change
+    return joined(first, measured(state, selected), parts)
 
 
 @lru_cache(maxsize=32)
 def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None) -> Analysis:
+    """Return the analysis of a plan. Recent ones are cached."""
     return check(plan, problem, device=device)
 
 
 def _section(section: Section) -> Html:
+    """Return a section of the analysis: its lines, its table and its notes."""
     lines = [el("p", line, class_="advice" if line.startswith(" ") else None) for line in section.lines]
     after = [el("p", line, class_="hint") for line in section.after]
     rows = table(section.columns, section.rows, label=section.title) if section.rows else None

@@ -1,4 +1,4 @@
-"""The roofline as bars: the time that each level of the machine takes at the least, the one that binds the longest."""
+"""The roofline as bars: the minimum time of each level of the machine. The longest bar is the bound."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cutegemm.explore.html import Html, el
 
 _MEANING = {
     "compute": "arithmetic at the peak of its pipe",
-    "issue": "epilogue stages of the schedulers",
+    "issue": "instructions that the warp schedulers issue",
     "register": "bytes to and from registers",
     "shared": "wavefronts of shared memory",
     "L2": "bytes through L2",
@@ -17,7 +17,7 @@ _MEANING = {
 
 
 def bars(roof: Roofline) -> Html:
-    """A bar for each level whose rate is known."""
+    """Return a bar of the minimum time of each level whose rate is known, and the resulting bound of the speed."""
     rows = []
     for level in roof.levels:
         if level.seconds is None:
@@ -32,7 +32,7 @@ def bars(roof: Roofline) -> Html:
             aria_hidden="true",
         )
         name = el("dt", el("b", level.name), " ", el("small", _MEANING[level.name]))
-        told = el("span", f"{time}{', binds' if binds else ''}")
-        rows.append(el("div", name, el("dd", el("span", bar, class_="track"), told)))
+        value = el("span", f"{time}{', binds' if binds else ''}")
+        rows.append(el("div", name, el("dd", el("span", bar, class_="track"), value)))
     total = f"at least {roof.seconds * 1e3:.3f} ms, so {roof.tflops:.1f} TFLOP/s at most"
     return el("div", el("dl", *rows, class_="bars"), el("p", total, class_="result"))

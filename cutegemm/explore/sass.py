@@ -1,4 +1,7 @@
-"""The machine code, with the lines of the program that it comes from; where a compiler is at hand."""
+"""The view "code": the machine code (SASS) of a plan, with the program line of each instruction.
+
+It needs the compiler of the CuTe DSL and nvdisasm.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,22 @@ from cutegemm.explore.html import Html, el, error, joined, scrolling, table
 from cutegemm.explore.state import State
 from cutegemm.plan import GemmPlan
 
-_KEPT = 8  # listings
-_TOLD = 4  # opcodes of a line
+_KEPT = 8  # limit of the cached listings
+_SHOWN_OPCODES = 4  # limit of the opcodes that are listed for a program line
 
 
-def sass(state: State, found: Chosen) -> Html:
-    """The programs, each line with what it became; and the instructions, of one line or of all."""
-    plan = found.plan
+def sass(state: State, selected: Chosen) -> Html:
+    """Return the view "code": each program line with its instruction counts, and the instructions of the selected line.
+
+    All instructions are shown if no line is selected.
+    """
+    plan = selected.plan
     assert plan is not None
-    arch = "sm_90a" if found.device is None else found.device.arch
+    arch = "sm_90a" if selected.device is None else selected.device.arch
     try:
         compiled = _listed(plan, arch)
     except UnsupportedError as what:
-        hint = "Machine code is shown where the CuTe DSL and nvdisasm are installed: see docs/explorer.md."
+        hint = "Machine code needs the CuTe DSL and nvdisasm: see docs/explorer.md."
         return card("Machine code", el("p", hint), el("p", str(what), class_="hint"))
     except CutegemmError as what:
         return card("Machine code", error(str(what)))
@@ -36,19 +42,21 @@ def sass(state: State, found: Chosen) -> Html:
 
 @lru_cache(maxsize=_KEPT)
 def _listed(plan: GemmPlan, arch: str) -> Listing:
+    """Compile a plan and return its instructions. Recent ones are cached."""
     return listing(plan, arch)
 
 
 def _opcode(text: str) -> str:
-    """HGMMA of `@P0 HGMMA.64x128x16.F32 R24, ...`."""
+    """Return the opcode of an instruction without predicate and modifiers: HGMMA of `@P0 HGMMA.64x128x16 ...`."""
     words = text.split()
     return words[1 if words[0].startswith("@") else 0].partition(".")[0]
 
 
 def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
+    """Return a table for each program: its lines, with the number and the opcodes of their instructions."""
     of_line: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    for each in compiled.instructions:
-        of_line[each.program, each.line][_opcode(each.text)] += 1
+    for instruction in compiled.instructions:
+        of_line[instruction.program, instruction.line][_opcode(instruction.text)] += 1
     parts = []
     for program, text in programs_of(plan).items():
         rows, marked = [], None
@@ -58,30 +66,34 @@ def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
             to = state.with_(role=program, find=number)
             shown = link(to, el("code", line, class_="asis"), current=is_picked) if counts else el("code", line)
             marked = number if is_picked else marked
-            rows.append((shown, str(sum(counts.values()) or ""), _told(counts)))
-        columns = ((program, "left"), ("instructions", "right"), ("most of them", "left"))
+            rows.append((shown, str(sum(counts.values()) or ""), _opcodes(counts)))
+        columns = ((program, "left"), ("instructions", "right"), ("most frequent", "left"))
         parts.append(table(columns, rows, label=f"program of the {program}", marked=marked))
-    note = "A line is where the compiler's line table puts an instruction; what it shares stands at one place only."
-    return card("Programs, and what became of each line", parts, el("p", note, class_="hint"), class_="card lines")
+    note = "The compiler's line table gives one line for each instruction, also if several lines share it."
+    return card(
+        "Programs, with the instructions of each line", parts, el("p", note, class_="hint"), class_="card lines"
+    )
 
 
-def _told(counts: Counter[str]) -> str:
-    return ", ".join([f"{count} {name}" for name, count in counts.most_common(_TOLD)])
+def _opcodes(counts: Counter[str]) -> str:
+    """List the most frequent opcodes with their counts."""
+    return ", ".join([f"{count} {name}" for name, count in counts.most_common(_SHOWN_OPCODES)])
 
 
 def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
-    took = compiled.resources
+    """Return the instructions of the selected program line, or all of them."""
+    resources = compiled.resources
     picked = (state["role"], int(state["find"])) if state["find"].isdigit() else None
-    shown = [each for each in compiled.instructions if picked in (None, (each.program, each.line))]
+    shown = [one for one in compiled.instructions if picked in (None, (one.program, one.line))]
     sizes = (
-        f"{plan.name} for {arch}: {len(compiled.instructions)} instructions, {took.code_bytes} bytes; "
-        f"{took.registers} registers, {took.spills} spills"
+        f"{plan.name} for {arch}: {len(compiled.instructions)} instructions, {resources.code_bytes} bytes; "
+        f"{resources.registers} registers, {resources.spills} spills"
     )
     links = [
         link(state.with_(role="", find=""), "all instructions", current=picked is None),
-        link(state.with_(role="", find=0), "those of no step", current=picked == ("", 0)),
+        link(state.with_(role="", find=0), "instructions of no line", current=picked == ("", 0)),
     ]
-    text = f"{len(shown)} of them, in the order of the code"
+    text = f"{len(shown)} instructions, in the order of the code"
     return card(
         "Machine code",
         el("p", sizes),
@@ -92,9 +104,9 @@ def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
 
 
 def _grouped(plan: GemmPlan, instructions: list[Instruction]) -> Iterator[Html]:
-    """Instructions that follow each other and come from one line, under it."""
+    """Yield an item for each run of consecutive instructions of the same program line, with that line as heading."""
     texts = {name: text.splitlines() for name, text in programs_of(plan).items()}
     for (program, line), group in groupby(instructions, key=lambda each: (each.program, each.line)):
-        told = f"{program}: {texts[program][line].strip()}" if program else "between the steps"
+        heading = f"{program}: {texts[program][line].strip()}" if program else "of no line"
         lines = [f"{f'{i.label}:' if i.label else '':<9} {i.address:04x}  {i.text}" for i in group]
-        yield el("li", el("b", told, class_=None if program else "hint"), el("pre", "\n".join(lines)))
+        yield el("li", el("b", heading, class_=None if program else "hint"), el("pre", "\n".join(lines)))

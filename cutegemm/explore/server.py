@@ -1,4 +1,4 @@
-"""The explorer on this machine: a page and its answers, for the browser of whoever started it."""
+"""The HTTP server of the explorer. It accepts requests from this machine only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from cutegemm.explore.page import answer, asset, document, respond
 
 HOST = "127.0.0.1"
-# What a link brings is text; were it ever more, it could load and run nothing.
+# All values of a link are escaped. If one ever became markup, this policy would keep it from loading or running code.
 POLICY = "; ".join(
     [
         "default-src 'self'",
@@ -25,29 +25,41 @@ _ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Handler of one HTTP request: it sends the page at / or a file under /assets."""
+
     server: Explorer
 
     def do_GET(self) -> None:
+        """Send a page, an asset or an error.
+
+        A Host header other than this machine is refused, which prevents DNS rebinding.
+        """
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
-            return self._send(HTTPStatus.FORBIDDEN, b"this page is for this machine alone", "html")
+            return self._send(HTTPStatus.FORBIDDEN, b"this server answers this machine only", "html")
         at = urlsplit(self.path)
         folder, _, name = at.path.rpartition("/")
         if at.path == "/":
             return self._page(at.query)
         if folder == "/assets" and name in _ASSETS:
             return self._send(HTTPStatus.OK, asset(name), name.rpartition(".")[2])
-        return self._send(HTTPStatus.NOT_FOUND, b"there is no such page", "html")
+        return self._send(HTTPStatus.NOT_FOUND, b"unknown path", "html")
 
     def _page(self, query: str) -> None:
-        asks = self.headers.get("HX-Request") == "true"
-        with self.server.lock:  # plans are kept between answers, and compiled one at a time
-            if asks:
+        """Send the whole page of a query, or only its content if htmx asks for it."""
+        is_htmx = self.headers.get("HX-Request") == "true"
+        with self.server.lock:  # answers share caches, and plans are compiled one at a time
+            if is_htmx:
                 html, headers = respond(query, self.headers.get("HX-History-Restore-Request") == "true")
             else:
                 html, headers = document(answer(query)), {}
         self._send(HTTPStatus.OK, html.encode(), "html", headers)
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
+        """Send a response with its headers.
+
+        kind      type of the body: "css", "js" or "html"
+        headers   further headers; None for none
+        """
         self.send_response(status)
         self.send_header("Content-Type", f"{TYPES[kind]}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -60,14 +72,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is the user's."""
+        """Do nothing, so that requests are not logged to the terminal."""
 
 
 class Explorer(ThreadingHTTPServer):
-    """A server that is ready to serve; `url` is where.
+    """The server of the explorer. Its port is open; `serve_forever` answers requests.
 
-    port     0 for any that is free
-    raises   OSError for one that is taken
+    port     port on 127.0.0.1; 0 for any free one
+    raises   OSError if the port cannot be opened
 
     >>> with Explorer(0) as explorer:
     ...     explorer.url.startswith("http://127.0.0.1:")
@@ -82,5 +94,5 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page."""
+        """Address of the page, such as "http://127.0.0.1:8420/"."""
         return f"http://{HOST}:{self.server_address[1]}/"

@@ -1,4 +1,4 @@
-"""What a page shows, as the query of its link: every choice is in it, and what is as by default is left out."""
+"""The state of a page, which is the query of its link: all choices of the user that differ from their defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "device": "h200",
         "epilogue": "",
         "operands": "",
-        # its views
+        # the views of a plan
         "m": "0",
         "n": "0",
         "access": "",
@@ -34,15 +34,16 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "find": "",
     }
 )
-_MOST = 4000  # characters of a value: what a link may hold
-EDIT = "o."  # what the names of options of a plan begin with, where they are edited
+_MOST = 4000  # limit of the characters of a value
+EDIT = "o."  # prefix of the field names that edit options of a plan
 
 
 @dataclass(frozen=True)
 class State:
     """The choices of a page.
 
-    edits   options of the plan that were edited, by name
+    values  value by name, for every name in `DEFAULTS`
+    edits   edited options of the plan, by name without the prefix `EDIT`
     """
 
     values: Mapping[str, str]
@@ -50,7 +51,7 @@ class State:
 
     @staticmethod
     def of(query: str) -> State:
-        """The state that a query stands for; names that there are not are passed over.
+        """Return the state of a query. Unknown names are ignored and missing ones have their defaults.
 
         >>> state = State.of("?view=banks&plan=simt_64x64&o.stages=3&nothing=1")
         >>> state.view, state["plan"], state["layout"], dict(state.edits)
@@ -62,31 +63,31 @@ class State:
         return State({**DEFAULTS, **known}, edits)
 
     def __getitem__(self, name: str) -> str:
+        """Return a value by its name."""
         return self.values[name]
 
     @property
     def view(self) -> str:
-        """The view that is shown."""
+        """Name of the view that is shown."""
         return self.values["view"]
 
     def number(self, name: str, below: int, otherwise: int = 0) -> int:
-        """A value as a number of a list of so many; otherwise where it is none."""
+        """Return the value as an integer clamped to [0, below), or `otherwise` if it is not an integer."""
         try:
             return max(0, min(below - 1, int(self.values[name])))
         except ValueError:
             return otherwise
 
     def with_(self, **changes: str | int) -> State:
-        """The state with other values, and nothing edited any more."""
+        """Return the state with some values changed and without edits."""
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
 
     @property
     def query(self) -> str:
-        """The query of the link to it.
+        """The shortest query that links to this state: the view, and the values that differ from their defaults.
 
         >>> State.of("view=banks&bits=16").with_(warp=2).query
         '?view=banks&warp=2'
         """
-        told = {name: value for name, value in self.values.items() if value != DEFAULTS[name]}
-        told = {"view": self.view, **told}
-        return "?" + urlencode(told, safe="(),:/*<>=")
+        changed = {name: value for name, value in self.values.items() if value != DEFAULTS[name]}
+        return "?" + urlencode({"view": self.view, **changed}, safe="(),:/*<>=")

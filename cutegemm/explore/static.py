@@ -1,4 +1,4 @@
-"""The explorer as static files: the same page, whose Python runs in the browser, under Pyodide."""
+"""Write the explorer as static files. Its Python runs in the browser, under Pyodide."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutegemm.explore.page import asset, document
 PYODIDE = "https://cdn.jsdelivr.net/pyodide/v314.0.7/full/"
 ASSETS = ("explore.css", "explore.js", "htmx.min.js", "tile.css", "tile.js")
 _WORKER, _CONFIGURATION, _PACKAGE = "worker.js", "python.json", "cutegemm.zip"
-# What runs without a compiler, a GPU and a terminal.
+# Subpackages that the explorer needs. They run without a compiler, a GPU or a terminal.
 _ROOMS = (
     "analysis", "build", "choice", "compile", "draw", "explore", "layout", "machine", "parse", "plan", "profile", "run",
     "simulator", "tile",
@@ -26,12 +26,12 @@ _OF_PYODIDE = (
 
 
 def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
-    """Writes the page into a folder, which is made; the paths of what was written.
+    """Write the page and its assets into a folder, and return the paths of the files.
 
-    pyodide   the address of a distribution of Pyodide, from which a browser loads it; or a folder that has one,
-              which is then copied: the files of the npm package `pyodide`, and the wheel of numpy that its
-              pyodide-lock.json names
-    raises    UnsupportedError for a folder that lacks some of it
+    folder    created if it does not exist
+    pyodide   where the browser loads Pyodide from: a URL, or a local folder whose files are copied. The folder has the
+              files of the npm package `pyodide` and the numpy wheel that its pyodide-lock.json names.
+    raises    UnsupportedError if a local folder lacks some of these files
     """
     local = None if "://" in pyodide else _distribution(Path(pyodide))
     assets = folder / "assets"
@@ -44,8 +44,8 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
         out.append(assets / name)
     (assets / _PACKAGE).write_bytes(package())
     where = pyodide if local is None else "pyodide/"
-    said = {"pyodide": where if where.endswith("/") else f"{where}/", "packages": [_PACKAGE]}
-    (assets / _CONFIGURATION).write_text(json.dumps(said) + "\n", encoding="utf-8")
+    settings = {"pyodide": where if where.endswith("/") else f"{where}/", "packages": [_PACKAGE]}
+    (assets / _CONFIGURATION).write_text(json.dumps(settings) + "\n", encoding="utf-8")
     out += [assets / _PACKAGE, assets / _CONFIGURATION]
     for file in local or ():
         (assets / "pyodide").mkdir(exist_ok=True)
@@ -54,31 +54,36 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
 
 
 def package() -> bytes:
-    """The modules that the browser's Python needs, as a zip file of the same bytes each time."""
-    held, root = io.BytesIO(), Path(__file__).parent.parent
-    with ZipFile(held, "w", ZIP_DEFLATED) as archive:
+    """Return a zip file of the modules that the page needs. Its bytes depend only on the sources."""
+    buffer, root = io.BytesIO(), Path(__file__).parent.parent
+    with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*")):
             within = file.relative_to(root)
             needed = len(within.parts) == 1 or within.parts[0] in _ROOMS
             if needed and file.suffix in (".py", ".html", ".css", ".js", ".json"):
-                entry = ZipInfo((Path(root.name) / within).as_posix())  # of 1980, whenever it is made
+                entry = ZipInfo(
+                    (Path(root.name) / within).as_posix()
+                )  # dated 1980, so that the bytes do not depend on the time
                 archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def _distribution(folder: Path) -> list[Path]:
-    """The files of a distribution of Pyodide, with numpy."""
+    """Return the paths of the files of Pyodide and of the numpy wheel in a local folder.
+
+    raises   UnsupportedError if the folder lacks pyodide-lock.json or the wheel
+    """
     try:
         lock = json.loads((folder / "pyodide-lock.json").read_text(encoding="utf-8"))
         numpy = lock["packages"]["numpy"]["file_name"]
     except (OSError, ValueError, KeyError) as error:
         raise UnsupportedError(
-            f"explore: {folder} is no distribution of Pyodide: its pyodide-lock.json says nothing of numpy ({error!r})."
-            " Give the folder of the npm package `pyodide`, or an address."
+            f"explore --pyodide {folder}: it has no pyodide-lock.json that names numpy ({error!r}). Give the folder of "
+            "the npm package `pyodide`, or a URL."
         ) from None
-    found = [folder / name for name in _OF_PYODIDE if (folder / name).exists()]
+    files = [folder / name for name in _OF_PYODIDE if (folder / name).exists()]
     if not (folder / numpy).exists():
         raise UnsupportedError(
-            f"explore: {folder} has no {numpy}, which its pyodide-lock.json names. Load it from {PYODIDE}{numpy}."
+            f"explore --pyodide {folder}: it lacks {numpy}, which pyodide-lock.json names. Download {PYODIDE}{numpy}."
         )
-    return [*found, folder / numpy]
+    return [*files, folder / numpy]

@@ -1,4 +1,4 @@
-"""The tile of a CTA: D by who holds it, A and B by their banks, and what is known of each element."""
+"""The view "tile": the tile of a CTA with the thread of each element of D and the banks of A and B."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ from cutegemm.machine.device import Device
 from cutegemm.plan import GemmPlan, Problem
 
 
-def tile(state: State, found: Chosen) -> Html:
-    """The tile, which a script shows; where the problem has too many for a raster, without it."""
-    plan, (bm, bn, _) = found.plan, found.plan.mma_tile if found.plan else (1, 1, 1)
+def tile(state: State, selected: Chosen) -> Html:
+    """Return the view "tile": an interactive picture of a CTA's tile of A, B and D.
+
+    For the element of D that the user points at, it shows the thread, the register and the addresses that feed it.
+    Errors, such as a problem with too many tiles, are shown in its place.
+    """
+    plan, (bm, bn, _) = selected.plan, selected.plan.mma_tile if selected.plan else (1, 1, 1)
     assert plan is not None
     try:
-        return _shown(plan, found.problem, found.device, state.number("m", bm), state.number("n", bn))
+        return _drawn(plan, selected.problem, selected.device, state.number("m", bm), state.number("n", bn))
     except CutegemmError as what:
         return card("", error(str(what)))
 
 
 @lru_cache(maxsize=16)
-def _shown(plan: GemmPlan, problem: Problem | None, device: Device | None, m: int, n: int) -> Html:
+def _drawn(plan: GemmPlan, problem: Problem | None, device: Device | None, m: int, n: int) -> Html:
+    """Return the interactive picture of the tile with element (m, n) selected. Recent ones are cached."""
     wave = None
     if device is not None:
         wave = device.sms * plan_occupancy(plan, arch_named(device.arch)).ctas or None
-    # Of another name than another plan's: an element of one name is left as it is.
+    # htmx keeps an element whose name does not change, so each plan and problem needs its own name.
     name = "tile-" + sha256(f"{plan.key()} {problem} {wave}".encode()).hexdigest()[:12]
     attributes = f' hx-morph-skip data-m="{m}" data-n="{n}"'
     return Html(tile_html(plan, problem, ctas_per_wave=wave, name=name, attributes=attributes))

@@ -145,7 +145,7 @@ def test_every_view_fits_and_can_be_read(explored: Explored, view: str) -> None:
 
 def test_typing_is_seen_at_once_and_stays_where_it_is(explored: Explored) -> None:
     explored.open("view=layouts&expr=composition((6,2):(8,2), (4,3):(3,1)")
-    assert "does not read" in explored.until("return document.querySelector('.error')?.textContent")
+    assert "cannot be parsed" in explored.until("return document.querySelector('.error')?.textContent")
     explored.type("#f-expr", ")")
     result = str(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     assert explored.until("return document.querySelector('.result')?.textContent") == f"= {result}"
@@ -238,7 +238,7 @@ def test_the_keyboard_reaches_everything_in_order(explored: Explored) -> None:
         """
     )
     assert unnamed == 0
-    assert order == ["to the content", "cutegemm", "layouts", "rules"]
+    assert order == ["Skip to the content", "cutegemm", "layouts", "rules"]
 
 
 def test_without_a_script_links_and_buttons_do(explored: Explored) -> None:

@@ -83,13 +83,13 @@ def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
 REFUSED = (
     ("composition((6,2):(1,7), (3,2):(2,3))", "no layout is A o B"),
     ("nothing(4:1)", "no operation 'nothing'"),
-    ("B", "nothing is called 'B'"),
-    ("(4,8", "does not read"),
+    ("B", "the name 'B' is not defined"),
+    ("(4,8", "cannot be parsed"),
     ("(4,8):(1", "is expected at the end"),
-    ("coalesce(4:1, 2, 3)", "not arguments of it"),
-    ("size.__class__", "no layout, no coordinate and no operation"),
+    ("coalesce(4:1, 2, 3)", "wrong arguments"),
+    ("size.__class__", "is not a layout, a coordinate or an operation"),
     ("__import__('os')", "no operation '__import__'"),
-    ("[4:1 for x in 4:1]", "no layout"),
+    ("[4:1 for x in 4:1]", "is not a layout"),
     ("(4:1)()", "coordinate"),
     ("tv(4:1, 8)", "two extents"),
     ("complement(4:0x, 16)", "is expected at 'x'"),
@@ -303,16 +303,16 @@ def test_moments_follow_the_programs(name: str) -> None:
         if now.role is not None:
             said[" ".join(now.text.split()[:2]), texts[now.role][now.at[now.role]].split()[0]] += 1
     for does, words in (
-        ("asks for", {"load"}),
+        ("issues the", {"load"}),
         ("expects", {"load", "wait", "send"}),  # the wait for C, where it comes to an epilogue stage
         ("begins", {"mma", "read", "add"}),
         ("sends", {"send"}),
-        ("asks whether", {"if", "for"}),
+        ("tests whether", {"if", "for"}),
         ("write epilogue stage", {"write"}),
         ("store epilogue stage", {"store"}),
     ):
         assert {line for did, line in said if did.startswith(does)} <= words
-    assert said["asks for", "load"] > 20
+    assert said["issues the", "load"] > 20
     assert every[-1].time > every[0].time
     assert all(before.time <= after.time for before, after in itertools.pairwise(every))
 
@@ -327,9 +327,9 @@ def test_sums_come_from_all_ctas_before_they_are_added() -> None:
     """Of the four that share K: each tile's sums are sent once, come four times, and are read when all have come."""
     every = moments(plan_of(SHARED_K))
     sent = [now.text for now in every if now.text.startswith("sends")]
-    assert sent == [f"sends sums of tile {tile} to 4 CTAs, each those of its columns" for tile in range(4)]
-    assert sum(now.text == "sums have come" for now in every) == 4 * 4
-    read = [now for now in every if now.text == "begins to read the sums that have come"]
+    assert sent == [f"sends accumulators of tile {tile} to 4 CTAs, by their columns" for tile in range(4)]
+    assert sum(now.text == "accumulators have arrived" for now in every) == 4 * 4
+    read = [now for now in every if now.text == "begins to read the received accumulators"]
     for tile, now in enumerate(read):
         ((held, readers),) = now.accumulators
         assert readers == 1
@@ -340,10 +340,11 @@ def test_sums_come_from_all_ctas_before_they_are_added() -> None:
 
 def test_the_state_of_the_sums_is_shown() -> None:
     every = moments(plan_of(SHARED_K))
-    number = next(i for i, now in enumerate(every) if now.text.startswith("begins to read the sums"))
+    number = next(i for i, now in enumerate(every) if now.text.startswith("begins to read the received"))
     shown = page(plan=SHARED_K, view="pipeline", t=number)
     heads = shown.texts("th")
-    assert [head for head in heads if head.startswith("sums of")] == [f"sums of CTA {cta}" for cta in range(4)]
+    senders = [head for head in heads if head.startswith("accumulators of")]
+    assert senders == [f"accumulators of CTA {cta}" for cta in range(4)]
 
 
 def test_the_stepper_goes_through_the_moments() -> None:

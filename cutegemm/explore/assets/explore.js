@@ -1,6 +1,6 @@
 "use strict";
-// htmx asks for what a link or a form leads to, and puts the answer into the page. Where the page is static, what it
-// asks is not sent: a worker answers, in which the same Python runs.
+// htmx requests the target of a link or a form and puts the answer into the page. A static page sends no request: a
+// worker that runs the same Python answers.
 document.addEventListener("tile:pin", ({ detail }) => {
   const at = new URL(location.href);
   for (const name of ["m", "n"]) at.searchParams.set(name, detail[name]);
@@ -37,7 +37,7 @@ document.addEventListener("tile:pin", ({ detail }) => {
   document.addEventListener("htmx:config:request", ({ detail }) => { detail.ctx.fetch = answer; });
   addEventListener("load", () => {
     const failed = (error) => { app.innerHTML = `<main id="main"><pre class="error" role="alert"></pre></main>`; app.querySelector("pre").textContent = error; };
-    worker.onerror = (event) => failed(`The page's Python did not start. ${event.message}`);
+    worker.onerror = (event) => failed(`Python did not start in the browser. ${event.message}`);
     htmx.ajax("GET", location.href, { target: "#app", swap: "innerHTML" }).catch(failed);
   });
 })();

@@ -1,4 +1,4 @@
-// Python in the browser: it answers what a server would, with the same function.
+// Runs Python in the browser. It answers requests with the same function as the server.
 const ready = start();
 
 async function start() {
@@ -17,9 +17,9 @@ async function start() {
 onmessage = async ({ data: { number, query, restores } }) => {
   try {
     const respond = await ready;
-    const found = respond(query, restores);
-    const [html, headers] = [found.get(0), found.get(1).toJs({ dict_converter: Object.fromEntries })];
-    found.destroy();
+    const answer = respond(query, restores);
+    const [html, headers] = [answer.get(0), answer.get(1).toJs({ dict_converter: Object.fromEntries })];
+    answer.destroy();
     postMessage({ number, html, headers });
   } catch (error) {
     postMessage({ number, error: String(error) });
