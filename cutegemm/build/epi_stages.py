@@ -124,23 +124,23 @@ class EpiStageBuilder:
         raises          PlanError where no epilogue tiles fill the tile
         """
         c, d = self.operands.c, self.operands.d
-        columns, epi_tiles, pipeline_state = self.division(
+        columns, epi_tiles, count = self.division(
             consumer_tile, consumers, epi_tile_n, epi_stages, shared_d, with_c or with_operands
         )
         shape = (self.tile[0], columns)
         store: TmaBox | TiledCopy
         load_c: TmaBox | None = None
         if shared_d == "padded":
-            layout, store = self.padded_epi_stages(shape, (pipeline_state, consumers), stored[0])
+            layout, store = self.padded_epi_stages(shape, (count, consumers), stored[0])
         else:
             swizzles = shared_d != "plain"
-            layout, store, load_c = self.boxed_epi_stages(shape, (pipeline_state, consumers), swizzles, *stored)
+            layout, store, load_c = self.boxed_epi_stages(shape, (count, consumers), swizzles, *stored)
         by_tma = with_c and load_c is not None and (c.dtype, c.major) == (d.dtype, d.major)
-        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES or epi_tiles % pipeline_state:
+        if not by_tma or c.align_bytes < TMA_INNER_ALIGNED_BYTES or epi_tiles % count:
             load_c = None
         to_shared = TiledCopy(self._matrices(stmatrix), self.fragment, self.tile)
         from_shared = None if load_c is None else TiledCopy(self._matrices(ldmatrix), self.fragment, self.tile)
-        return EpiStages(shape, pipeline_state, to_shared, store, from_shared, load_c), layout
+        return EpiStages(shape, count, to_shared, store, from_shared, load_c), layout
 
     def division(
         self,

@@ -202,9 +202,9 @@ class _Builder(PipelineBuilder):
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )
         piece = warp[1] if self.operands.gated else self.piece("N", self.tile[1], warp[1])
-        shared_d, rings, widths = "swizzled", _RINGS, [tile[1]]
+        shared_d, counts, widths = "swizzled", _RINGS, [tile[1]]
         if self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
-            shared_d, rings = "padded", (1,)
+            shared_d, counts = "padded", (1,)
             longest = min(warp[1], CACHE_LINE_BYTES * 8 // self.operands.d.dtype.bits)
             widths = [n for n in range(tile[1], longest + 1, tile[1]) if warp[1] % n == 0]
             if piece < warp[1] or self.is_spread[1]:
@@ -213,9 +213,9 @@ class _Builder(PipelineBuilder):
             widths = [piece if piece < warp[1] else epi_stages.epi_tile_columns(warp, warps)]
         stored = (tile[0], "evict_normal")
         found = [
-            epi_stages.epi_stages(warp, warps, stored, shared_d, columns, pipeline_state, False)
+            epi_stages.epi_stages(warp, warps, stored, shared_d, columns, count, False)
             for columns in widths
-            for pipeline_state in rings
+            for count in counts
         ]
         divided = [each for each in found if product(each[0].epi_tiles(warp)) % each[0].count == 0]
         most = MAX_STAGES if stages is None else stages

@@ -253,7 +253,7 @@ def _gpc_raster(
     order = GpcRaster.of(tpc_rounds, product(cluster), ctas)
     if asked and order is None:
         b.violations.append(
-            f"gpcs = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
+            f"gpc_raster = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
             f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
             "or two, is expected."
         )
@@ -335,14 +335,14 @@ def pipeline_of(
         epi_tile_n = None
     if not is_direct:
         with suppress(PlanError):
-            columns, epi_tiles, pipeline_state = slot_builder.division(
+            columns, epi_tiles, count = slot_builder.division(
                 consumer_tile,
                 consumers,
                 epi_tile_n,
                 None if by_lines else epi_stages,
                 "padded" if by_lines else "swizzled",
             )
-            shape, copies = (WGMMA_M, columns), (pipeline_state, consumers)
+            shape, copies = (WGMMA_M, columns), (count, consumers)
             held = slot_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
             stages = builder.stages_that_fit(held)
             if stages >= MIN_STAGES:
