@@ -26,11 +26,11 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 @dataclass(frozen=True)
 class Glu:
-    """Which columns of a CTA's tile of sums are gates, and which are ups.
+    """Which columns of a CTA's accumulators are gate projections, and which are up projections.
 
-    by       where gate and up of D's column j lie in B: "halves", j and j + N / 2, or "pairs", 2 j and 2 j + 1
-    block    columns of gates that lie together in the tile, before as many ups
-    columns  of the tile
+    by        where the gate and up columns of D's column j are in B: "halves": j and j + N / 2; "pairs": 2j, 2j + 1
+    block     adjacent gate columns in the tile; as many up columns follow them
+    columns   columns of the tile
     """
 
     by: str
@@ -39,24 +39,24 @@ class Glu:
 
     @property
     def d_columns(self) -> int:
-        """Columns of D's tile."""
+        """Return the number of columns of D's tile."""
         return self.columns // 2
 
     @property
     def blocks(self) -> int:
-        """Blocks of gates."""
+        """Return the number of blocks of gate columns."""
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
-        """Whether a column of the tile is an up: 0 or 1; also of an array."""
+        """Return 1 if a column of the tile is an up projection, else 0; also for an array of columns."""
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
-        """The column of D's tile that a column of the tile is for."""
+        """Return the column of D's tile that a column of the tile contributes to."""
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """The column of B that a column of a tile is the sums of, of a B of n columns."""
+        """Return the column of B that a column of the tile is the product with, if B has n columns."""
         return half_column(self.by, n_tile * self.d_columns + self.d_column(column), self.is_up(column), n // 2)
 
 
@@ -73,11 +73,11 @@ def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
 
 @dataclass(frozen=True)
 class GluPairs:
-    """The sums of a thread as pairs.
+    """The accumulators of a thread as pairs of a gate and an up projection.
 
-    block    columns of gates that lie together in the tile
-    gates    the sums that are gates, by their number in the thread's, in the order of the accumulators
-    ups      the up of each
+    block   adjacent gate columns in the tile
+    gates   indices of the accumulators that are gates, in the order of the accumulators
+    ups     index of the up projection of each gate
     """
 
     block: int

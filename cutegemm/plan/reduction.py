@@ -1,5 +1,4 @@
-"""Sums that several warps, or several CTAs of a cluster, hold, each of its own part of K, and that are added in shared
-memory."""
+"""Accumulators of warps, or CTAs of a cluster, that multiply different k of one tile, and are added in shared memory."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class SlicedK:
 
     @property
     def warps(self) -> int:
-        """That share K."""
+        """Return the number of warps of a CTA that split K."""
         return self.by_warp[2].size()
 
 
@@ -63,8 +62,8 @@ def exchanged(plan: GemmPlan) -> Layout:
 
 
 def sent(plan: GemmPlan) -> Layout:
-    """Of such a pipeline: which of a thread's sums go to each of the CTAs that share K: (vector, vectors, CTAs) to
-    registers, in the order of `exchanged`.
+    """Return which accumulators of a thread go to each of the CTAs that split K: (vector, vectors, CTAs) to registers,
+    in the order of `exchanged`. The plan has warp roles.
 
     >>> from cutegemm.build import sm90_plan
     >>> str(sent(sm90_plan(tile=(128, 64, 64), cluster_k=2)))

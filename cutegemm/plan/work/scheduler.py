@@ -82,11 +82,11 @@ class TileScheduler:
 
     @property
     def cluster_size(self) -> int:
-        """CTAs of a cluster."""
+        """Return the number of CTAs of a cluster."""
         return self.cluster_mn[0] * self.cluster_mn[1]
 
     def rank_mn(self, rank: Any) -> tuple[Any, Any]:
-        """The place of a CTA in its cluster, (m, n): ranks are counted along M first.
+        """Return the place (m, n) of a CTA in its cluster. Ranks are numbered along M first.
 
         >>> [TileScheduler(Raster(), KSplit(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
         [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -94,7 +94,8 @@ class TileScheduler:
         return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
 
     def cluster_k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """The first k-tile of a CTA of a cluster that shares K, and how many it has: see `KSplit.k_range`.
+        """Return the first k-tile of a CTA of a cluster that splits K, and the number of its k-tiles; see
+        `KSplit.k_range`.
 
         >>> scheduler = TileScheduler(Raster(), KSplit(), (64, 16, 64), (2, 2), cluster_k=2)
         >>> [scheduler.cluster_k_range(rank, 7) for rank in range(4)]
@@ -105,7 +106,9 @@ class TileScheduler:
         return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
-        """A work tile as a CTA of a cluster has it: its part of the k-tiles, where its CTAs share K."""
+        """Return a work tile with the k-tiles that one CTA of the cluster takes: all of them unless the cluster
+        splits K.
+        """
         if self.cluster_k == 1:
             return work_tile
         k_first, k_count = self.cluster_k_range(rank, work_tile.k_count)
@@ -113,16 +116,18 @@ class TileScheduler:
 
     @property
     def persistent_clusters(self) -> int | None:
-        """Clusters of a persistent grid, or None."""
+        """Return the clusters of a persistent grid, or None if the grid is not persistent."""
         return None if self.persistent is None else self.persistent // self.cluster_size
 
     @property
     def splits_are_rows(self) -> bool:
-        """Whether the parts of a tile are rows of the launched grid, one for each even where K has fewer k-tiles."""
+        """Return whether the K splits of a tile are rows of the launched grid: one row for each, even if K has fewer
+        k-tiles.
+        """
         return self.idle_ctas and self.split.splits > 1
 
     def of(self, problem: Problem) -> WorkGrid:
-        """The work tiles of a problem.
+        """Return the work tiles of a problem.
 
         >>> from cutegemm.build import sm90_plan
         >>> from cutegemm.plan import Problem
@@ -138,7 +143,7 @@ class TileScheduler:
         l: Any = 1,  # noqa: E741
         arithmetic: Arithmetic = INTEGERS,
     ) -> TileGrid:
-        """The tiles of M x N x L elements."""
+        """Return the tiles of M x N x L elements."""
         (bm, bn, _), (cm, cn), ceil_div = self.cta_tile, self.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
         return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
@@ -225,7 +230,8 @@ class TileGrid:
         return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
     def order(self) -> np.ndarray:
-        """(m_tile, n_tile, l) of every CTA: int64 (count, CTAs of a cluster, 3), where extents are known integers.
+        """Return (m_tile, n_tile, l) of every CTA as int64 (count, CTAs of a cluster, 3). Extents must be known
+        integers.
 
         >>> scheduler = TileScheduler(Raster("along_n"), KSplit(), (128, 128, 64), cluster_mn=(2, 1))
         >>> scheduler.tiles(300, 256).order()[:, :, :2].tolist()
@@ -236,11 +242,11 @@ class TileGrid:
         return np.stack(np.broadcast_arrays(*found, rank + 0 * tile)[:3], axis=-1)
 
     def along(self, k: Any) -> WorkGrid:
-        """The work tiles, where K has so many elements."""
+        """Return the work tiles for an extent of K, in elements."""
         return self.work(self.arithmetic.ceil_div(k, self.scheduler.cta_tile[2]))
 
     def work(self, k_tiles: Any) -> WorkGrid:
-        """The work tiles, where each tile has so many k-tiles."""
+        """Return the work tiles for a number of k-tiles of each tile."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
         count, division = self.count, None
         if scheduler.splits_are_rows:
@@ -287,7 +293,7 @@ class WorkGrid:
 
     @property
     def scheduler(self) -> TileScheduler:
-        """The tile scheduler that these are of."""
+        """Return the tile scheduler of these work tiles."""
         return self.tiles.scheduler
 
     # --- what a number is --------------------------------------------------------------------------------------
@@ -299,18 +305,22 @@ class WorkGrid:
         return self.whole(number) if self.division is None else self.division.work_tile(number)
 
     def whole(self, tile: Any) -> WorkTile:
-        """All k-tiles of a tile."""
+        """Return the work tile that takes all k-tiles of a tile."""
         return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
 
     def of_rank(self, rank: Any) -> WorkGrid:
-        """The work tiles as a CTA of a cluster has them: with its part of the k-tiles, where its CTAs share K."""
+        """Return the work tiles with the k-tiles that one CTA of a cluster takes: all of them unless the cluster
+        splits K.
+        """
         if self.scheduler.cluster_k == 1:
             return self
         k_first, k_tiles = self.scheduler.cluster_k_range(rank, self.k_tiles, self.tiles.arithmetic.minimum)
         return replace(self, k_tiles=k_tiles, k_first=k_first)
 
     def split_of(self, tile: Any, k_split: Any) -> WorkTile:
-        """A part of a tile, where parts are rows of the launched grid: blockIdx.x and blockIdx.y."""
+        """Return the work tile of a K split, if K splits are rows of the launched grid: blockIdx.x is the tile,
+        blockIdx.y the split.
+        """
         split = self.scheduler.split
         k_first, k_count = split.k_range(k_split, self.k_tiles, self.tiles.arithmetic.minimum)
         return WorkTile(tile, k_first, k_count, split.splits, k_split, tile)
@@ -322,27 +332,27 @@ class WorkGrid:
     # --- the order in which a cluster takes them ---------------------------------------------------------------
 
     def place(self, cluster: Any) -> Any:
-        """The number of the first work tile of a cluster, by the order in which clusters are launched.
+        """Return the number of the first work tile of a cluster, from the order in which clusters are launched.
 
-        All that follows, and all that enumerates clusters, knows a cluster by its place.
+        Everything that follows identifies a cluster by this place.
         """
         gpc_raster = self.scheduler.gpc_raster
         return cluster if gpc_raster is None else gpc_raster.place(cluster, self.ends, self.tiles.arithmetic)
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """What the host works out for `place`: see `GpcRaster.ends`."""
+        """Return what the host computes for `place`; see `GpcRaster.ends`."""
         gpc_raster = self.scheduler.gpc_raster
         if self.known_ends is not None or gpc_raster is None:
             return self.known_ends or ()
         return gpc_raster.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
-        """Which cluster of the launch each place is, where extents are known integers."""
+        """Return the launch order of the cluster at each place. Extents must be known integers."""
         return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
 
     def following(self, number: Any, turns: int = 1) -> Any:
-        """The number of the work tile that the same cluster takes so many turns later."""
+        """Return the number of the work tile that the same cluster takes `turns` work tiles later."""
         if not self.scheduler.split.fixup:
             return number + self.clusters * turns
         assert self.division is not None
@@ -351,7 +361,7 @@ class WorkGrid:
         return number
 
     def numbers(self, cluster: int) -> Iterator[int]:
-        """The numbers of the work tiles that a cluster takes, in their order."""
+        """Yield the numbers of the work tiles that a cluster takes, in order."""
         number = cluster
         while number < self.count:
             yield number
@@ -360,7 +370,7 @@ class WorkGrid:
     # --- consumers that take the work tiles of a CTA in turn (pingpong) -----------------------------------------
 
     def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """The number of the first work tile of consumer `turn` of `turns`."""
+        """Return the number of the first work tile of consumer `turn` of `turns` consumers that alternate."""
         if not self.scheduler.split.fixup:
             return cluster + turn * self.clusters
         number = cluster
@@ -369,7 +379,7 @@ class WorkGrid:
         return number
 
     def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """k-tiles that pass through the stages for the consumers before this one, ahead of its first."""
+        """Return the k-tiles that pass through the stages for earlier consumers before the first k-tile of this one."""
         if not self.scheduler.split.is_split:
             return turn * self.k_tiles
         count = 0
@@ -379,7 +389,7 @@ class WorkGrid:
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
-        """k-tiles that the other consumers take between a consumer's work tile and its next."""
+        """Return the k-tiles that other consumers take between a consumer's work tile and its next."""
         if not self.scheduler.split.is_split:
             return (turns - 1) * self.k_tiles
         theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
@@ -389,14 +399,14 @@ class WorkGrid:
 
     @property
     def shared(self) -> Any:
-        """The first tiles, which may have several parts each."""
+        """Return the number of tiles that may have several K splits. They come first."""
         if self.scheduler.splits_are_rows:
             return self.tiles.count
         return 0 if self.division is None else self.division.shared
 
     @property
     def slots(self) -> Any:
-        """Slots of the workspace, each for the sums of one part of a cluster's tile."""
+        """Return the slots of the workspace. Each holds the accumulators of one K split of a cluster's tile."""
         if self.scheduler.splits_are_rows:
             return self.count
         return 0 if self.division is None else self.division.slots
@@ -409,7 +419,7 @@ class WorkGrid:
         return WorkTile(tile, 0, 0, splits, 0, slot)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """The slot of a part of the tile that a work tile is of."""
+        """Return the slot of a K split of the tile that a work tile belongs to."""
         if self.scheduler.splits_are_rows:
             return k_split * self.tiles.count + work_tile.slot
         return work_tile.slot + k_split
@@ -444,14 +454,14 @@ class WorkGrid:
         )
 
     def of_arrays(self) -> WorkGrid:
-        """The same, for arrays of numbers."""
+        """Return the same work tiles for arrays of numbers."""
         tiles, division = replace(self.tiles, arithmetic=ARRAYS), self.division
         if division is not None:
             division = replace(division, arithmetic=ARRAYS)
         return replace(self, tiles=tiles, division=division, known_ends=self.ends)
 
     def assignment(self) -> Assignment:
-        """Every work tile that has something to do, and who takes it; where extents are known integers."""
+        """Return every work tile that has k-tiles, with the cluster that takes it. Extents must be known integers."""
         work, number = self.of_arrays(), np.arange(self.count, dtype=np.int64)
         clusters = max(1, self.clusters)
         cluster, turn = number % clusters, number // clusters
@@ -484,7 +494,7 @@ class Assignment:
         return len(self.number)
 
     def where(self, which: Any) -> Assignment:
-        """Some of them."""
+        """Return the work tiles that a mask or an index selects."""
         work_tile = self.work_tile.map(lambda of: of[which])
         return Assignment(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
 
