@@ -1,4 +1,4 @@
-"""Accumulators of warps, or CTAs of a cluster, that multiply different k of one tile, and are added in shared memory."""
+"""Accumulators of warps, or CTAs of a cluster, that multiply different k of one tile, added in shared memory."""
 
 from __future__ import annotations
 

@@ -57,27 +57,30 @@ class Repack:
 
     @property
     def threads(self) -> int:
-        """Of a CTA."""
+        """Return the number of threads of a CTA."""
         return self.load.threads
 
     @property
     def line(self) -> int:
-        """Elements of a cache line."""
+        """Return the number of elements of a cache line."""
         return CACHE_LINE_BYTES * 8 // self.store.atom.dtype.bits
 
     @property
     def read(self) -> CopyAtom:
-        """Shared memory to registers, by the vectors that are stored."""
+        """Return the copy from shared memory to registers, by the vectors that are stored."""
         return self.store.atom
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Of each value that a thread puts into shared memory: which of those that it has loaded that is."""
+        """Return, for each value that a thread writes to shared memory, the index of that value among those it has
+        loaded.
+        """
         of_first = [copy.layout_tv[1].offsets().tolist() for copy in (self.load, self.put)]
         return tuple([of_first[0].index(place) for place in of_first[1]])
 
     def run(self, elements: Any) -> Any:
-        """How far one run of the packed matrix is from the next; also of values that a kernel computes with.
+        """Return the distance between two runs of the repacked matrix, in elements; also for values that a kernel
+        computes.
 
         >>> make_repack(Operands.of("f32"), "a", "m").run(4097)
         4128
@@ -85,7 +88,9 @@ class Repack:
         return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
-        """(mn, k) of the packed matrix: the runs with their zeros. Along K at least one, as TMA has no extent of 0.
+        """Return the (mn, k) of the repacked matrix, with the zeros at the end of each run.
+
+        A k-major matrix has at least one column: TMA has no extent of 0.
 
         >>> of_bytes = Operands.of("e4m3", layout="tn")
         >>> make_repack(of_bytes, "a", "k").extents(100, 300), make_repack(of_bytes, "a", "m").extents(100, 300)
@@ -96,11 +101,11 @@ class Repack:
         return self.run(rows), columns
 
     def strides(self, extents: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Of a packed matrix of these extents, along (mn, k)."""
+        """Return the strides of a repacked matrix along (mn, k)."""
         return (extents[1], 1) if self.major == "k" else (1, extents[0])
 
     def ctas(self, rows: Any, columns: Any, batch: Any) -> Any:
-        """The CTAs that pack a matrix (rows, columns, batch); also of values that a kernel computes with.
+        """Return the CTAs that repack a matrix (rows, columns, batch); also for values that a kernel computes.
 
         >>> make_repack(Operands.of("f32"), "a", "m").ctas(100, 65, 3)
         12
@@ -108,7 +113,8 @@ class Repack:
         return self.divided_by(rows, columns)[0] * batch
 
     def divided_by(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """What the number of a CTA is divided by: the tiles of a matrix, and those along one of the runs written.
+        """Return what the index of a CTA is divided by: the tiles of a matrix, and the tiles along a run that is
+        written.
 
         >>> make_repack(Operands.of("f32"), "a", "m").divided_by(300, 65)
         (10, 5)
@@ -140,7 +146,7 @@ class Repack:
 
 
 def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
-    """The operands as they are after packing.
+    """Return the operands as they are after the repack passes.
 
     >>> operands = Operands.of("f32", align_bytes=4)
     >>> str(as_repacked(operands, make_repacks(operands, "a", along_k=False)).a)
@@ -171,13 +177,12 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Whether wgmma would take an operand only if it were k-major."""
+    """Return whether wgmma takes an operand only if it is k-major."""
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Whether wgmma takes A as it lies out of registers, to which threads read it: an element of 32 bits is one of
-    theirs, whichever way rows lie."""
+    """Return whether wgmma takes A from registers, in either majorness: its elements have 32 bits."""
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 
 

@@ -1,5 +1,4 @@
-"""Memory that a kernel needs besides its operands: packed operands, the sums of the parts of a split K, and partial
-results of sums and maxima over rows or columns."""
+"""The workspace of a launch: repacked operands, accumulators of K splits, and partial sums and maxima."""
 
 from __future__ import annotations
 
@@ -86,22 +85,22 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
 
 
 def repacked_bytes_of(parts: list[Region]) -> Any:
-    """Bytes of the packed operands among the parts of a workspace."""
+    """Return the bytes of the repacked operands in a workspace."""
     return sum([region.size for region in parts if region.name in ("a", "b")])
 
 
 def region_of(reduction: str) -> str:
-    """The name of the region of a reduction's partial results."""
+    """Return the name of the region for the partial results of a reduction."""
     return f"partials of {reduction}"
 
 
 def needs_workspace(plan: GemmPlan) -> bool:
-    """Whether a plan's kernel takes a workspace."""
+    """Return whether a plan's kernel takes a workspace."""
     return bool(plan.repacks) or plan.split.is_split or bool(plan.epilogue.reductions)
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
-    """Bytes in all, and how many of the first must be zero.
+    """Return the bytes of the workspace, and how many of the first ones must be zero.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -114,16 +113,16 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
 
 
 def counters(plan: GemmPlan, work: WorkGrid) -> Any:
-    """Counters of arrivals: one for each shared tile of a CTA, or for each consumer's rows of it."""
+    """Return the number of semaphores: one for each shared tile of a CTA, or for each consumer's rows of it."""
     return work.shared * (plan.scheduler.cluster_size * _readers(plan))
 
 
 def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> Any:
-    """Which counter is that of a tile.
+    """Return the index of the semaphore of a tile.
 
     tile       of a work tile
-    rank       of the CTA in its cluster
-    consumer   which of those that share the tile
+    rank       rank of the CTA in its cluster
+    consumer   index among the consumers that share the tile
 
     >>> from cutegemm.build import sm90_plan
     >>> plan = sm90_plan(tile=(128, 256, 64), schedule="cooperative", cluster=(2, 1), split_k=2)
@@ -138,10 +137,10 @@ def _readers(plan: GemmPlan) -> int:
 
 
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """The layout of the parts' sums: (vector, threads, vectors, slots), in elements.
+    """Return the layout of the accumulators of K splits: (vector, threads, vectors, slots), in elements.
 
-    A thread writes its sums as the vectors that D is stored by, and neighbours lie side by side. The slots are
-    those of `WorkGrid.slot_of`. For plans with a pipeline see `slot_layout`.
+    A thread writes its accumulators as the vectors that D is stored by. Vectors of neighbouring threads are adjacent.
+    `WorkGrid.slot_of` gives the slot. `slot_layout` is for plans with warp roles.
 
     >>> from cutegemm.build import simt_plan
     >>> str(partials_layout(simt_plan(split_k=2), 12))
