@@ -308,7 +308,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("show", "simt_128x128", "--problem", "4294967296x8x8"), "above 2147482624"),
         (("check", "simt_128x128", "--problem", "2000000x2000000x8"), "15625 x 15625 x 1 tiles"),
         (("check", "simt_128x128", "--arch", "sm_80", "--device", "h200"), "Give one of them"),
-        (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "no no-such-ncu is found"),
+        (("profile", "simt_128x128", "--ncu", "no-such-ncu"), "profile(ncu='no-such-ncu'): not found"),
         (("show", "S<3,3,2>"), "the two bit fields overlap"),
         (("gemm", "8", "8", "8", "--plan", "nothing"), "no plan is called 'nothing'"),
         (("gemm", "8", "8", "8", "--layout", "xy"), "two letters of n and t"),
