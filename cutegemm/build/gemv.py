@@ -59,7 +59,7 @@ def gemv_plan(
     raises        PlanError with every rule that is broken
 
     >>> plan = gemv_plan(tile=(32, 8), cluster=2, vectors=2)
-    >>> plan.threads, plan.cta_tile, plan.mma_tile, plan.smem_bytes()["sliced_k"]
+    >>> plan.threads, plan.cta_tile, plan.mma_tile, plan.smem_bytes()["accumulators"]
     (256, (16, 8, 1024), (32, 8, 1024), 10224)
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands

@@ -82,8 +82,8 @@ class GemmPlan(hooks.Shown):
     rounding         rounding of f32 to tf32: "rz", by the MMA, which ignores the low bits; "rna", to nearest, in
                      registers; "rne", by TMA
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
-    repacks          operands that a kernel copies first, to where the mainloop loads them faster
-                     which the kernel ahead must not write, and everything else after that kernel's end
+    pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
+                     once, which the kernel ahead must not write, and everything else after that kernel's end
     sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
                      multiplies all of K
     swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
