@@ -28,7 +28,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue_access import spread_at_hand
-from cutegemm.plan.program.thread_schedule import Read, Store
+from cutegemm.plan.program.thread_schedule import Read, Store, thread_schedule
 from cutegemm.plan.reduction import exchanged
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
@@ -147,7 +147,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
             for name, extent in (("a", bm), ("b", bn))
             if name in held and _is_async(getattr(plan, f"load_{name}"))
         ]
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         out += _cluster_accumulators(plan)
     if plan.smem_d is not None:
         out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
@@ -177,7 +177,7 @@ def _is_async(copy: TiledCopy | TmaBox) -> bool:
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
-    return plan.pipeline is None and any(e % t for e, t in zip(extents, tile, strict=True))
+    return not plan.body.has_roles and any(e % t for e, t in zip(extents, tile, strict=True))
 
 
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
@@ -244,12 +244,12 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    if k_tiles == 0 or plan.schedule is None:
+    if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
     kind = {"store": Store, "load": Read, "ldmatrix": Read}.get(access.op)
     if kind is None:
         return float(k_tiles)
-    once, twice = (Counter(type(step) for _, step in plan.schedule.play(n))[kind] for n in (1, 2))
+    once, twice = (Counter(type(step) for _, step in thread_schedule(plan).play(n))[kind] for n in (1, 2))
     steps = once + (k_tiles - 1) * (twice - once)
     return steps / (1 if kind is Store else plan.k_blocks)
 
@@ -357,9 +357,8 @@ def _read(
 def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
     """Where CTAs of a cluster share K: the sums of its own columns that come to a CTA from all of them, counted where
     they are written, and that its threads read."""
-    assert plan.pipeline is not None
     vector, threads, vectors, ctas, _ = exchanged(plan).shape
-    readers, bits = plan.pipeline.readers, plan.operands.acc.bits
+    readers, bits = plan.body.readers, plan.operands.acc.bits
     index = np.arange(vector * threads * vectors * ctas * readers)
     of_threads = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
     elements = of_threads.reshape(-1, WARP_THREADS, ctas * vectors * vector)

@@ -103,7 +103,7 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
         advice = "fewer special functions of an element, such as relu for gelu; or more K for each element of D"
     elif bound.name == "L2":
         advice = "a larger CTA tile" + _such_as(advised.larger(plan, problem))
-        if plan.pipeline is not None and plan.multicast_mn == (1, 1):
+        if plan.body.has_roles and plan.multicast_mn == (1, 1):
             advice += "; or clusters that share a load"
     else:
         advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP for each byte"
@@ -203,7 +203,7 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
     splits   the most that are tried
     """
-    reduction = "last" if plan.pipeline else plan.split.reduction
+    reduction = "last" if plan.body else plan.split.reduction
     k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (

@@ -213,7 +213,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.pipeline is not None or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")

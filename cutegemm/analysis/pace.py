@@ -76,7 +76,7 @@ def demand(plan: GemmPlan, device: Device) -> float:
 
 def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     """The pace of a plan's units, in times that the MMA takes: of clusters by their place, see `WorkGrid.place`."""
-    persistent = plan.pipeline is not None and plan.pipeline.ctas is not None
+    persistent = plan.persistent is not None
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
     if persistent and time.max() > 1:

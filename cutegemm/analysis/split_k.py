@@ -72,8 +72,8 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     splits = _parts(plan, problem)
     in_cluster = plan.scheduler.cluster_size
     units = sum(splits) * in_cluster
-    if plan.pipeline is not None:
-        handed, semaphores = units - len(splits) * in_cluster, units * plan.pipeline.readers
+    if plan.body.has_roles:
+        handed, semaphores = units - len(splits) * in_cluster, units * plan.body.readers
         return Ends(tiles, handed, handed, semaphores, semaphores * (WARPGROUP_THREADS // WARP_THREADS))
     if plan.split.reduction == "last":
         return Ends(tiles, units, units, units, units * (plan.threads // WARP_THREADS))
@@ -131,7 +131,7 @@ def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
 
 def layout_of_partials(plan: GemmPlan) -> tuple[Layout, int]:
     """(vector, threads, vectors) -> place of a thread's sums, and how many consumers have such a part each."""
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         return partials_layout(plan, 1), 1
     whole = slot_layout(plan, 1)
     return whole, whole.shape[3]

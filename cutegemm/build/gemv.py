@@ -94,7 +94,7 @@ def gemv_plan(
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
         raster=made(order),
-        schedule=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),

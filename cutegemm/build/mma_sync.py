@@ -146,7 +146,7 @@ def mma_sync_plan(
         family="mma_sync",
         arch=arch or max(_LEAST_ARCH, mma.atom.min_arch),
         raster=made(order),
-        schedule=made(schedule),
+        body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,

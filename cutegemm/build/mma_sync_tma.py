@@ -89,7 +89,7 @@ def mma_tma_plan(
     b.check()
     tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
+    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,
@@ -103,6 +103,7 @@ def mma_tma_plan(
         read_b=reader(ops.b, "ldmatrix", parts.smem_b),
         raster=made(order),
         mma_order=mma_order,
+        persistent=ctas,
     )
 
 
@@ -113,8 +114,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
     operands   with a B that is gated
     raises     PlanError with every rule that is broken
     """
-    assert plan.pipeline is not None
-    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.pipeline.consumer_tile
+    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
     mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
     changes: dict[str, Any] = {"tiled_mma": mma, "epi_stages": None, "smem_d": None}
     storing = None if plan.epi_stages is None else b.storing(mma, (rows, columns // 2), plan.stages)

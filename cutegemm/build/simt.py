@@ -127,7 +127,7 @@ def simt_plan(
         family="simt",
         arch="sm_80",
         raster=made(order),
-        schedule=made(schedule),
+        body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         split=made(split),

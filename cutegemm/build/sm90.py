@@ -180,7 +180,7 @@ def sm90_plan(
     split = b.attempt(lambda: by_last_cta(split_k, stream, fixup))
     b.check()
     pipeline = WarpRoles(
-        schedule, made(buffers).stages, count, consumer_tile, ctas, stagger_cycles, promoted, overlapped,
+        schedule, made(buffers).stages, count, consumer_tile, stagger_cycles, promoted, overlapped,
         gpc_raster=gpc_aware, cluster_k=cluster_k,
     )  # fmt: skip
     return b.plan(
@@ -195,6 +195,7 @@ def sm90_plan(
         read_b=None,
         raster=made(order),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
+        persistent=ctas,
         split=made(split),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,

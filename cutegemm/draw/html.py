@@ -207,10 +207,9 @@ def first_mma_thread(plan: GemmPlan) -> int:
     >>> first_mma_thread(simt_plan()), first_mma_thread(sm90_plan())
     (0, 128)
     """
-    pipeline = plan.pipeline
-    if pipeline is None:
+    if not plan.body.has_roles:
         return 0
-    before = plan.roles[: len(plan.roles) - pipeline.consumers]
+    before = plan.roles[: len(plan.roles) - plan.body.consumers]
     return WARP_THREADS * sum([role.warps for role in before])
 
 

@@ -36,7 +36,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     bm, bn, bk = plan.cta_tile
     mma, ops, held_name, shared_by = plan.epilogue_mma, plan.operands, "D in registers", ""
     held_by = "D: by the warp that holds it."
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         shared_by = f"; {plan.cluster_k} CTAs share K, and each stores {bm} x {bn}"
         bm, bn, _ = plan.mma_tile
         mma, held_name = plan.tiled_mma, "accumulators in registers"

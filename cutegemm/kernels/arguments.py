@@ -79,7 +79,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """Return what a plan is traced with: tensors of any extents and strides that its signature allows, see
     `LaunchArguments`."""
-    counted = plan.pipeline is not None and plan.split.is_split
+    counted = plan.body.has_roles and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
         *[_fake_tensor(plan, argument) for argument in signature_of(plan)],

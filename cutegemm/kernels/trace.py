@@ -134,8 +134,7 @@ class Tracer:
     carries: tuple[str, ...] = ()
 
     def __init__(self, plan: GemmPlan) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline = plan, plan.pipeline
+        self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
         """Lays the program out in the code."""

@@ -66,8 +66,7 @@ class GemmPlan(hooks.Shown):
     read_a, read_b   copy from shared memory to registers; None if the MMA reads shared memory
     store_d          copy from registers to global memory, or to `smem_d` if the plan has it
     raster           the order in which CTAs take the tiles of D
-    schedule         the steps of all threads for each k-tile; None if warps have roles
-    pipeline         the roles of warps; None if all threads follow `schedule`
+    body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
     epi_stages       how D is stored through stages of `smem_d`; None if it is not
     roles            the warps of each role, with their registers
     smem_d           shared memory that the tile of D passes through, or None. With a schedule it shares the memory of A
@@ -75,7 +74,7 @@ class GemmPlan(hooks.Shown):
     copy_d           copies `smem_d` to global memory by the threads; None if TMA does, or if there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
-    persistent       CTAs of a persistent grid that follows a schedule; None: one CTA for each tile
+    persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
     ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
     mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
@@ -106,7 +105,7 @@ class GemmPlan(hooks.Shown):
     read_b: CopyAtom | None
     store_d: CopyAtom
     raster: Raster
-    schedule: ThreadSchedule | None
+    body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
@@ -117,7 +116,6 @@ class GemmPlan(hooks.Shown):
     mma_order: str = "m"
     copy_d: TiledCopy | None = None
     rounding: str = "rz"
-    pipeline: WarpRoles | None = None
     epi_stages: EpiStages | None = None
     epilogue: Epilogue = LINEAR
     pdl: bool = False
@@ -182,7 +180,7 @@ class GemmPlan(hooks.Shown):
         ((64, 96, 64), (64, 32, 64), (1, 3))
         """
         bm, bn, bk = self.cta_tile
-        return (bm, bn * self.cluster_k, bk) if self.pipeline is not None else (bm * self.cluster_k, bn, bk)
+        return (bm, bn * self.cluster_k, bk) if self.body.has_roles else (bm * self.cluster_k, bn, bk)
 
     @property
     def loaded_tile(self) -> tuple[int, int, int]:
@@ -203,13 +201,13 @@ class GemmPlan(hooks.Shown):
         that split K have other k-tiles and share nothing.
         """
         (across, along), shared = self.cluster_mn, self.cluster_k
-        return (across // shared, along) if self.pipeline is None else (across, max(1, along // shared))
+        return (across // shared, along) if not self.body.has_roles else (across, max(1, along // shared))
 
     @property
     def cluster_k(self) -> int:
         """Return the number of CTAs of a cluster that split K."""
-        if self.pipeline is not None:
-            return self.pipeline.cluster_k
+        if self.body.has_roles:
+            return self.body.cluster_k
         return 1 if self.sliced_k is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
@@ -223,7 +221,7 @@ class GemmPlan(hooks.Shown):
         """Return the tiled MMA whose thread-value layout of C says which thread stores which accumulator of the
         CTA's tile.
         """
-        if self.pipeline is not None and self.cluster_k > 1:
+        if self.cluster_k > 1 and self.body.has_roles:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
 
@@ -311,17 +309,33 @@ class GemmPlan(hooks.Shown):
         return (bm, bn // 2) if self.operands.gated else (bm, bn)
 
     @property
+    def consumer_tile(self) -> tuple[int, int]:
+        """Return the rows and columns of D that a consumer computes at a time.
+
+        If all threads follow one schedule, they are a single consumer.
+        """
+        return self.body.tile_of_consumer(self.cta_tile)
+
+    @property
+    def consumer_warps(self) -> int:
+        """Return the number of warps of a consumer."""
+        return self.roles[-1].warps
+
+    @property
+    def consumer_threads(self) -> int:
+        """Return the number of threads of a consumer."""
+        return WARP_THREADS * self.consumer_warps
+
+    @property
     def consumer_d_tile(self) -> tuple[int, int]:
         """Return the rows and columns of D that a consumer stores. The plan has warp roles."""
-        assert self.pipeline is not None
-        rows, columns = self.pipeline.consumer_tile
+        rows, columns = self.consumer_tile
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
         """Return the rows and columns that a consumer multiplies; see `mma_tile`. The plan has warp roles."""
-        assert self.pipeline is not None
-        rows, columns = self.pipeline.consumer_tile
+        rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
 
     @property
@@ -351,8 +365,7 @@ class GemmPlan(hooks.Shown):
         """
         if self.epi_stages is None:
             return ()
-        assert self.pipeline is not None
-        if self.fetched_tile or self.pipeline.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
+        if self.fetched_tile or self.body.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
             return ("d",)
         d, alike = self.operands.d, []
         for name in self.epilogue.outputs[1:]:
@@ -385,9 +398,7 @@ class GemmPlan(hooks.Shown):
     @property
     def stages(self) -> int:
         """Return the shared-memory stages of A and B; 0 if fragments are read from global memory."""
-        staged = self.schedule or self.pipeline
-        assert staged is not None
-        return staged.stages
+        return self.body.stages
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
@@ -400,7 +411,7 @@ class GemmPlan(hooks.Shown):
             acquire  empty[k]
             load     A[k], B[k] -> full[k]
         """
-        if self.pipeline is None:
+        if not self.body.has_roles:
             return {}
         own = consumer(self)
         loads = producer(self.cluster_mn != (1, 1))
@@ -419,7 +430,7 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         """Return the barriers between the roles, counted from their programs."""
-        if self.pipeline is None:
+        if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
 
@@ -459,14 +470,14 @@ class GemmPlan(hooks.Shown):
         """
         ops = self.operands
         buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
-        if self.smem_d is not None and self.schedule is None:
+        if self.smem_d is not None and self.body.has_roles:
             buffers.append(("d", ops.d.dtype, self.smem_d))
         out = {}
         for position, (name, dtype, layout) in enumerate(buffers):
             following = buffers[position + 1 :]
             align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
             out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
-        if self.smem_d is not None and self.schedule is not None:
+        if self.smem_d is not None and not self.body.has_roles:
             of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
             out["d"] = max(0, of_d - sum(out.values()))
         if self.sliced_k is not None:
@@ -477,8 +488,8 @@ class GemmPlan(hooks.Shown):
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
-        if self.pipeline is not None and self.split.is_split:
-            out["semaphores"] = SEMAPHORE_BYTES * self.pipeline.consumers
+        if self.body.has_roles and self.split.is_split:
+            out["semaphores"] = SEMAPHORE_BYTES * self.body.consumers
         return out
 
     def registers(self) -> dict[str, int]:
@@ -490,9 +501,9 @@ class GemmPlan(hooks.Shown):
         bm, bn, _ = self.mma_tile
         holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
-        if self.pipeline is not None and self.pipeline.promoted:
+        if self.body.promoted:
             out["sums of a k-tile"] = out["accumulators"] * (1 + (self.partial_accumulators == SECOND))
-        if self.pipeline is not None and self.split.is_split:  # added where a k-tile's have been
+        if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
             out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
@@ -538,9 +549,7 @@ class GemmPlan(hooks.Shown):
         A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
         mode. Those of the inner mode are read one k-block ahead.
         """
-        if self.schedule is not None:
-            return self.schedule.fragments, self.schedule.fragments
-        return (1, 2) if self.mma_order == "m" else (2, 1)
+        return self.body.fragment_buffers(self.mma_order)
 
     @property
     def consumer_mma(self) -> TiledMma:
@@ -561,8 +570,7 @@ class GemmPlan(hooks.Shown):
     @property
     def b_column_blocks(self) -> int:
         """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
-        assert self.pipeline is not None
-        if not self.pipeline.promoted:
+        if not self.body.promoted:
             return 1
         return self.consumer_mma_tile[1] // self.consumer_mma.tile_mnk[1]
 
@@ -574,17 +582,15 @@ class GemmPlan(hooks.Shown):
         They are the second of two accumulators that alternate. If registers hold no two accumulators and a total, they
         are the right half of the columns.
         """
-        assert self.pipeline is not None
-        if not self.pipeline.promoted:
+        if not self.body.promoted:
             return ACC
         return SECOND if self.b_column_blocks == 1 else RIGHT
 
     @property
     def piece_n(self) -> int:
         """Return the columns of a consumer's tile that are adjacent in the CTA's tile; see `column_of`."""
-        assert self.pipeline is not None
         along_n = self.tiled_mma.permutation_mnk[1]
-        return int(along_n[1].stride) if isinstance(along_n, Layout) else self.pipeline.consumer_tile[1]
+        return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
         """Return the column of D for a column of a consumer's tile, where consumers' tiles are numbered along N.
@@ -594,8 +600,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.piece_n, [plan.column_of(1, column) for column in (0, 15, 16, 79)]
         (16, [16, 31, 48, 159])
         """
-        assert self.pipeline is not None
-        bn, own, piece = self.cta_tile[1], self.pipeline.consumer_tile[1], self.piece_n
+        bn, own, piece = self.cta_tile[1], self.consumer_tile[1], self.piece_n
         across = bn // own
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
@@ -618,8 +623,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.accumulator_order((4, 2, 4))
         Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
         """
-        assert self.pipeline is not None
-        if self.pipeline.consumer_warps > 1 or self.epi_stages is None:
+        if self.consumer_warps > 1 or self.epi_stages is None:
             return Layout(shape)
         values, (m, n) = shape[0], self.atoms_at_once
         down, across = shape[1] // m, shape[2] // n
@@ -639,10 +643,9 @@ class GemmPlan(hooks.Shown):
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
         (7, 5, 0)
         """
-        assert self.pipeline is not None
-        if self.pipeline.readers == 1:
+        if self.body.readers == 1:
             return tile_mnl
-        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.consumer_tile, strict=False)]
         m_tile, n_tile, batch = tile_mnl
         if across == 1:
             return m_tile * down + consumer, n_tile, batch
@@ -657,11 +660,10 @@ class GemmPlan(hooks.Shown):
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
         ((3, 5, 0), 1)
         """
-        assert self.pipeline is not None
         m, n, batch = own_mnl
-        if self.pipeline.readers == 1:
+        if self.body.readers == 1:
             return own_mnl, 0 * m
-        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.consumer_tile, strict=False)]
         if across == 1:
             return (m // down, n, batch), m % down
         return (m // down, n // across, batch), m % down * across + n % across
@@ -675,7 +677,7 @@ class GemmPlan(hooks.Shown):
         operand, d = self.operands.matrix(name), self.operands.d
         if operand.gated == "pairs":
             elements = 1
-        elif self.pipeline is not None:
+        elif self.body.has_roles:
             elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
             lies_along = operand.major == d.major and d.major not in operand.broadcast
@@ -686,13 +688,10 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def scheduler(self) -> TileScheduler:
         """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
-        by_threads = self.pipeline is None
-        persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
         return TileScheduler(
-            self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
-            batched=self.operands.batched, idle_ctas=by_threads,
-            gpc_raster=None if self.pipeline is None else self.pipeline.gpc_raster,
-            cluster_k=1 if self.pipeline is None else self.pipeline.cluster_k,
+            self.raster, self.split, self.cta_tile, self.cluster_mn, self.persistent,
+            batched=self.operands.batched, idle_ctas=not self.body.has_roles,
+            gpc_raster=self.body.gpc_raster, cluster_k=self.body.cluster_k,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:

@@ -68,7 +68,7 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
         major = modes.index(operand.major)
         strides[major] = None
         # TMA clips a box at any extent; threads load and store whole vectors.
-        is_by_box = plan.pipeline is not None and all(repack.name != of_plan for repack in plan.repacks)
+        is_by_box = plan.body.has_roles and all(repack.name != of_plan for repack in plan.repacks)
         extents[major] = 1 if is_by_box else align
     if plan.operands.gated and name != "b" and not operand.gated:
         modes = ["n/2" if mode == "n" else mode for mode in modes]

@@ -245,7 +245,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
     """What a kernel takes after D: bytes, of which the counters of arrivals come first and are zero. One with a
     pipeline that splits K has these, as words, for an argument of their own, of which there may be none."""
     size, zeroed = workspace_bytes(plan, problem)
-    if plan.pipeline is None or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.split.is_split:
         return [_workspace(memory, size, zeroed)]
     counters, buffer = _workspace(memory, zeroed, zeroed)
     words = replace(counters, kind="s32", shape=(zeroed // 4,))

@@ -20,8 +20,7 @@ class ClusterSplitK:
     """
 
     def __init__(self, plan: GemmPlan, held: np.ndarray, report: Report) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.held, self.report, self.tile = plan, held, report, plan.pipeline.consumer_tile
+        self.plan, self.held, self.report, self.tile = plan, held, report, plan.consumer_tile
         rows, columns = plan.consumer_mma_tile
         table = plan.consumer_mma.offsets_c(Layout((rows, columns)))
         # (threads, registers) element of the tile that is multiplied

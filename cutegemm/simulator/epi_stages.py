@@ -11,6 +11,7 @@ from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulator.checks import misplaced
 from cutegemm.simulator.copies import CtaGroup
@@ -34,8 +35,7 @@ class EpiStageStorage:
     def __init__(self, task: Task) -> None:
         plan, report = task.plan, task.report
         assert plan.epi_stages is not None
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.epi_stages = plan, plan.pipeline, plan.epi_stages
+        self.plan, self.epi_stages = plan, plan.epi_stages
         self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
@@ -123,12 +123,12 @@ class EpiStageStorage:
         return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
-        out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
+        out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
     def _place_in_d(self, held: np.ndarray) -> np.ndarray:
         """The place in the consumer's tile of D of what it sums up for places of its tile."""
-        (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
+        (rows, columns), glu = self.plan.consumer_tile, self.plan.glu
         if glu is None:
             return held
         # A warp has a part of a block.
@@ -138,7 +138,7 @@ class EpiStageStorage:
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
         """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue
         (2, C, threads, registers), gates and ups."""
-        rows = self.pipeline.consumer_tile[0]
+        rows = self.plan.consumer_tile[0]
         held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
         out: np.ndarray = np.moveaxis(accumulators[:, held % rows, held // rows], 0, -3)
         return out
@@ -260,8 +260,7 @@ def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
 
 def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     """(consumers, threads, registers) element of its own tile of D that each register of a consumer has the sum of."""
-    pipeline, mma = plan.pipeline, plan.epilogue_mma
-    assert pipeline is not None
+    pipeline, mma = warp_roles(plan), plan.epilogue_mma
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)

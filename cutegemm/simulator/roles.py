@@ -37,6 +37,7 @@ from cutegemm.plan.program.operations import (
     WriteEpiStage,
 )
 from cutegemm.plan.program.steps import Program
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
@@ -210,8 +211,7 @@ class Player(Machine):
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
         super().__init__(protocol)
         plan, task = stage.plan, stage.task
-        assert plan.pipeline is not None
-        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, plan.pipeline, shapes
+        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, warp_roles(plan), shapes
         self.in_cluster = product(plan.cluster_mn)
         groups = [own[0].group for own in shapes]
         self.flows = [

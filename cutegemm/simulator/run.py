@@ -104,7 +104,7 @@ def simulate(
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", violations)
     report = Report()
     matrices = laid_out(problem, given, ("d", *plan.epilogue.beside))
-    carry_out = run_gemv if plan.sliced_k is not None else run_schedule if plan.schedule is not None else run_roles
+    carry_out = run_gemv if plan.sliced_k is not None else run_schedule if not plan.body.has_roles else run_roles
     with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
         stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()

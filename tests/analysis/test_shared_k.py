@@ -145,14 +145,13 @@ def test_k_tiles_of_a_cta(name: str) -> None:
 def test_sums_are_sent_and_read_without_conflicts(name: str) -> None:
     """Each place of a tile's sums once by a consumer's threads; each instruction as lanes are served one by one."""
     plan = PLANS[name]
-    assert plan.pipeline is not None
     layout = buffer_layout(plan, "accumulators")
     of_sums = {access.op: access for access in shared_accesses(plan) if access.buffer == "accumulators"}
     assert set(of_sums) == {"st.async", "load"}
     for op, access in of_sums.items():
         addresses, bits = access.addresses(layout)
         places = np.sort((addresses[..., None] + 4 * np.arange(4)).ravel())
-        own = np.prod(plan.pipeline.consumer_tile) * plan.pipeline.readers * plan.cluster_k
+        own = np.prod(plan.consumer_tile) * plan.body.readers * plan.cluster_k
         assert places.tolist() == (4 * np.arange(own)).tolist()
         lanes = addresses.reshape(-1, 32)
         counted = [naive.wavefronts(of.tolist(), bits, "load" if op == "load" else "store") for of in lanes]

@@ -45,7 +45,7 @@ def tensor_cores() -> GemmPlan:
         read_b=ldmatrix(bf16, 4),
         store_d=universal_copy(bf16, 32),
         raster=Raster("grouped_m", 8),
-        schedule=multistage(3, 2),
+        body=multistage(3, 2),
         roles=(Role("all", 4),),
     )
 

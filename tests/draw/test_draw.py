@@ -135,7 +135,7 @@ def test_notebooks_show_a_drawing(thing: Any) -> None:
         ),
         (Row("bias"), ["<b>bias</b>", "bias: row of N"]),
         (sm90_plan().program("producer"), ["    <b>acquire</b>  empty[k]", "A[k], B[k] -&gt; full[k]"]),
-        (simt_plan().schedule, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
+        (simt_plan().body, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
         (simulate(simt_plan(), np.ones((128, 16)), np.ones((16, 128))), ["<b>D</b> 128 x 128", "no fault"]),
         (check(simt_plan()), ["Shared memory, of a CTA", "Occupancy", "<span"]),
     ],

@@ -99,9 +99,9 @@ def is_what_it_says(kernel):
     assert f".minnctapersm {plan.ctas_per_sm}" in kernel.ptx
     assert plan.ctas_per_sm == (2 if plan.name == "simt_128x128" else 1)
     # Every step of the schedule that is laid out in the code, and no other: the loop's, and the peeled ones.
-    schedule = plan.schedule
-    looped = [step for loop in schedule.body if isinstance(loop, Repeat) for step in loop.steps]
-    steps = [type(step) for step in (*schedule.prologue, *schedule.body, *looped)]
+    schedule = plan.body
+    looped = [step for loop in schedule.k_tile if isinstance(loop, Repeat) for step in loop.steps]
+    steps = [type(step) for step in (*schedule.prologue, *schedule.k_tile, *looped)]
     bm, bn, _ = plan.cta_tile
     of_thread = bm * bn // plan.threads
     in_epilogue = report.count("FFMA") - of_thread * steps.count(Multiply)

@@ -86,7 +86,7 @@ def test_boxes(name):
 @pytest.mark.parametrize("name", COVERING)
 def test_who_multiplies_what(name):
     plan = form(name)
-    tile = plan.pipeline.consumer_tile
+    tile = plan.consumer_tile
     atom = plan.tiled_mma.atom
     rows = ROWS_IN_BANKS if atom.a_source == "register" else None
     ours = TiledMma(atom, permutation_mnk=(rows, None, None))

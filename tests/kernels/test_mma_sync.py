@@ -26,8 +26,8 @@ def check(kernel):
     assert kernel.violations() == []
     assert (report.spills, report.stack_bytes) == (0, 0)
     assert f".target {kernel.arch}" in kernel.ptx
-    schedule = plan.schedule
-    steps = [*schedule.prologue, *schedule.body]
+    schedule = plan.body
+    steps = [*schedule.prologue, *schedule.k_tile]
     counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
     bm, bn, _ = plan.cta_tile
     atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])

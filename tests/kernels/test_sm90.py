@@ -46,7 +46,7 @@ def boxes(plan: GemmPlan, operand: str) -> int:
 
 def check(kernel: CompiledKernel) -> None:
     plan, report = kernel.plan, kernel.resources
-    pipeline, epi_stages = plan.pipeline, plan.epi_stages
+    pipeline, epi_stages = plan.body, plan.epi_stages
     if plan.name in SPILLING:
         assert report.spills <= SPILLING[plan.name]
     else:
@@ -107,14 +107,12 @@ def check(kernel: CompiledKernel) -> None:
 
 def parts_stored(plan: GemmPlan) -> int:
     """Stores of 16 bytes by which a thread's sums go to the workspace, and the one of a tile's counter."""
-    return product(plan.pipeline.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
 
 
 def sums_received(plan: GemmPlan) -> int:
     """Return how often a thread reads 16 bytes of accumulators that the CTAs of its cluster have sent."""
-    return (
-        product(plan.pipeline.consumer_tile) // 128 // ACCUMULATOR_VECTOR * plan.cluster_k if plan.cluster_k > 1 else 0
-    )
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR * plan.cluster_k if plan.cluster_k > 1 else 0
 
 
 def check_parts(plan: GemmPlan, report: ResourceReport) -> None:

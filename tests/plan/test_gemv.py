@@ -69,7 +69,7 @@ def test_words():
     ("plan", "changes", "rule"),
     [
         (PLAN, {"sliced_k": None}, "8 threads share each sum along K; say by `sliced_k`"),
-        (PLAN, {"schedule": direct()}, "never multiplied"),
+        (PLAN, {"body": direct()}, "never multiplied"),
         (PLAN, {"pdl": True}, "this plan is for sm_80"),
         (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
         (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),

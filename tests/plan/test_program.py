@@ -347,7 +347,7 @@ def methods(path: str) -> set[str]:
 def all_plans() -> list[GemmPlan]:
     """Every form of plans with a pipeline."""
     made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
-    return [*(plan for plan in made if plan.pipeline is not None), *(plan for plan, _, _ in PRINTED.values())]
+    return [*(plan for plan in made if plan.body.has_roles), *(plan for plan, _, _ in PRINTED.values())]
 
 
 def test_the_union_of_steps_holds_every_class_of_the_module() -> None:
@@ -568,4 +568,4 @@ def test_a_schedule_of_what_is_no_step_can_be_printed() -> None:
     odd = replace(single_stage(2), prologue=(None,))
     assert str(odd).splitlines()[:2] == ["None", "for k in tile.k_tiles:"]
     with pytest.raises(PlanError, match="prologue"):
-        simt_plan().with_(schedule=odd)
+        simt_plan().with_(body=odd)

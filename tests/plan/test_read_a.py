@@ -98,9 +98,9 @@ def test_b_is_to_be_k_major():
 )
 def test_a_name_stands_for_consumers_that_share_the_tile(name):
     plan = plan_named(name, TT)
-    assert (plan.pipeline.kind, plan.pipeline.overlapped, packed(plan)) == ("cooperative", False, "")
+    assert (plan.body.kind, plan.body.overlapped, packed(plan)) == ("cooperative", False, "")
     kept = plan_named("sm90_cluster_2x1+repack", TT)
-    assert (kept.pipeline.kind, packed(kept)) == ("pingpong", "a")
+    assert (kept.body.kind, packed(kept)) == ("pingpong", "a")
 
 
 def test_all_that_are_considered_are_what_their_names_say():

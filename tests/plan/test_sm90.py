@@ -389,7 +389,7 @@ def test_epilogues_shorten_lines():
 
 def test_deferred_stores_are_those_of_tma():
     for operands, overlapped in ((BF16, True), (aligned_to(2), False)):
-        assert plan_named("sm90_overlapped", operands).pipeline.overlapped == overlapped
+        assert plan_named("sm90_overlapped", operands).body.overlapped == overlapped
 
 
 def test_some_tiles_leave_out_of_registers():
@@ -527,8 +527,8 @@ def test_a_plan_spelled_out():
     text = "sm90:tile=256x128x64,schedule=cooperative,cluster=1x2,stagger_cycles=300,ctas=none"
     text += ",l2=last+normal+first"
     plan = plan_named(text, BF16)
-    assert (plan.cta_tile, plan.cluster_mn, plan.pipeline.ctas) == ((256, 128, 64), (1, 2), None)
-    assert (plan.pipeline.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
+    assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
+    assert (plan.body.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is no argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
     with pytest.raises(PlanError, match="'epi_stages=two' does not read"):

@@ -62,7 +62,7 @@ def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str |
         read_b=ldmatrix(kind, min(2, matrices)) if matrices else read,
         store_d=universal_copy(ops.d.dtype, 2 * ops.d.dtype.bits),
         raster=Raster("along_n"),
-        schedule=multistage(3, 4),
+        body=multistage(3, 4),
         roles=(Role("all", 4),),
     )
 

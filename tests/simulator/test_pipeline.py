@@ -199,8 +199,8 @@ OTHER_PROGRAMS = (
 @pytest.mark.parametrize("name", OTHER_PROGRAMS)
 def test_the_programs_of_named_plans_in_many_interleavings(name):
     plan = plan_named(name, BF16)
-    most = 3 if plan.pipeline.ctas else 1
+    most = 3 if plan.persistent else 1
     if plan.split.is_split:
-        plan = plan.with_(pipeline=replace(plan.pipeline, ctas=2 * product(plan.cluster_mn)))
+        plan = plan.with_(persistent=2 * product(plan.cluster_mn))
     protocol = protocol_of(plan, k_tiles=2 * plan.stages + 1, tiles=most)
     assert play_interleavings(protocol, random_runs=1).faults == ()

@@ -80,7 +80,7 @@ def cases(plan):
     stages = plan.stages
     if plan.split.is_split:
         return [(17, 7), (0, 2)]
-    most = 1 if plan.pipeline.ctas is None else 4
+    most = 1 if plan.persistent is None else 4
     return [(2 * stages + 1, most), (2, most), (1, most), (0, 2)]
 
 
@@ -98,9 +98,9 @@ def played(plan, programs=None, until=None, **options):
 def with_data(plan, programs=None):
     """What is found with data: (faults by kind, whether D is right)."""
     bm, bn, bk = plan.cta_tile
-    rows = plan.pipeline.ctas or 1
+    rows = plan.persistent or 1
     m, n, k = 2 * rows * bm - 3, 2 * bn - 8, (2 * plan.stages + 1) * bk - 7
-    if plan.pipeline.ctas is None:
+    if plan.persistent is None:
         m, n = bm - 3, bn - 8
     rng = np.random.default_rng(0)
     given = {
@@ -155,7 +155,7 @@ def test_the_program_of_every_form_in_many_interleavings(name):
     plan = on_few_ctas(name)
     is_large = product(plan.cluster_mn) > 4  # interleavings take as many times as long
     k_tiles = plan.stages + 1 if is_large else 2 * plan.stages + 1
-    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.pipeline.ctas else 1)
+    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.persistent else 1)
     assert faults_in_many_interleavings(protocol) == ()
 
 

@@ -143,13 +143,13 @@ class GemvGemm(ScheduledGemm):
         acc.fill(0.0)
         self.begin(streams, k_tiles)
         for k_tile in cutlass.range(k_tiles, unroll=1):
-            self.steps(plan.schedule.body, streams, tiled_mma, acc, k_tile, k_tiles)
+            self.steps(plan.body.k_tile, streams, tiled_mma, acc, k_tile, k_tiles)
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
         """The schedule's prologue, behind the end of the kernel ahead. A plan that overlaps it reads A before; B may be
         what that one writes."""
-        reads = list(self.plan.schedule.prologue)
+        reads = list(self.plan.body.prologue)
         if not self.plan.pdl:
             begin(self.launches[GEMM])
             self.read_blocks(streams, reads, Int32(0), k_tiles)

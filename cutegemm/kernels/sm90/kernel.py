@@ -38,6 +38,7 @@ from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
+from cutegemm.plan.warp_roles import warp_roles
 
 # The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
 # cluster; without a producer, and with mma.sync, places are numbers of the launch.
@@ -55,8 +56,7 @@ class Sm90Gemm:
     """The kernel of an sm90 plan. Methods without a decorator are plain Python, run while tracing."""
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.launches = plan, plan.pipeline, launches_of(plan, arch)
+        self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
         self.storage = Storage(plan)
 
     def consumers(

@@ -12,6 +12,7 @@ from cutegemm.plan.program import operations as op
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import KEPT, LAST, WHOLE_TILE, Op
 from cutegemm.plan.program.steps import Program, Step
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -98,11 +99,10 @@ def lines_of(
 
 class _Expansion:
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.place, self.tiles = plan, plan.pipeline, place, tiles
+        self.plan, self.pipeline, self.place, self.tiles = plan, warp_roles(plan), place, tiles
         self.stages, self.reads_c = stages, reads_c and bool(plan.epilogue.tiles)
         self.role = plan.roles[place.role]
-        self.first_consumer = len(plan.roles) - plan.pipeline.consumers
+        self.first_consumer = len(plan.roles) - plan.body.consumers
         self.consumer = place.role - self.first_consumer
         self.threads = WARP_THREADS * self.role.warps // place.warps
         (cm, cn), cluster_k = plan.cluster_mn, plan.cluster_k

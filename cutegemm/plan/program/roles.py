@@ -79,6 +79,7 @@ from cutegemm.plan.program.steps import (
     WaitStores,
     WriteEpiStage,
 )
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -98,8 +99,7 @@ def producer(in_cluster: bool) -> Program:
 
 def consumer(plan: GemmPlan) -> Program:
     """The program of all consumers of a plan."""
-    pipeline = plan.pipeline
-    assert pipeline is not None
+    pipeline = warp_roles(plan)
     if not plan.tiled_mma.atom.is_of_warpgroup:
         return _of_warps(plan)
     if pipeline.kind == "single":
@@ -124,8 +124,7 @@ def _pingpong(plan: GemmPlan) -> Program:
         *_mma_end(plan),
         *_end(plan, _leave(plan)),
     )
-    assert plan.pipeline is not None
-    tiles = ForTiles(tile, every=plan.pipeline.tiles_in_flight)
+    tiles = ForTiles(tile, every=plan.body.tiles_in_flight)
     return Program((Skip(BEFORE), OpenOrder(), tiles, *_stores_end(plan)))
 
 
@@ -261,8 +260,7 @@ def _totals(plan: GemmPlan) -> Steps:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    assert plan.pipeline is not None
-    cycles = plan.pipeline.stagger_cycles
+    cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
 
@@ -333,7 +331,6 @@ def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
     """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
-    assert plan.pipeline is not None
     fetches, count = _fetches(plan), epi_stages.count
     by_tma = isinstance(epi_stages.store, TmaBox)
     own_rows = by_tma and epi_stages_are_stored_by_rows(plan)
@@ -342,7 +339,7 @@ def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
     for name in plan.epi_stage_results:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteEpiStage(name), StoreEpiStage(EACH_WARP, result=name)]
-        elif not by_tma and plan.pipeline.consumer_warps == 1:
+        elif not by_tma and plan.consumer_warps == 1:
             body += [WriteEpiStage(name), StoreEpiStage(EACH_WARP, by_tma=False, result=name)]
         elif not by_tma:
             free: Steps = (SyncEpiTile(),) if count == 1 else ()
@@ -375,11 +372,10 @@ def epi_stages_are_stored_by_rows(plan: GemmPlan) -> bool:
     """Whether each warp stores its own rows of an epilogue stage by TMA: a box is lower than an epilogue tile, or a
     consumer is a warp."""
     assert plan.epi_stages is not None
-    assert plan.pipeline is not None
     if not isinstance(plan.epi_stages.store, TmaBox):
         return False
     rows = plan.epi_stages.store.box[1] if plan.operands.d.major == "n" else plan.epi_stages.epi_tile[0]
-    return plan.pipeline.consumer_warps == 1 or rows < plan.epi_stages.epi_tile[0]
+    return plan.consumer_warps == 1 or rows < plan.epi_stages.epi_tile[0]
 
 
 def _stores_end(plan: GemmPlan) -> Steps:

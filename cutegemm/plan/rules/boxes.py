@@ -21,6 +21,7 @@ from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 
@@ -125,8 +126,8 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
                 yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
             else:
                 yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
-    if plan.epi_stages is not None and plan.smem_d is not None and plan.pipeline is not None:
-        yield from _epi_stage_rules(plan, plan.pipeline, plan.epi_stages, plan.smem_d)
+    if plan.epi_stages is not None and plan.smem_d is not None and plan.body.has_roles:
+        yield from _epi_stage_rules(plan, warp_roles(plan), plan.epi_stages, plan.smem_d)
 
 
 def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:

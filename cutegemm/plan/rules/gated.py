@@ -40,7 +40,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             "an even number of the columns that a thread's sums lie apart."
         )
         return
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         if 2 * pairs.block != plan.cta_tile[1]:
             yield (
                 f"of {epilogue}, a thread would have both sums of a pair if {pairs.block} gates and as many ups lay in "
@@ -61,7 +61,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile "
             f"of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
         )
-    if plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel":
+    if not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel":
         yield (
             "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
             "reduction = 'last', or all of K in one part."

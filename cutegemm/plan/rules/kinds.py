@@ -42,19 +42,17 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     The types are those of the annotations. Bounds are checked if all types are right.
     """
     wrong = list(not_as_annotated(plan))
-    if (plan.schedule is None) == (plan.pipeline is None):
-        wrong.append("a plan has either a schedule, which all threads follow, or a pipeline of roles.")
     yield from wrong
     if not wrong:
         yield from _counts(plan)
         yield from _parts(plan)
         yield from _layouts(plan)
         yield from _moves(plan)
-        if plan.schedule is not None:
-            yield from _steps(plan.schedule)
+        if isinstance(plan.body, WarpRoles):
+            yield from _piped(plan, plan.body)
+        else:
+            yield from _steps(plan.body)
             yield from _scheduled(plan)
-        if plan.pipeline is not None:
-            yield from _piped(plan, plan.pipeline)
 
 
 def _counts(plan: GemmPlan) -> Iterator[str]:
@@ -67,7 +65,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
-    shared = [] if plan.pipeline is None else [*_count("pipeline.cluster_k", plan.pipeline.cluster_k)]
+    shared = [*_count("body.cluster_k", plan.body.cluster_k)]
     yield from shared
     if not tile and not cluster and not shared and product(plan.mma_tile[:2]) > _MAX_ACCUMULATORS:
         of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.cluster_k} CTAs that share K" * (plan.cluster_k > 1)
@@ -75,21 +73,19 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
         yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
-    if plan.pipeline is not None:
-        pipeline = plan.pipeline
-        own = [*_extents("pipeline.consumer_tile", pipeline.consumer_tile)]
+    if isinstance(plan.body, WarpRoles):
+        pipeline = plan.body
+        own = [*_extents("body.consumer_tile", pipeline.consumer_tile)]
         yield from own
         if not own and not tile and any(map(gt, pipeline.consumer_tile, plan.cta_tile)):
             yield (
-                f"pipeline.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
+                f"body.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
                 "is expected."
             )
-        yield from _count("pipeline.stages", pipeline.stages, most=_MOST_STAGES)
+        yield from _count("body.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
-            yield from _count(f"pipeline.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
-        yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
-        if pipeline.ctas is not None:
-            yield from _count("pipeline.ctas", pipeline.ctas, most=_MOST_RESIDENT)
+            yield from _count(f"body.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
+        yield from _count("body.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.gpc_raster is not None:
             yield from pipeline.gpc_raster.violations()
     if plan.epi_stages is not None:
@@ -207,10 +203,10 @@ def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 def _steps(schedule: ThreadSchedule) -> Iterator[str]:
     """Counts in the steps of a schedule that are too small, and more steps than are played."""
-    yield from _count("schedule.stages", schedule.stages, 0, _MOST_STAGES)
-    yield from _count("schedule.fragments", schedule.fragments, 1, _MOST_STAGES)
+    yield from _count("body.stages", schedule.stages, 0, _MOST_STAGES)
+    yield from _count("body.fragments", schedule.fragments, 1, _MOST_STAGES)
     count = 0
-    for name in ("prologue", "body"):
+    for name in ("prologue", "k_tile"):
         for step in getattr(schedule, name):
             inner = step.steps if isinstance(step, Repeat) else ()
             count += step.times * len(inner) if inner else 1
@@ -218,6 +214,6 @@ def _steps(schedule: ThreadSchedule) -> Iterator[str]:
                 for field in fields(part):
                     least = int(field.name in ("chunks", "times"))
                     if field.name != "steps" and getattr(part, field.name) < least:
-                        yield f"{part} of schedule.{name}: {field.name} of at least {least} is expected."
+                        yield f"{part} of body.{name}: {field.name} of at least {least} is expected."
     if count > _MOST_STEPS:
         yield f"the schedule has {count} steps; {_MOST_STEPS} at most are expected."

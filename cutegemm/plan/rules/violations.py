@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.epilogue import BROADCAST
 from cutegemm.plan.memory.partials import folding
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
 from cutegemm.plan.rules.epilogue import epilogue_rules
 from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
@@ -44,7 +45,7 @@ _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen i
 def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
     """The rules of `violated_rules` that depend on the architecture, of a plan that keeps all others."""
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
-    return out if plan.pipeline is None else [*out, *arch_rules(plan, arch)]
+    return out if not plan.body.has_roles else [*out, *arch_rules(plan, arch)]
 
 
 def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
@@ -70,7 +71,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
             *_reductions(plan),
             *fragment_rules(plan),
         ]
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
     elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
         out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
@@ -106,31 +107,26 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if len(set(of_packs.values())) > 1:
         said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
         yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
-    if plan.schedule is None and plan.persistent is not None:
-        yield (
-            f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
-            "its CTAs."
-        )
-    if plan.schedule is not None and (plan.persistent is None) != (plan.split.waves == 0):
+    if not plan.body.has_roles and (plan.persistent is None) != (plan.split.waves == 0):
         yield (
             f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
             "none of them are given."
         )
     how = (plan.split.order, plan.split.reduction)
-    if plan.schedule is not None and plan.split.waves and how != ("blocked", "kernel"):
+    if not plan.body.has_roles and plan.split.waves and how != ("blocked", "kernel"):
         yield (
             f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
             f"is {plan.split.order}, added by {plan.split.reduction!r}."
         )
-    if plan.schedule is not None and plan.split_k > MAX_GRID_Y:
+    if not plan.body.has_roles and plan.split_k > MAX_GRID_Y:
         yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
-    if plan.schedule is not None and plan.stages == 0 and (plan.split.is_split or plan.repacks):
+    if not plan.body.has_roles and plan.stages == 0 and (plan.split.is_split or plan.repacks):
         yield "without shared memory a CTA takes all of K, of operands that are not packed."
-    if plan.schedule is not None and plan.stages == 0 and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.stages == 0 and plan.smem_d is not None:
         yield "without stages of shared memory D does not pass through it."
-    if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.split.is_split and plan.smem_d is not None:
         yield "where K is split, D does not pass through shared memory."
-    alone = plan.schedule is not None and plan.stages == 0 and plan.sliced_k is None
+    alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
@@ -148,7 +144,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             yield (f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}.")
         elif plan.stages:
             yield from overlapping(name, layout)
-    if plan.smem_d is not None and plan.schedule is not None:
+    if plan.smem_d is not None and not plan.body.has_roles:
         if product_each(plan.smem_d.shape) != plan.d_tile:
             yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
         else:
@@ -173,7 +169,7 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
     ]
     if plan.copy_d is not None:
         parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
-    if plan.schedule is not None and (plan.copy_d is None) != (plan.smem_d is None):
+    if not plan.body.has_roles and (plan.copy_d is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
     for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
@@ -201,7 +197,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
     parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b), ("the copy of D", plan.copy_d)]
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
     for what, have in made_for:
         if have != threads:
@@ -219,7 +215,7 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
-    if plan.schedule is None:
+    if plan.body.has_roles:
         return
     stages = plan.stages
     bk, step_k = plan.cta_tile[2], plan.tiled_mma.tile_mnk[2]
@@ -230,7 +226,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
             continue
         told.add(copy.atom.is_async)
         for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
-            found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
+            found = thread_schedule(plan).hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (f"the schedule with {k_tiles} k-tiles by {copy.atom.name}: {hazard}" for hazard in found)
                 break

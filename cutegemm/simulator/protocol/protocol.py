@@ -132,7 +132,7 @@ def protocol_of(
     >>> play_interleavings(protocol_of(sm90_plan(), k_tiles=9, tiles=3)).faults
     ()
     """
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         raise UnsupportedError(
             f"protocol_of: all threads of the plan {plan.name!r} follow one schedule; no role waits."
         )
@@ -147,10 +147,9 @@ def protocol_for(
     reads_c: bool = True,
 ) -> Protocol:
     """The same for the work tiles of each cluster; see `protocol_of`."""
-    assert plan.pipeline is not None
     (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
-    split_by, processes, operands = (plan.pipeline.consumer_warps if warps else 1), [], []
+    split_by, processes, operands = (plan.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
         for rank in range(in_cluster):
             cta, own = cluster * in_cluster + rank, [plan.scheduler.share_of(tile, rank) for tile in tiles]
@@ -161,7 +160,7 @@ def protocol_for(
                     name = f"warp {warp} of {role.name}" if own_parts > 1 else role.name
                     processes.append(Process(cta, role.name, ops, name))
             operands.append((*[f"A{n}" for n in range(cn)], *[f"B{m}" for m in range(cm)]))
-    readers = plan.pipeline.readers
+    readers = plan.body.readers
     stored = frozenset(
         [
             (int(tile.tile) * in_cluster + rank) * readers + own
