@@ -95,7 +95,6 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     """Else two clusters would take the same tile, and none another."""
     plan = sm90_plan(cluster=(2, 1))
     for changes, said in (
-        ({"ctas": 264}, "the grid has 132 clusters; the GPCs of 66 are known"),
         ({"gpc_raster": GpcRaster((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
         ({"gpc_raster": GpcRaster(())}, "rounds of () clusters"),
         ({"gpc_raster": GpcRaster(None)}, "body.gpc_raster.rounds = None; a tuple of integers is expected"),
@@ -105,6 +104,8 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
         with pytest.raises(PlanError) as error:
             plan.with_(body=replace(plan.body, **changes))
         assert said in str(error.value)
+    with pytest.raises(PlanError, match="the grid has 132 clusters; the GPCs of 66 are known"):
+        plan.with_(persistent=264)
     with pytest.raises(PlanError, match="which is known of a persistent grid alone"):
         plan.with_(body=replace(plan.body, kind="cooperative"), persistent=None)
     by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
