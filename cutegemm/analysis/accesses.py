@@ -131,13 +131,13 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
-    for name, extent, load in (("a", loaded[0], plan.load_a), ("b", loaded[1], plan.load_b)):
+    for name, extent, load in (("a", loaded[0], plan.a.load), ("b", loaded[1], plan.b.load)):
         if name in held:
             operand = getattr(plan.loaded, name)
             out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
     mma = plan.tiled_mma
-    for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
-                                      ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
+    for name, extent, read, other in (("a", bm, plan.a.read, bn // mma.shape_mnk[1]),
+                                      ("b", bn, plan.b.read, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in held:
             rows = loaded["ab".index(name)]
             out.append(_read(name, read, mma, (rows, bk), extent, getattr(plan.loaded, name), other))
@@ -145,7 +145,7 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
         out += [
             _clear(name, plan, extent)
             for name, extent in (("a", bm), ("b", bn))
-            if name in held and _is_async(getattr(plan, f"load_{name}"))
+            if name in held and _is_async(plan.stream(name).load)
         ]
     if plan.body.has_roles and plan.cluster_k > 1:
         out += _cluster_accumulators(plan)
@@ -194,7 +194,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
     """Zeros in all stages, by the threads that copy to them."""
-    operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
+    operand, copy = getattr(plan.loaded, name), plan.stream(name).load
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
     return Access(label, name, "store", written, operand.dtype.bits, None, "ragged tile", times=plan.stages)
@@ -429,6 +429,6 @@ def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """Where a buffer's tile lies in shared memory; of several stages, all of them."""
     if buffer == "accumulators":
         return exchanged(plan)
-    found: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
+    found: Layout | ComposedLayout | None = {"a": plan.a.smem, "b": plan.b.smem, "d": plan.smem_d}[buffer]
     assert found is not None
     return found

@@ -120,7 +120,7 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     for repack in plan.repacks:
         if repack.name == name:
             extent = repack.extents(extent, problem.k)[0]
-    bk, by_box = plan.cta_tile[2], isinstance(plan.load_a, TmaBox)
+    bk, by_box = plan.cta_tile[2], isinstance(plan.a.load, TmaBox)
     along_k = _along(problem.k, bk) if by_box else _before(problem.k, bk)
     return _joined([_along(extent, tile, grid, loaded), along_k], steps, batch, bits, others)
 

@@ -165,7 +165,7 @@ def global_accesses(
     """
     bm, bn, bk = plan.mma_tile
     out = []
-    for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+    for name, extent, copy in (("a", bm, plan.a.load), ("b", bn, plan.b.load)):
         operand = getattr(plan.loaded, name)
         label = f"load {name.upper()}"
         if isinstance(copy, TmaBox):

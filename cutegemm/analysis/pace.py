@@ -50,7 +50,7 @@ class Pace:
 
 def multicast(plan: GemmPlan) -> tuple[int, int]:
     """How many CTAs each byte of A, and of B, is read for at once."""
-    share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b))
+    share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.a.load, plan.b.load))
     return share_a, share_b
 
 

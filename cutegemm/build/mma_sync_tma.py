@@ -65,7 +65,7 @@ def mma_tma_plan(
     raises      PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.load_a.name, plan.epi_stages.store.name
+    >>> plan.threads, plan.stages, plan.a.load.name, plan.epi_stages.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -96,11 +96,10 @@ def mma_tma_plan(
         parts,
         pipeline,
         registers if arch_named(arch).has("setmaxnreg") else None,
+        {each.name: reader(ops.matrix(each.name), "ldmatrix", each.smem) for each in (parts.a, parts.b)},
         name=name,
         summary=summary,
         family="mma_sync",
-        read_a=reader(ops.a, "ldmatrix", parts.smem_a),
-        read_b=reader(ops.b, "ldmatrix", parts.smem_b),
         raster=made(order),
         mma_order=mma_order,
         persistent=ctas,

@@ -121,7 +121,7 @@ def sm90_plan(
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.load_a.name, plan.epi_stages.store.box
+    >>> plan.stages, plan.threads, plan.a.load.name, plan.epi_stages.store.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
@@ -188,11 +188,10 @@ def sm90_plan(
         made(buffers),
         pipeline,
         registers or registers_of(pipeline, accumulators.in_all > _MANY_ACCUMULATORS),
+        {} if a_source == "shared" else {"a": universal_copy(loaded.a.dtype, loaded.a.dtype.bits)},
         name=name,
         summary=summary,
         family="sm90",
-        read_a=None if a_source == "shared" else universal_copy(loaded.a.dtype, loaded.a.dtype.bits),
-        read_b=None,
         raster=made(order),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
         persistent=ctas,

@@ -44,7 +44,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     color = colour_by(color, mma.threads)
     shared = []
     loaded_m, loaded_n, _ = plan.loaded_tile
-    staged = (("A", plan.smem_a, loaded_m, ops.a.dtype.bits), ("B", plan.smem_b, loaded_n, ops.b.dtype.bits))
+    staged = (("A", plan.a.smem, loaded_m, ops.a.dtype.bits), ("B", plan.b.smem, loaded_n, ops.b.dtype.bits))
     for name, layout, extent, bits in staged if plan.stages else ():
         offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
         modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))

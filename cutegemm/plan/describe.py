@@ -125,8 +125,8 @@ def _per_sm(plan: GemmPlan) -> str:
 def _memory(plan: GemmPlan) -> list[Row]:
     used = plan.smem_bytes()
     rows = [
-        ("shared A", str(plan.stages), f"{used['a']} bytes", str(plan.smem_a)),
-        ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.smem_b)),
+        ("shared A", str(plan.stages), f"{used['a']} bytes", str(plan.a.smem)),
+        ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.b.smem)),
     ]
     if plan.smem_d is not None:
         epi_stages = 1 if plan.epi_stages is None else product(plan.smem_d.shape[2:])
@@ -147,8 +147,8 @@ def _memory(plan: GemmPlan) -> list[Row]:
     bm, bn, bk = plan.loaded_tile
     beside = bn - plan.mma_tile[1]
     of_next = f", {beside} columns beside the tile" if beside else ""
-    rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk), of_next)]
-    for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
+    rows += [_copy("load A", plan.a.load, (bm, bk)), _copy("load B", plan.b.load, (bn, bk), of_next)]
+    for name, atom in (("A", plan.a.read), ("B", plan.b.read)):
         if atom is not None:
             rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
     rows += _epilogue_rows(plan)

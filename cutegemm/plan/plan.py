@@ -28,6 +28,7 @@ from cutegemm.plan.program.thread_schedule import ThreadSchedule
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
@@ -37,7 +38,6 @@ from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import TmaBox
 
 # An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
 # comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
@@ -47,7 +47,7 @@ SEMAPHORE_BYTES = 4  # in shared memory, by which a consumer's threads learn whe
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
 
 
-_Part = TypeVar("_Part", Role, Barrier)
+_Part = TypeVar("_Part", Role, Barrier, OperandStream)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,7 @@ class GemmPlan(hooks.Shown):
     operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    smem_a, smem_b   shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   copy from global to shared memory, by the threads or as a box by TMA; to registers if there are no
-                     stages
-    read_a, read_b   copy from shared memory to registers; None if the MMA reads shared memory
+    streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
     store_d          copy from registers to global memory, or to `smem_d` if the plan has it
     raster           the order in which CTAs take the tiles of D
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
@@ -97,12 +94,7 @@ class GemmPlan(hooks.Shown):
     operands: Operands
     cta_tile: tuple[int, int, int]
     tiled_mma: TiledMma
-    smem_a: SharedLayout
-    smem_b: SharedLayout
-    load_a: TiledCopy | TmaBox
-    load_b: TiledCopy | TmaBox
-    read_a: CopyAtom | None
-    read_b: CopyAtom | None
+    streams: tuple[OperandStream, ...]
     store_d: CopyAtom
     raster: Raster
     body: ThreadSchedule | WarpRoles
@@ -159,6 +151,37 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", strange)
         return replace(self, **changes)
 
+    def with_stream(self, name: str, **changes: Any) -> GemmPlan:
+        """Return the plan with some fields of an operand stream changed, checked again.
+
+        raises   UnsupportedError for an unknown name, PlanError with every rule that is then broken
+
+        >>> from cutegemm.build import simt_plan
+        >>> plan = simt_plan(block=(128, 128, 8), stages=2)
+        >>> padded = plan.with_stream("b", smem=Layout((128, 8, 2), (1, 132, 1056)))
+        >>> plan.smem_bytes()["b"], padded.smem_bytes()["b"]
+        (8192, 8432)
+        """
+        changed = self.stream(name)
+        return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
+
+    @property
+    def a(self) -> OperandStream:
+        """Return the stream of A."""
+        return self.streams[0]
+
+    @property
+    def b(self) -> OperandStream:
+        """Return the stream of B."""
+        return self.streams[1]
+
+    def stream(self, name: str) -> OperandStream:
+        """Return the stream of an operand.
+
+        raises   UnsupportedError for an unknown name
+        """
+        return _of_name(self.name, self.streams, name)
+
     @property
     def threads(self) -> int:
         """Return the number of threads of a CTA."""
@@ -193,7 +216,7 @@ class GemmPlan(hooks.Shown):
         ((128, 128, 64), (128, 112, 64))
         """
         bm, bn, bk = self.mma_tile
-        return (bm, product(as_int_tuple(self.smem_b.shape[0])), bk) if self.stages else (bm, bn, bk)
+        return (bm, product(as_int_tuple(self.b.smem.shape[0])), bk) if self.stages else (bm, bn, bk)
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
@@ -469,7 +492,7 @@ class GemmPlan(hooks.Shown):
         If D shares the memory of A and B, "d" is what it needs beyond them.
         """
         ops = self.operands
-        buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
+        buffers = [(stream.name, ops.matrix(stream.name).dtype, stream.smem) for stream in self.streams]
         if self.smem_d is not None and self.body.has_roles:
             buffers.append(("d", ops.d.dtype, self.smem_d))
         out = {}
@@ -527,7 +550,7 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
         """Return the copies that pass through registers on their way to shared memory, by "a" and "b"."""
-        loads = {"a": self.load_a, "b": self.load_b} if self.stages else {}
+        loads = {stream.name: stream.load for stream in self.streams} if self.stages else {}
         return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property

@@ -36,6 +36,7 @@ from cutegemm.plan.program.operations import (
     WriteAccumulators,
     WriteEpiStage,
 )
+from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
@@ -205,7 +206,7 @@ class Stage:
                 part.finish()
 
 
-class Player(Machine):
+class Player(StepReader, Machine):
     """The machine of a protocol, which moves data."""
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
@@ -308,48 +309,59 @@ class Player(Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        each = op.step
-        if isinstance(each, (step.Multiply, step.MultiplyBlock)):
-            self._multiply(number, process, op)
-        elif isinstance(each, step.Promote):
-            self._add_level(number, process, each.accumulators)
-        elif isinstance(each, step.Clear):
-            nothing = self._nothing(process, op.tag[0])
-            if each.what == "total":
-                self.totals[number] = nothing
-            elif each.what == step.ACC:
-                self.accumulators[number] = nothing
-            else:
-                self.partial_accumulators[number, each.what] = nothing[:, :, self.columns_of(each.what)]
-        elif isinstance(each, step.AddAccumulators):
-            assert self.stage.shared is not None
-            self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
-        elif isinstance(each, step.ReduceSplits):
-            self._reduce_splits(number, process, op)
-        elif isinstance(each, step.Evaluate):
-            self._evaluate(number, process, op)
-        elif isinstance(each, step.KeepTile):
-            assert self.stage.storage is not None
-            registers, storage = self.registers[number], self.stage.storage
-            group = self.own_group(process, op.tag[0])
-            found = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
-            for i, values in enumerate(found):
-                storage.store_aux(values, i, group)
-                storage.reduce(values, i, group)
-            self.kept[number] = [values["d"] for values in found]
-        elif isinstance(each, step.StoreAux):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.store_aux(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(each, step.Reduce):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.reduce(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(each, step.StoreTile):
-            self._store_tile(number, process, op)
+        self.read(op.step, number, process, op)
 
-    def _multiply(self, number: int, process: Process, op: Compute) -> None:
-        each = op.step
+    @reads(step.Promote)
+    def promote(self, add: step.Promote, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators of a k-tile to the total."""
+        self._add_level(number, process, add.accumulators)
+
+    @reads(step.Clear)
+    def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
+        """Set accumulators to 0."""
+        nothing = self._nothing(process, op.tag[0])
+        if clear.what == "total":
+            self.totals[number] = nothing
+        elif clear.what == step.ACC:
+            self.accumulators[number] = nothing
+        else:
+            self.partial_accumulators[number, clear.what] = nothing[:, :, self.columns_of(clear.what)]
+
+    @reads(step.AddAccumulators)
+    def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators that all CTAs of a cluster have sent."""
+        assert self.stage.shared is not None
+        self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
+
+    @reads(step.KeepTile)
+    def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
+        """Evaluate the epilogue of a tile, and keep the values of D."""
+        assert self.stage.storage is not None
+        registers, storage = self.registers[number], self.stage.storage
+        group = self.own_group(process, op.tag[0])
+        found = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
+        for i, values in enumerate(found):
+            storage.store_aux(values, i, group)
+            storage.reduce(values, i, group)
+        self.kept[number] = [values["d"] for values in found]
+
+    @reads(step.StoreAux)
+    def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
+        """Store auxiliary outputs of an epilogue tile."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.store_aux(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Reduce)
+    def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
+        """Add an epilogue tile to sums or maxima."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.reduce(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Multiply, step.MultiplyBlock)
+    def multiply(self, each: step.Step, number: int, process: Process, op: Compute) -> None:
+        """Multiply a k-tile, or some k-blocks of it; the values are there when the last k-block is multiplied."""
         begins_anew = op.tag[1] == 0
         if isinstance(each, step.Multiply):
             blocks = each.blocks_of(self.plan.k_blocks)
@@ -421,7 +433,9 @@ class Player(Machine):
             tile, rank = self.shape(process, op.tag[0]).tile, process.cta % self.in_cluster
             self.stage.workspace.write(accumulators, tile, rank, self.consumer(process))
 
-    def _reduce_splits(self, number: int, process: Process, op: Compute) -> None:
+    @reads(step.ReduceSplits)
+    def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
+        """The last K split adds the accumulators of all."""
         if not self.split_k_partials.last[number]:
             return
         assert self.stage.workspace is not None
@@ -439,13 +453,14 @@ class Player(Machine):
         assert self.plan.epi_stages is not None
         return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 
-    def _evaluate(self, number: int, process: Process, op: Compute) -> None:
-        assert isinstance(op.step, step.Evaluate)
+    @reads(step.Evaluate)
+    def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
+        """Evaluate the head or the tail of the epilogue."""
         storage = self.stage.storage
         if storage is None:
             return  # `TileStore` computes all of it where it stores
         (tile, i), consumer = op.tag, self.consumer(process)
-        if op.step.section == step.HEAD:
+        if values.section == step.HEAD:
             accumulators = self.stored(number, process, tile)
             self.registers[number] = storage.head(storage.registers(accumulators, consumer))
             return
@@ -501,8 +516,9 @@ class Player(Machine):
         stores.store(storage.at(group, op.tag[1]), op.epi_stage, written)
         stores.clear(op.epi_stage)
 
-    def _store_tile(self, number: int, process: Process, op: Compute) -> None:
-        """Straight out of registers, as soon as all consumers of the tile have come to it."""
+    @reads(step.StoreTile)
+    def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
+        """Store a tile from registers, as soon as all of its consumers have come to it."""
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
         accumulators = self.stored(number, process, tile)
@@ -524,7 +540,7 @@ def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
     bm, bn, bk = plan.loaded_tile
     out = []
     for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
-        box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")
+        box, smem = plan.stream(name).load, plan.stream(name).smem
         assert isinstance(box, TmaBox)
         inner = 1 if getattr(plan.loaded, name).major == "k" else 0
         out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))

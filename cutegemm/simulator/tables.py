@@ -126,7 +126,7 @@ def held_to_be_stored(plan: GemmPlan) -> np.ndarray:
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.mma_tile[0 if name == "a" else 1]
-    smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
+    smem, load = plan.stream(name).smem, plan.stream(name).load
     if plan.stages == 0:  # what is read from global memory stands for what would lie in shared memory
         smem = Layout((extent, bk, 1))
     offsets = mma.offsets_a if name == "a" else mma.offsets_b
@@ -179,7 +179,7 @@ def _accesses(
 
     read, fragment   (k_blocks, stages, rest_mn, value, thread) and the same without stages
     """
-    atom: CopyAtom = getattr(plan, f"read_{name}") or getattr(plan, f"load_{name}").atom
+    atom: CopyAtom = plan.stream(name).read or plan.stream(name).load.atom
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]
@@ -188,7 +188,7 @@ def _accesses(
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
     copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)
-    source = copy.offsets_s(getattr(plan, f"smem_{name}"))
+    source = copy.offsets_s(plan.stream(name).smem)
     row = atom.aligned_bytes * 8 // atom.dtype.bits
     rows = np.moveaxis(source, 1, -1).reshape(threads, -1, row)
     return rows, copy.offsets_d(tile).reshape(threads, -1)

@@ -39,7 +39,7 @@ def loads(plan: GemmPlan, problem: Problem):
     """(operand, first row or column, first k, CTAs that it comes to) of each k-tile's load, CTA by CTA."""
     m_tiles, n_tiles = [-(-extent // tile) for extent, tile in zip((problem.m, problem.n), plan.mma_tile, strict=False)]
     work = plan.scheduler.of(problem)
-    shares = plan.load_a.multicast, plan.load_b.multicast
+    shares = plan.a.load.multicast, plan.b.load.multicast
     rows, columns, bk = plan.mma_tile
     for cluster in work.tiles.order().tolist():
         for rank, tile in enumerate(cluster):
@@ -85,14 +85,14 @@ def test_sectors_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
         if part.op == "tma":
             assert part.in_grid is not None
             assert part.in_grid.arriving == sectors[operand]
-            ctas = getattr(plan, f"load_{operand}").multicast
+            ctas = plan.stream(operand).load.multicast
             assert part.in_grid.sectors == sectors[operand] // ctas
             assert part.in_grid.requests == round(boxes[operand] * ctas)
 
 
 def box_rows(plan: GemmPlan, operand: str) -> int:
     """Rows that the CTAs of a multicast ask for together."""
-    box = getattr(plan, f"load_{operand}")
+    box = plan.stream(operand).load
     return box.box[1] * box.multicast
 
 

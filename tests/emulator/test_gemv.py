@@ -71,7 +71,7 @@ def test_ragged_rows_columns_and_k(name):
     """Some rows and columns past whole tiles, one column alone, and K that is no whole number of k-tiles."""
     plan = form(name)
     bm, bn, bk = plan.mma_tile
-    step = plan.load_a.atom.values
+    step = plan.a.load.atom.values
     for m, n, k in ((bm + 5, bn, 2 * bk + step), (bm - 3, 1, bk - 3 * step)):
         a, b, c = whole_numbers(plan, m, n, k)
         want = round_to(plan.operands.d.dtype, 2 * (a.astype(np.float64) @ b) - c)

@@ -81,7 +81,7 @@ def hopper_components(plan: GemmPlan) -> Components:
         "stagger": (pipeline.stagger_cycles > 0, "staggered"),
         "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
         "policy": (
-            isinstance(plan.load_a, TmaBox) and plan.load_a.l2_policy != "evict_normal",
+            isinstance(plan.a.load, TmaBox) and plan.a.load.l2_policy != "evict_normal",
             "of L2",
         ),
         "epi_tile": (epi_stages is not None and epi_stages.epi_tile[1] % 16 > 0, "of eights of columns"),
@@ -99,16 +99,16 @@ def mma_sync_components(plan: GemmPlan) -> Components:
         "atom": str(plan.tiled_mma.atom.shape_mnk),
         "a": operands.a.major,
         "b": operands.b.major,
-        "load": f"{operands.a.align_bytes} bytes" if isinstance(plan.load_a, TiledCopy) else "by TMA",
-        "read": " ".join(dict.fromkeys((_name(plan.read_a), _name(plan.read_b)))),
-        "lies": type(plan.smem_a).__name__,
+        "load": f"{operands.a.align_bytes} bytes" if isinstance(plan.a.load, TiledCopy) else "by TMA",
+        "read": " ".join(dict.fromkeys((_name(plan.a.read), _name(plan.b.read)))),
+        "lies": type(plan.a.smem).__name__,
         "d": f"{operands.d.dtype.bits} bits, {operands.d.major}-major",
         "store": _store(plan) if plan.body.has_roles else _copies_of_d(plan),
         "rounding": plan.rounding,
         "order": plan.mma_order,
     }
     present = {
-        "register": (isinstance(plan.load_a, TiledCopy) and not plan.load_a.atom.is_async, "by registers"),
+        "register": (isinstance(plan.a.load, TiledCopy) and not plan.a.load.atom.is_async, "by registers"),
         "stages": (not plan.body.has_roles and plan.stages != 3, str(plan.stages)),
         "fragments": (schedule is not None and schedule.fragments == 1, "1"),
         "load_chunks": (

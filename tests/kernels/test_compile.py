@@ -110,7 +110,7 @@ def is_what_it_says(kernel):
     m_values, n_values = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
     assert report.count("LDS.128") == steps.count(Read) * (m_values + n_values) // 4
     assert {op for op in report.instructions if op.startswith("LDS")} <= {"LDS", "LDS.128"}
-    asynchronous = [load.atom.is_async for load in (plan.load_a, plan.load_b)]
+    asynchronous = [load.atom.is_async for load in (plan.a.load, plan.b.load)]
     wide = re.compile(r"LDGSTS\..*128$")
     assert any(wide.match(name) for name in report.instructions) == any(asynchronous)
     of_c = of_thread * plan.operands.c.dtype.bits // plan.access("c").bits

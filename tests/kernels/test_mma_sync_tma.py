@@ -39,7 +39,7 @@ def check(kernel):
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == blocks * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == blocks * transposed, found
     assert report.count("UTMALDG") == sum(
-        extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
+        extent * bk // product(load.box) for extent, load in ((bm, plan.a.load), (bn, plan.b.load))
     )
     by_tma = plan.epi_stages is not None and not plan.epi_stages.rotates_lines
     epi_tiles = product(plan.epi_stages.epi_tiles(plan.consumer_tile)) if by_tma else 0
@@ -88,7 +88,7 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
     for name in FED:
         plan = form(name)
-        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+        for operand, atom, given in (("a", plan.a.read, plan.a.smem), ("b", plan.b.read, plan.b.smem)):
             assert isinstance(given, ComposedLayout)
             assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
 

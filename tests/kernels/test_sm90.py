@@ -39,7 +39,7 @@ def boxes(plan: GemmPlan, operand: str) -> int:
     share of each of them.
     """
     bm, bn, bk = plan.loaded_tile
-    box, extent = (plan.load_a, bm) if operand == "a" else (plan.load_b, bn)
+    box, extent = (plan.a.load, bm) if operand == "a" else (plan.b.load, bn)
     count = extent * bk // product(box.box)
     return count // box.multicast if box.box[1] * box.multicast <= 256 else count
 
@@ -75,7 +75,7 @@ def check(kernel: CompiledKernel) -> None:
     dim = "3D" if plan.operands.batched else "2D"
     fills = pipeline.stages if pipeline.kind == "single" else 1
     expected = {True: 0, False: 0}
-    for operand, box in (("a", plan.load_a), ("b", plan.load_b)):
+    for operand, box in (("a", plan.a.load), ("b", plan.b.load)):
         expected[box.multicast > 1] += fills * boxes(plan, operand)
     multicast = report.count(f"UTMALDG.{dim}.MULTICAST")
     own = report.count(f"UTMALDG.{dim}") - multicast - expected[False]

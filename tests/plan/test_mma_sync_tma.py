@@ -17,6 +17,7 @@ from cutegemm.plan import Operands
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.tiled_mma import TiledMma
 from tests.kernels.mma_sync_forms import FED, form
+from tests.streams import stream_changes
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
@@ -169,7 +170,7 @@ def test_what_a_plan_cannot_become():
             {"tiled_mma": TiledMma(plan.tiled_mma.atom, (2, 2, 1))},
             "is not \\(an atom, consumers, atoms of one\\)",
         ),
-        ({"read_a": None}, "how a consumer reads A and B is not said"),
+        (stream_changes(plan, read_a=None), "how a consumer reads A and B is not said"),
         ({"split": KSplit(2, reduction="last")}, "have all k-tiles of a tile"),
         ({"body": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
         ({"cluster_mn": (1, 2)}, "a CTA loads by itself"),
@@ -179,4 +180,4 @@ def test_what_a_plan_cannot_become():
             plan.with_(**changes)
     by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), **SMALL)
     with pytest.raises(PlanError, match="TMA fills the ring of a pipeline"):
-        by_threads.with_(load_a=plan.load_a)
+        by_threads.with_stream("a", load=plan.a.load)

@@ -16,6 +16,7 @@ from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.program.thread_schedule import Fetch, Read, Repeat, Sync
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import places
+from tests.streams import stream_changes
 
 
 @pytest.mark.parametrize("spread", [1, 40, 5_000, 10**6, 2**60])
@@ -41,7 +42,7 @@ def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> N
     plan = simt_plan(block=(128, 128, 8), stages=2, load_a="register")
     layout = Layout((128, 8, 2), stride)
     try:
-        plan.with_(smem_a=layout)
+        plan.with_stream("a", smem=layout)
         found = ""
     except PlanError as error:
         found = "\n".join(rule for rule in error.violations if "shared memory of A, " in rule)
@@ -64,10 +65,10 @@ def _body(*steps: Any) -> GemmPlan:
         (lambda: simt_plan().with_(family=["simt"]), ["family = ['simt']; a text is expected."]),
         (lambda: simt_plan().with_(persistent=True), ["persistent = True; an integer or None is expected."]),
         (
-            lambda: simt_plan().with_(smem_a=None, cta_tile=(1.0, 2, 3), rounding=1),
+            lambda: simt_plan().with_(**stream_changes(simt_plan(), smem_a=None), cta_tile=(1.0, 2, 3), rounding=1),
             [
                 "cta_tile[0] = 1.0; an integer is expected.",
-                "smem_a = None; Layout or ComposedLayout is expected.",
+                "streams[0].smem = None; Layout or ComposedLayout is expected.",
                 "rounding = 1; a text is expected.",
             ],
         ),

@@ -53,7 +53,7 @@ def test_stages_fill_shared_memory(tile, epi_stages, stages):
 def test_boxes_and_barriers_of_a_cluster(layout, cluster):
     """What the CTAs of a cluster load together is a tile for each; every reader of a stage frees it."""
     plan = sm90_plan(Operands.of("bf16", layout=layout), cluster=cluster, tile=(128, 128, 64))
-    for box, sharers in ((plan.load_a, cluster[1]), (plan.load_b, cluster[0])):
+    for box, sharers in ((plan.a.load, cluster[1]), (plan.b.load, cluster[0])):
         assert box.multicast == sharers
         assert 128 * 64 % (product(box.box) * sharers) == 0
         assert box.box[0] * 16 // 8 == 128  # a row fills the swizzle
@@ -96,7 +96,7 @@ def test_forms_are_plans(name):
     assert (repr(again), again.key()) == (repr(plan), plan.key())
     text = plan.describe(Problem(1000, 1000, 100, operands=plan.operands))
     for word in (
-        plan.load_a.name,
+        plan.a.load.name,
         *(f"barrier {b.name}" for b in plan.barriers),
         *(f"role {r.name}" for r in plan.roles),
     ):
@@ -298,9 +298,9 @@ def test_roles_that_are_no_warpgroups():
 def test_boxes_that_do_not_fill_a_tile():
     plan = sm90_plan()
     with pytest.raises(PlanError, match="boxes of 64 x 96 of A do not fill"):
-        plan.with_(load_a=TmaBox("load", plan.operands.a.dtype, (64, 96), "128B"))
+        plan.with_stream("a", load=TmaBox("load", plan.operands.a.dtype, (64, 96), "128B"))
     with pytest.raises(PlanError, match="multicast to 1 is expected"):
-        plan.with_(load_a=TmaBox("load", plan.operands.a.dtype, (64, 64), "128B", multicast=2))
+        plan.with_stream("a", load=TmaBox("load", plan.operands.a.dtype, (64, 64), "128B", multicast=2))
 
 
 def test_shared_memory_of_another_shape():
@@ -528,7 +528,7 @@ def test_a_plan_spelled_out():
     text += ",l2=last+normal+first"
     plan = plan_named(text, BF16)
     assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
-    assert (plan.body.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
+    assert (plan.body.stagger_cycles, plan.a.load.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is no argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
     with pytest.raises(PlanError, match="'epi_stages=two' does not read"):

@@ -43,7 +43,7 @@ def test_a_sound_plan_has_no_faults():
 
 def test_a_copy_that_misses_elements():
     plan = one_element_loads()
-    half = TiledCopy(plan.load_a.atom, Layout((32, 4), (1, 32)), (32, 8))
+    half = TiledCopy(plan.a.load.atom, Layout((32, 4), (1, 32)), (32, 8))
     found, d, want = faults(violations(plan, load_a=half))
     assert found["copy"].count == 32 * 4
     assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is moved by no thread."
@@ -53,7 +53,7 @@ def test_a_copy_that_misses_elements():
 
 def test_a_copy_that_writes_twice():
     plan = one_element_loads()
-    twice = TiledCopy(plan.load_a.atom, Layout((32, (8, 2)), (1, (32, 0))), (32, 8))
+    twice = TiledCopy(plan.a.load.atom, Layout((32, (8, 2)), (1, (32, 0))), (32, 8))
     found, _, _ = faults(violations(plan, load_a=twice))
     assert set(found) == {"copy"}
     assert found["copy"].count == 2 * 256  # two stages
@@ -138,7 +138,7 @@ def test_a_raster_that_leaves_the_grid():
 
 def test_shared_memory_that_overlaps():
     plan = one_element_loads()
-    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.smem_a)))
+    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.a.smem)))
     assert "A(m 16, k 0) of stage 0 and A(m 0, k 1) of stage 0 lie at one place, 16," in found["shared"].examples[0]
     assert {"copy", "fragment"} <= set(found)
 
@@ -232,7 +232,7 @@ def test_a_vector_that_a_thread_has_not_got_of_d():
 
 def test_twenty_examples_of_a_kind_and_the_count():
     plan = one_element_loads()
-    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.smem_a)))
+    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.a.smem)))
     assert len(found["fragment"].examples) == 20
     assert found["fragment"].count > 20
     assert f"fragment, {found['fragment'].count} times:\n    - thread" in str(found["fragment"])
@@ -240,7 +240,7 @@ def test_twenty_examples_of_a_kind_and_the_count():
 
 def test_nothing_is_looked_for_where_it_is_not_asked():
     plan = one_element_loads()
-    wrong = violations(plan, smem_a=overlapping(plan.smem_a))
+    wrong = violations(plan, smem_a=overlapping(plan.a.smem))
     assert simulate(wrong, np.ones((8, 8)), np.ones((8, 8)), check=False).faults == ()
 
 

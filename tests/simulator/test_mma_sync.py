@@ -176,5 +176,5 @@ def test_fragments_that_are_read_from_a_wrong_place():
     in_a_row = (Layout((16, 2, 2), (1, 32, 16)), Layout((8, 2, 4), (1, 32, 8)), None)
     mma = TiledMma(plan.tiled_mma.atom, plan.tiled_mma.atom_layout_mnk, in_a_row)
     assert "what it summed up for place" in faults(plan, tiled_mma=mma)
-    swapped = ComposedLayout(Swizzle(3, 2, 4), 0, plan.smem_a.outer)
+    swapped = ComposedLayout(Swizzle(3, 2, 4), 0, plan.a.smem.outer)
     assert "the layout of shared memory" in faults(plan, smem_a=swapped)

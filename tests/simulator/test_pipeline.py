@@ -106,7 +106,7 @@ def test_a_cta_past_the_edge_loads_the_last_tile_again(cluster):
 
 def test_another_swizzle_than_that_of_tma():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer))
+    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.a.smem.outer))
     assert "TMA has A(m 4, k 0)" in str(faults_of(other)["copy"])
 
 
@@ -118,9 +118,9 @@ def test_boxes_that_do_not_end_with_the_tile():
 
 def test_stages_that_overlap():
     plan = sm90_plan(**SMALL)
-    outer = plan.smem_a.outer
+    outer = plan.a.smem.outer
     near = Layout(outer.shape, (*outer.stride[:2], 64 * 32))
-    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.smem_a.inner, 0, near)))
+    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.a.smem.inner, 0, near)))
     assert "lies where another copy does" in str(found["shared"])
 
 
@@ -182,7 +182,7 @@ def test_a_raster_that_drops_a_tile():
 
 def test_faults_are_raised_by_default():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.smem_b.outer))
+    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.b.smem.outer))
     a, b = integers((70, 100), (100, 136))
     with pytest.raises(SimulationError, match="TMA has B"):
         simulate(other, a, b)

@@ -128,12 +128,12 @@ class GemvGemm(ScheduledGemm):
         work = plan.scheduler.from_values(values, TRACED)
         m_tile, n_tile, batch = work.tiles.tile_mnl(number // ctas)
         k_first, k_tiles = plan.k_range(rank, work.k_tiles, cutlass.min)
-        begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.load_a.atom.values)
+        begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.a.load.atom.values)
         streams = [
             self.stream(copy, of_atom, mX, extent, (m_or_n, batch), begin, tid)
             for copy, of_atom, mX, extent, m_or_n in (
-                (plan.load_a, 2, mA, rows, m_tile // ctas),
-                (plan.load_b, 1, mB, bN, n_tile),
+                (plan.a.load, 2, mA, rows, m_tile // ctas),
+                (plan.b.load, 1, mB, bN, n_tile),
             )
         ]
         tiled_mma = lower.tiled_mma(plan.tiled_mma)

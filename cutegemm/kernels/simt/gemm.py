@@ -20,8 +20,8 @@ class SimtGemm(ScheduledGemm):
         """Fragments of a k-block, by the vectors that the plan names."""
         buffer = step.k_block % self.plan.body.fragments
         for atom, source, fragments in (
-            (self.plan.read_a, parts.tCsA, parts.tCrA),
-            (self.plan.read_b, parts.tCsB, parts.tCrB),
+            (self.plan.a.read, parts.tCsA, parts.tCrA),
+            (self.plan.b.read, parts.tCsB, parts.tCrB),
         ):
             vector = (atom.values,)
             src = cute.zipped_divide(cute.coalesce(source[None, None, k_block, stage]), vector)

@@ -96,10 +96,10 @@ class Sm90Gemm:
         accumulators = (
             region(space, firsts["accumulators"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         )
-        tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
+        tma_a, tA = lower.tma_atom(plan.a.load, loaded["a"], plan.a.smem, (bM, bK))
         if cutlass.const_expr(plan.operands.gated):
             loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
-        tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, b_tile(plan))
+        tma_b, tB = lower.tma_atom(plan.b.load, loaded["b"], plan.b.smem, b_tile(plan))
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, tma_a)
         work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
@@ -174,8 +174,8 @@ class Sm90Gemm:
             rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
         smem = cutlass.memory.SmemAllocator()
-        sA = lower.smem_tensor(smem, plan.operands.a.dtype, plan.smem_a)  # (bM, bK, stages)
-        sB = lower.smem_tensor(smem, plan.operands.b.dtype, plan.smem_b)  # (bN, bK, stages)
+        sA = lower.smem_tensor(smem, plan.operands.a.dtype, plan.a.smem)  # (bM, bK, stages)
+        sB = lower.smem_tensor(smem, plan.operands.b.dtype, plan.b.smem)  # (bN, bK, stages)
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):

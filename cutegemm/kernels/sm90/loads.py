@@ -14,6 +14,7 @@ from cutegemm.kernels.glu import b_tile
 from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.reader import reads
 
 
 @dataclass
@@ -78,8 +79,8 @@ class Loads:
         column = (1 << cm) - 1
         share = n_rank if cn > 1 else 0
         bN = plan.mma_tile[1]
-        a = self.partition(plan.load_a, tma_a, mA, pipeline_state.sA, (bM, bK), bM, share, row << m_rank)
-        b = self.partition(plan.load_b, tma_b, mB, pipeline_state.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
+        a = self.partition(plan.a.load, tma_a, mA, pipeline_state.sA, (bM, bK), bM, share, row << m_rank)
+        b = self.partition(plan.b.load, tma_b, mB, pipeline_state.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
         self.boxes, self.pipeline_state = (a, b), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
@@ -124,9 +125,10 @@ class ProducerTracer(Tracer):
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
 
-    def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
+    @reads(step.ForTiles)
+    def on_for_tiles(self, loop: step.ForTiles, at: At) -> None:
         at.put(LOADED, self.first_mnl)
-        super()._ForTiles(loop, at)
+        super().on_for_tiles(loop, at)
 
     def tile(self, loop, at, names, number, values) -> tuple:
         """A work tile; where the next one lies is worked out behind its loads."""
@@ -136,5 +138,6 @@ class ProducerTracer(Tracer):
         carried = dict(zip(names, values, strict=True)) | dict(zip(LOADED, next_mnl, strict=True))
         return tuple(carried.values())
 
-    def _Load(self, load: step.Load, at: At) -> None:
+    @reads(step.Load)
+    def on_load(self, load: step.Load, at: At) -> None:
         self.loads.fill(at.get(LOADED), at.tile.k_first + at.k_tile, at.stage)

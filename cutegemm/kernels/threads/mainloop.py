@@ -263,8 +263,8 @@ class ScheduledGemm(ScheduledEpilogue):
         begin = self.first_k(residue, k_first)
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
-        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
-        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid, N)
+        load_a = self.load(plan.a.load, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
+        load_b = self.load(plan.b.load, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid, N)
         if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * plan.d_tile[1] > N:
             self.clear(load_a)
             self.clear(load_b)
@@ -318,7 +318,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def shared_tensors(self):
         """A, B and D in shared memory, D's tile over those of A and B."""
         ops, used = self.plan.operands, self.plan.smem_bytes()
-        buffers = [(ops.a.dtype, self.plan.smem_a, 0), (ops.b.dtype, self.plan.smem_b, used["a"])]
+        buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
         if self.plan.smem_d is not None:
             buffers.append((ops.d.dtype, self.plan.smem_d, 0))
         align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)

@@ -112,8 +112,8 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
     (bm, bn, bk), atom, loaded = plan.loaded_tile, plan.tiled_mma.atom, plan.loaded
     for name, extent, box, layout, operand, source, major in (
-        ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major),
-        ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major),
+        ("A", bm, plan.a.load, plan.a.smem, loaded.a, atom.a_source, atom.a_major),
+        ("B", bn, plan.b.load, plan.b.smem, loaded.b, atom.b_source, atom.b_major),
     ):
         number = "AB".index(name)
         step, multiplied = atom.shape_mnk[number], plan.mma_tile[number]

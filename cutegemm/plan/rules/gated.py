@@ -83,7 +83,7 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
     """Rules of a B whose columns are neighbours."""
-    box = plan.load_b
+    box = plan.b.load
     width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1
     if plan.operands.gated == "pairs" and width > 1:
         yield (

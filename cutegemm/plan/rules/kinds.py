@@ -126,11 +126,12 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _layouts(plan: GemmPlan) -> Iterator[str]:
-    for name, layout in (("A", plan.smem_a), ("B", plan.smem_b), ("D", plan.smem_d)):
+    layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
+    for name, layout in (*layouts, ("D", plan.smem_d)):
         rule = None if layout is None else layout_rule(layout)
         if rule is not None:
             yield f"the shared memory of {name}, {layout}, {rule}"
-    boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [("A", plan.load_a), ("B", plan.load_b)]
+    boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [(each.name.upper(), each.load) for each in plan.streams]
     if plan.epi_stages is not None:
         boxes += [("D", plan.epi_stages.store), ("C", plan.epi_stages.load_c)]
     for name, box in boxes:
@@ -144,10 +145,8 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
     arrives = "shared" if plan.stages else "register"
     leaves = "global" if plan.smem_d is None else "shared"
     chunks: list[tuple[str, Any, DType, str, str]] = [
-        ("load_a", plan.load_a, ops.a.dtype, "global", arrives),
-        ("load_b", plan.load_b, ops.b.dtype, "global", arrives),
-        ("read_a", plan.read_a, ops.a.dtype, "shared", "register"),
-        ("read_b", plan.read_b, ops.b.dtype, "shared", "register"),
+        *[(f"{each.name}.load", each.load, ops.matrix(each.name).dtype, "global", arrives) for each in plan.streams],
+        *[(f"{each.name}.read", each.read, ops.matrix(each.name).dtype, "shared", "register") for each in plan.streams],
         ("store_d", plan.store_d, ops.d.dtype, "register", leaves),
         ("copy_d", plan.copy_d, ops.d.dtype, "shared", "global"),
     ]
@@ -183,9 +182,10 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.epi_stages is not None:
         yield "epilogue stages are given; they need the consumers of a pipeline. With a schedule all threads copy D."
-    for name in ("a", "b"):
-        if plan.stages and getattr(plan, f"read_{name}") is None:
-            yield f"read_{name} is None; how the fragments of {name.upper()} are read from shared memory is expected."
+    for stream in plan.streams:
+        if plan.stages and stream.read is None:
+            name = stream.name
+            yield f"{name}.read is None; how the fragments of {name.upper()} are read from shared memory is expected."
 
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:

@@ -89,7 +89,7 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
     if plan.sliced_k is None:
         return
     rows, bn, bk = plan.mma_tile
-    for name, extent, copy in (("A", rows, plan.load_a), ("B", bn, plan.load_b)):
+    for name, extent, copy in (("A", rows, plan.a.load), ("B", bn, plan.b.load)):
         assert isinstance(copy, TiledCopy)
         wrong = _not_read(copy, plan.tiled_mma, name, (extent, bk))
         if wrong is not None:

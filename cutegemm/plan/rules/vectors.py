@@ -29,8 +29,8 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that wide accesses break, of a plan whose layouts fit."""
     (bm, bn, bk), mma = plan.mma_tile, plan.tiled_mma
     for name, tile, layout, copy, read, operand in (
-        ("A", (bm, bk), plan.smem_a, plan.load_a, plan.read_a, plan.loaded.a),
-        ("B", (bn, bk), plan.smem_b, plan.load_b, plan.read_b, plan.loaded.b),
+        ("A", (bm, bk), plan.a.smem, plan.a.load, plan.a.read, plan.loaded.a),
+        ("B", (bn, bk), plan.b.smem, plan.b.load, plan.b.read, plan.loaded.b),
     ):
         yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
@@ -73,7 +73,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
         ]
     if plan.body.has_roles:
         out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
-    elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
+    elif any(isinstance(stream.load, TmaBox) for stream in plan.streams):
         out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
     if problem is not None:
         out += problem_rules(plan, problem)
@@ -89,7 +89,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
-    by_box = isinstance(plan.load_a, TmaBox)
+    by_box = isinstance(plan.a.load, TmaBox)
     roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
     if plan.rounding not in roundings:
         known = " or ".join(roundings)
@@ -136,7 +136,7 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.mma_tile
-    for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
+    for name, extent, layout in (("A", bm, plan.a.smem), ("B", bn, plan.b.smem)):
         want, have = (extent, bk, plan.stages), product_each(layout.shape)
         if name == "B" and _is_by_lines(plan, have[0]):
             want = (have[0], *want[1:])
@@ -154,7 +154,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
     """Whether so many columns of B are the tile's and those of the next one that fill the rows of its boxes, which
     wgmma reads the first of."""
-    box, mma = plan.load_b, plan.tiled_mma
+    box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
         return False
     width, multiplied = box.box[0], plan.mma_tile[1]
@@ -164,8 +164,8 @@ def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
 def _copies(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.mma_tile
     parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
-        ("A", ("M", "K"), (bm, bk), plan.load_a),
-        ("B", ("N", "K"), (bn, bk), plan.load_b),
+        ("A", ("M", "K"), (bm, bk), plan.a.load),
+        ("B", ("N", "K"), (bn, bk), plan.b.load),
     ]
     if plan.copy_d is not None:
         parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
@@ -195,7 +195,8 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
-    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b), ("the copy of D", plan.copy_d)]
+    parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
+    parts.append(("the copy of D", plan.copy_d))
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
     if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
@@ -205,8 +206,9 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in (plan.load_a, plan.load_b)]
-    atoms = (plan.tiled_mma.atom, *loads, plan.read_a, plan.read_b, plan.store_d)
+    copies = [stream.load for stream in plan.streams]
+    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
+    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
     told = set()
     for atom in atoms:
         if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
@@ -221,7 +223,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
     bk, step_k = plan.cta_tile[2], plan.tiled_mma.tile_mnk[2]
     k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
     told = set()
-    for copy in (plan.load_a, plan.load_b):
+    for copy in [stream.load for stream in plan.streams]:
         if isinstance(copy, TmaBox) or copy.atom.is_async in told:
             continue
         told.add(copy.atom.is_async)
@@ -337,7 +339,7 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
     if name in ("a", "b"):
-        return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.repacks)
+        return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile
 
 

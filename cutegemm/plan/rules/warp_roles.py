@@ -156,7 +156,7 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             "tile, and store it before they go on, are expected. Take schedule = 'cooperative' without deferred; or "
             "with +repack behind the plan's name A is copied first."
         )
-    if plan.read_a is None:
+    if plan.a.read is None:
         yield f"{name} multiplies A out of registers; how a consumer reads A is not said."
 
 
@@ -173,7 +173,7 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
     if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
         yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
-    if plan.read_a is None or plan.read_b is None:
+    if plan.a.read is None or plan.b.read is None:
         yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
     step = mma.tile_mnk[2]
     if plan.cta_tile[2] % (2 * step):
@@ -212,14 +212,14 @@ def _cluster(plan: GemmPlan) -> Iterator[str]:
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
-    for name, box in (("A", plan.load_a), ("B", plan.load_b)):
+    for name, box in (("A", plan.a.load), ("B", plan.b.load)):
         if not isinstance(box, TmaBox):
             yield f"{name} is not loaded by TMA, which a pipeline does."
     bm, bn, bk = plan.loaded_tile
     cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +repack behind the plan's name it is copied first." if by_wgmma else ""
-    for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
+    for name, box, extent, sharers in (("A", plan.a.load, bm, cn), ("B", plan.b.load, bn, cm)):
         operand = getattr(plan.loaded, name.lower())
         if not isinstance(box, TmaBox):
             continue
