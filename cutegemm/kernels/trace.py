@@ -30,8 +30,7 @@ LOADED = ("loaded_m", "loaded_n", "loaded_l")
 class MainloopPipeline:
     """The stages in shared memory, and their barriers."""
 
-    sA: cute.Tensor  # (bM, bK, stages)
-    sB: cute.Tensor  # (bN, bK, stages)
+    smem: dict[str, cute.Tensor]  # by operand stream: (rows, k, stages)
     full: cute.Pointer
     empty: cute.Pointer
 

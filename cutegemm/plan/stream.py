@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cutegemm.layout import product_each
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.tiled_copy import TiledCopy
@@ -26,3 +27,14 @@ class OperandStream:
     load: TiledCopy | TmaBox
     smem: SharedLayout
     read: CopyAtom | None = None
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Return the rows or columns of D and the elements along K that a stage holds."""
+        extents = product_each(self.smem.shape)
+        return int(extents[0]), int(extents[1])
+
+    @property
+    def multicast(self) -> int:
+        """Return the number of CTAs of a cluster that share what is loaded."""
+        return self.load.multicast if isinstance(self.load, TmaBox) else 1

@@ -61,7 +61,7 @@ class GlobalMatrix:
         operand = problem.operands.matrix(name)
         layout = problem.layout(name)
         self.name = name.upper()
-        self.modes = "mkl" if name == "a" else "nkl" if name == "b" else "mnl"
+        self.modes = "".join([mode[0] for mode in problem.operands.modes(name)]) + "l"
         self.dtype = operand.dtype
         shape = [  # what stays the same along a mode is there also where D has no elements along it
             max(1, extent) if mode in operand.broadcast else extent

@@ -100,8 +100,8 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
         len(tiles),
         plan.k_tiles(problem),
         stage.multiplied * bm * bn * bk,
-        stage.loaded[0],
-        stage.loaded[1],
+        stage.loaded["a"],
+        stage.loaded["b"],
     )
 
 
@@ -180,7 +180,7 @@ class Stage:
             self.matrices["b"] = GatedB(self.matrices["b"], plan.glu, task.problem.n)
         self.tables = _tables(plan)
         if checked:
-            for tables in self.tables:
+            for tables in self.tables.values():
                 check_boxes(tables, report)
             if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed into the sums once
                 check_tables(plan, plan_tables(plan), report)
@@ -189,7 +189,7 @@ class Stage:
         self.direct = TileStore(task, held_to_be_stored(plan)) if plan.epi_stages is None else None
         self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
         self.shared = ClusterSplitK(plan, self.held, report) if plan.cluster_k > 1 else None
-        self.loaded, self.multiplied = [0, 0], 0
+        self.loaded, self.multiplied = dict.fromkeys(self.tables, 0), 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
@@ -214,12 +214,13 @@ class Player(StepReader, Machine):
         plan, task = stage.plan, stage.task
         self.stage, self.plan, self.pipeline, self.shapes = stage, plan, warp_roles(plan), shapes
         self.in_cluster = product(plan.cluster_mn)
+        self.stream_of = {f"{s.name.upper()}{i}": s for s in plan.streams for i in range(s.multicast)}
         groups = [own[0].group for own in shapes]
         self.flows = [
-            [
-                BoxFlow(t, stage.matrices[name], group, task.report, task.checked)
-                for name, t in zip("ab", stage.tables, strict=True)
-            ]
+            {
+                name: BoxFlow(tables, stage.matrices[name], group, task.report, task.checked)
+                for name, tables in stage.tables.items()
+            }
             for group in groups
         ]
         storage = stage.storage
@@ -272,31 +273,31 @@ class Player(StepReader, Machine):
             assert self.stage.shared is not None
             self.stage.shared.land(cta, load, self.sent.pop((cta, load.stage, load.operand)))
             return
-        which = "AB".index(load.operand[0])
-        parts = [part for part in self.protocol.operands[cta] if part[0] == load.operand[0]]
+        stream = self.stream_of[load.operand]
+        parts = [part for part in self.protocol.operands[cta] if self.stream_of[part] is stream]
         if all(self.holds.get((cta, load.stage, part)) == load.tag for part in parts):
-            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
-            (bm, bn, bk), before = self.plan.mma_tile, flow.loaded_elems
+            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][stream.name]
+            (bm, bn, _), before = self.plan.mma_tile, flow.loaded_elems
             flow.group = shape.group
             of = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
             m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.loaded_mn)
-            first = (m_tile * bm, n_tile * bn)[which]
-            flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
-            self.stage.loaded[which] += flow.loaded_elems - before
+            first = m_tile * bm if stream.mode == "m" else n_tile * bn
+            flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage)
+            self.stage.loaded[stream.name] += flow.loaded_elems - before
 
     def product(self, process: Process, op: Compute) -> np.ndarray:
         """The consumer's part of the products of a k-tile (CTAs, M, N)."""
         key = (process.cta, op.tag)
         known = self.products.get(key)
         if known is None:
-            operands = (self.plan.operands.a, self.plan.operands.b)
+            operands, flows = (self.plan.operands.a, self.plan.operands.b), self.flows[process.cta]
             extents = self.plan.mma_tile[:2]  # of B more columns may have come
             # In C's order, or the product is no matter of BLAS
             of_a, of_b = (
                 np.ascontiguousarray(
-                    np.moveaxis(as_factor(flow.read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
+                    np.moveaxis(as_factor(flows[name].read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
                 )
-                for flow, operand, extent in zip(self.flows[process.cta], operands, extents, strict=True)
+                for name, operand, extent in zip("ab", operands, extents, strict=True)
             )
             takers = self.pipeline.readers * self.plan.b_column_blocks
             known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), takers]
@@ -536,12 +537,12 @@ class Player(StepReader, Machine):
         direct.write(np.moveaxis(whole[:, direct.sum_rows, direct.sum_columns], 0, 1), group)
 
 
-def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
-    bm, bn, bk = plan.loaded_tile
-    out = []
-    for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
-        box, smem = plan.stream(name).load, plan.stream(name).smem
-        assert isinstance(box, TmaBox)
-        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
-        out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))
-    return out[0], out[1]
+def _tables(plan: GemmPlan) -> dict[str, BoxTables]:
+    """Return the tables of the boxes of each operand stream, by its name."""
+    out = {}
+    for stream in plan.streams:
+        assert isinstance(stream.load, TmaBox)
+        inner = 1 if plan.loaded.matrix(stream.name).major == "k" else 0
+        label, modes = stream.name.upper(), (stream.mode, "k")
+        out[stream.name] = box_tables(label, modes, stream.load, stream.smem, stream.tile, inner)
+    return out

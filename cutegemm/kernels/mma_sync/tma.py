@@ -84,8 +84,8 @@ class WarpTracer(ConsumerTracer):
         held, read = [], []
         for name, tile, part, buffers in zip(
             "ab",
-            (pipeline_state.sA, pipeline_state.sB),
-            (own.partition_A(pipeline_state.sA), own.partition_B(pipeline_state.sB)),
+            (pipeline_state.smem["a"], pipeline_state.smem["b"]),
+            (own.partition_A(pipeline_state.smem["a"]), own.partition_B(pipeline_state.smem["b"])),
             plan.fragment_buffers,
             strict=True,
         ):

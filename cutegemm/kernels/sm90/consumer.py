@@ -89,7 +89,7 @@ class ConsumerTracer(Tracer):
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
         """The consumer's share of each k-tile: all of it, or its rows."""
         plan, pipeline = self.plan, self.pipeline
-        sA = pipeline_state.sA
+        sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
             sA = cute.local_tile(
                 sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (self.who.consumer, 0, 0)
@@ -101,9 +101,9 @@ class ConsumerTracer(Tracer):
         tCrA = mma.make_fragment_A(tCsA[None, None, None, 0] if by_registers else tCsA)
         rows, columns = plan.consumer_mma_tile
         size = (columns // plan.b_column_blocks, plan.cta_tile[2], plan.stages)
-        sB = [pipeline_state.sB]
+        sB = [pipeline_state.smem["b"]]
         if plan.b_column_blocks > 1:
-            sB = [cute.local_tile(pipeline_state.sB, size, (part, 0, 0)) for part in range(plan.b_column_blocks)]
+            sB = [cute.local_tile(pipeline_state.smem["b"], size, (part, 0, 0)) for part in range(plan.b_column_blocks)]
         b_mma = lower.tiled_mma(plan.consumer_b_mma)
         thr_b = b_mma.get_slice(self.who.tid)
         tCrB = tuple([b_mma.make_fragment_B(thr_b.partition_B(part)) for part in sB])

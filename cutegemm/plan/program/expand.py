@@ -13,6 +13,7 @@ from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import KEPT, LAST, WHOLE_TILE, Op
 from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program, Step
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tma import TmaBox
 
@@ -220,13 +221,13 @@ class Expansion(StepReader):
         if self.place.role or self.place.warp or at.k + load.ahead >= self.k_tiles(at):
             return
         stage, _ = self.stage(at.position + load.ahead)
-        tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
-        yield op.Expect("full", stage, of_a + of_b)
-        for operand, size_bytes, ctas in (
-            (f"A{self.row.index(self.place.cta)}", of_a, self.row),
-            (f"B{self.m_rank}", of_b, self.column),
-        ):
-            yield op.Load("full", stage, stage, operand, tag, size_bytes // len(ctas), ctas)
+        tag, streams = (at.number, at.k + load.ahead), self.plan.streams
+        yield op.Expect("full", stage, sum([stage_bytes(self.plan, stream) for stream in streams]))
+        for stream in streams:
+            ctas = (self.row if stream.mode == "m" else self.column) if stream.multicast > 1 else (self.place.cta,)
+            operand = f"{stream.name.upper()}{ctas.index(self.place.cta)}"
+            size_bytes = stage_bytes(self.plan, stream) // len(ctas)
+            yield op.Load("full", stage, stage, operand, tag, size_bytes, ctas)
 
     @reads(step.Multiply)
     def on_multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
@@ -481,10 +482,9 @@ def accumulators_sender(rank: int, warp: int = 0) -> str:
     return f"sums {rank}.{warp}"
 
 
-def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
-    """Of a k-tile of A and of B, as they come to one CTA."""
-    bm, bn, bk = plan.loaded_tile
-    return bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8
+def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
+    """Return the bytes of a k-tile of an operand stream that come to one CTA."""
+    return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8
 
 
 def c_bytes(plan: GemmPlan) -> int:

@@ -147,7 +147,7 @@ def protocol_for(
     reads_c: bool = True,
 ) -> Protocol:
     """The same for the work tiles of each cluster; see `protocol_of`."""
-    (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)
+    in_cluster = product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
     split_by, processes, operands = (plan.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
@@ -159,7 +159,9 @@ def protocol_for(
                     ops = expand(plan, known[role.name], Place(cta, number, warp, own_parts), own, reads_c=reads_c)
                     name = f"warp {warp} of {role.name}" if own_parts > 1 else role.name
                     processes.append(Process(cta, role.name, ops, name))
-            operands.append((*[f"A{n}" for n in range(cn)], *[f"B{m}" for m in range(cm)]))
+            operands.append(
+                tuple([f"{stream.name.upper()}{i}" for stream in plan.streams for i in range(stream.multicast)])
+            )
     readers = plan.body.readers
     stored = frozenset(
         [
