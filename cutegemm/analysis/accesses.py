@@ -131,16 +131,19 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
     held = ("a", "b") if plan.stages else ()  # else straight to the fragments
-    for name, extent, load in (("a", loaded[0], plan.a.load), ("b", loaded[1], plan.b.load)):
-        if name in held:
-            operand = getattr(plan.loaded, name)
-            out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
+    for stream in plan.streams:
+        if plan.stages:
+            operand, memory = plan.loaded.matrix(stream.name), global_table(plan, stream.name, problem)
+            out.append(_fill(stream.name, stream.load, stream.tile, operand, memory))
     mma = plan.tiled_mma
     for name, extent, read, other in (("a", bm, plan.a.read, bn // mma.shape_mnk[1]),
                                       ("b", bn, plan.b.read, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in held:
             rows = loaded["ab".index(name)]
             out.append(_read(name, read, mma, (rows, bk), extent, getattr(plan.loaded, name), other))
+    for access in plan.body.mainloop.accesses(plan):
+        bits = plan.operands.matrix(access.buffer).dtype.bits
+        out.append(Access(access.label, access.buffer, access.op, access.elements, bits, access.bits, access.per))
     if problem is not None and _is_ragged(plan, problem):
         out += [
             _clear(name, plan, extent)
@@ -194,7 +197,8 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
     """Zeros in all stages, by the threads that copy to them."""
-    operand, copy = getattr(plan.loaded, name), plan.stream(name).load
+    operand, copy = plan.loaded.matrix(name), plan.stream(name).load
+    assert isinstance(copy, TiledCopy)  # boxes are filled with zeros
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
     return Access(label, name, "store", written, operand.dtype.bits, None, "ragged tile", times=plan.stages)
@@ -263,7 +267,7 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
 def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple[int, int]:
     """In global memory, of the elements of a tile."""
     operand = plan.loaded.matrix(name)
-    first = "n" if name == "b" else "m"
+    first = plan.operands.modes(name)[0]
     line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
     if operand.broadcast:
         return int("m" not in operand.broadcast), int("n" not in operand.broadcast)
@@ -304,9 +308,10 @@ def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, ph
 
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
-    """Of a tile of A, of B, as a CTA loads them, or of a matrix of D's extents."""
+    """Return the extents of a tile of an operand stream as a CTA loads it, or of a matrix of D's extents."""
     bm, bn, bk = plan.loaded_tile
-    return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
+    streams = {stream.name: stream.tile for stream in plan.streams[2:]}
+    return {"a": (bm, bk), "b": (bn, bk), **streams}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
@@ -318,7 +323,10 @@ def by_warps(offsets: np.ndarray) -> np.ndarray:
 def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
-        rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
+        if operand.modes:  # rows of 16 bytes, one after the other
+            rows = np.arange(product(tile)).reshape(-1, CORE_ROWS, ROW_BITS // bits)
+        else:
+            rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
         return Access(label, name, "tma", rows, bits, ROW_BITS, "k-tile")
     written = by_warps(copy.offsets_d(Layout(tile)))
     if not copy.atom.is_async:
@@ -429,6 +437,8 @@ def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """Where a buffer's tile lies in shared memory; of several stages, all of them."""
     if buffer == "accumulators":
         return exchanged(plan)
-    found: Layout | ComposedLayout | None = {"a": plan.a.smem, "b": plan.b.smem, "d": plan.smem_d}[buffer]
+    found: Layout | ComposedLayout | None = {**{stream.name: stream.smem for stream in plan.streams}, "d": plan.smem_d}[
+        buffer
+    ]
     assert found is not None
     return found

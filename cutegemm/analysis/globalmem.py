@@ -165,8 +165,9 @@ def global_accesses(
     """
     bm, bn, bk = plan.mma_tile
     out = []
-    for name, extent, copy in (("a", bm, plan.a.load), ("b", bn, plan.b.load)):
-        operand = getattr(plan.loaded, name)
+    for stream in plan.streams:
+        name, copy, extent = stream.name, stream.load, bm if stream.mode == "m" else bn
+        operand = plan.loaded.matrix(name)
         label = f"load {name.upper()}"
         if isinstance(copy, TmaBox):
             out.append(_boxes(plan, name, label, copy, problem, "k-tile"))
@@ -233,7 +234,7 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
     boxes = full // box.size_bytes // share
     in_grid, is_torn = None, False
     if problem is not None:
-        inner = 0 if operand.major == ("n" if name == "b" else "m") else 1
+        inner = 0 if operand.major == plan.operands.modes(name)[0] else 1
         steps = strides_of(plan, name, problem)
         kinds = edge_kinds(plan, name, problem)
         arriving = sum(k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds)

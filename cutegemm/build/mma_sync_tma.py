@@ -19,6 +19,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.mainloop.warp_mma import WarpMma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
@@ -89,7 +90,7 @@ def mma_tma_plan(
     b.check()
     tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, consumer_warps=1)
+    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, WarpMma(), consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,

@@ -125,8 +125,8 @@ def _per_sm(plan: GemmPlan) -> str:
 def _memory(plan: GemmPlan) -> list[Row]:
     used = plan.smem_bytes()
     rows = [
-        ("shared A", str(plan.stages), f"{used['a']} bytes", str(plan.a.smem)),
-        ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.b.smem)),
+        (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
+        for stream in plan.streams
     ]
     if plan.smem_d is not None:
         epi_stages = 1 if plan.epi_stages is None else product(plan.smem_d.shape[2:])
@@ -144,13 +144,14 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "semaphores" in used:
         rows.append(("shared tickets", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
-    bm, bn, bk = plan.loaded_tile
-    beside = bn - plan.mma_tile[1]
+    beside = plan.loaded_tile[1] - plan.mma_tile[1]
     of_next = f", {beside} columns beside the tile" if beside else ""
-    rows += [_copy("load A", plan.a.load, (bm, bk)), _copy("load B", plan.b.load, (bn, bk), of_next)]
-    for name, atom in (("A", plan.a.read), ("B", plan.b.read)):
-        if atom is not None:
-            rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
+    for stream in plan.streams:
+        more = of_next if stream is plan.b else ""
+        rows.append(_copy(f"load {stream.name.upper()}", stream.load, stream.tile, more))
+    for stream in plan.streams:
+        if stream.read is not None:
+            rows.append((f"read {stream.name.upper()}", "1", f"{stream.read.bits} bits", stream.read.name))
     rows += _epilogue_rows(plan)
     for name, reduction in plan.epilogue.reductions:
         how = folding(plan, reduction.along)

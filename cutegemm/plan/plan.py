@@ -23,7 +23,7 @@ from cutegemm.plan.memory.repack import Repack
 from cutegemm.plan.problem import Operands, Problem, check_is_problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
-from cutegemm.plan.program.steps import ACC, RIGHT, SECOND, Program
+from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
 from cutegemm.plan.role import Role
@@ -524,14 +524,14 @@ class GemmPlan(hooks.Shown):
         bm, bn, _ = self.mma_tile
         holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
-        if self.body.promoted:
-            out["sums of a k-tile"] = out["accumulators"] * (1 + (self.partial_accumulators == SECOND))
+        own = self.body.mainloop.registers(self, out["accumulators"])
+        out.update(own)
         if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
-            out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
+            out["accumulators of other K splits"] = max(0, of_parts - sum(own.values()))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
             per_thread = product(as_int_tuple(mma.partition_shape_A((bm, self.cta_tile[2]))))
-            later = out.get("sums of other parts", 0)  # in the same registers
+            later = out.get("accumulators of other K splits", 0)  # in the same registers
             out["fragments"] = max(0, _words(per_thread, ops.a.dtype.bits, 1) - later)
         elif mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
@@ -593,21 +593,7 @@ class GemmPlan(hooks.Shown):
     @property
     def b_column_blocks(self) -> int:
         """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
-        if not self.body.promoted:
-            return 1
-        return self.consumer_mma_tile[1] // self.consumer_mma.tile_mnk[1]
-
-    @property
-    def partial_accumulators(self) -> str:
-        """Return the accumulators of the last k-tile that are added to the total after the loop; `ACC` if none are
-        promoted.
-
-        They are the second of two accumulators that alternate. If registers hold no two accumulators and a total, they
-        are the right half of the columns.
-        """
-        if not self.body.promoted:
-            return ACC
-        return SECOND if self.b_column_blocks == 1 else RIGHT
+        return self.body.mainloop.b_column_blocks(self)
 
     @property
     def piece_n(self) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.work.gpcs import GpcRaster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
@@ -31,8 +32,7 @@ class WarpRoles:
     stages           k-tiles in shared memory at a time
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
-    promoted         whether threads add the accumulators of each k-tile to a total in f32. wgmma keeps about 14 bits
-                     of sums of fp8 products (DeepSeek-V3 technical report, section 3.3.2)
+    mainloop         how a consumer multiplies the k-tiles of a work tile
     stagger_cycles   cooperative: clock cycles by which each consumer starts later than the one before, so that they do
                      not all store at the same time
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
@@ -47,8 +47,8 @@ class WarpRoles:
     stages: int
     consumers: int
     consumer_tile: tuple[int, int]
+    mainloop: Mainloop
     stagger_cycles: int = 0
-    promoted: bool = False
     overlapped: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
     gpc_raster: GpcRaster | None = None
@@ -67,6 +67,11 @@ class WarpRoles:
                     have been multiplied; those of the inner mode are read one k-block ahead
         """
         return (1, 2) if mma_order == "m" else (2, 1)
+
+    @property
+    def promoted(self) -> bool:
+        """Return whether threads add the accumulators of each k-tile to a total in f32."""
+        return self.mainloop.promoted
 
     @property
     def tiles_in_flight(self) -> int:

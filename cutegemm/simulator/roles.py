@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -312,8 +314,8 @@ class Player(StepReader, Machine):
     def _compute(self, number: int, process: Process, op: Compute) -> None:
         self.read(op.step, number, process, op)
 
-    @reads(step.Promote)
-    def promote(self, add: step.Promote, number: int, process: Process, op: Compute) -> None:
+    @reads(Promote)
+    def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
         """Add the accumulators of a k-tile to the total."""
         self._add_level(number, process, add.accumulators)
 
@@ -360,14 +362,14 @@ class Player(StepReader, Machine):
         (tile, i), storage = op.tag, self.stage.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
-    @reads(step.Multiply, step.MultiplyBlock)
+    @reads(step.Multiply, MultiplyBlock)
     def multiply(self, each: step.Step, number: int, process: Process, op: Compute) -> None:
         """Multiply a k-tile, or some k-blocks of it; the values are there when the last k-block is multiplied."""
         begins_anew = op.tag[1] == 0
         if isinstance(each, step.Multiply):
             blocks = each.blocks_of(self.plan.k_blocks)
         else:
-            assert isinstance(each, step.MultiplyBlock)
+            assert isinstance(each, MultiplyBlock)
             blocks = range(each.k_block, each.k_block + 1)
             begins_anew = False
         if blocks[0] != self.blocks[number]:

@@ -179,7 +179,8 @@ def _accesses(
 
     read, fragment   (k_blocks, stages, rest_mn, value, thread) and the same without stages
     """
-    atom: CopyAtom = plan.stream(name).read or plan.stream(name).load.atom
+    stream: Any = plan.stream(name)
+    atom: CopyAtom = stream.read or stream.load.atom
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]

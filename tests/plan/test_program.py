@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.mainloop.promoted import Promote
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
 from cutegemm.plan.program.expand import Expansion, Place, expand
@@ -324,11 +324,13 @@ def test_what_is_printed(name: str) -> None:
 # --- which steps there are, and who knows them -----------------------------------------------------------------
 
 
-STEPS = {
-    each
-    for each in vars(step).values()
-    if inspect.isclass(each) and issubclass(each, step.Step) and each not in (step.Step, step.Block)
-}
+def steps_of(base: type[step.Step]) -> set[type[step.Step]]:
+    """Return the classes of steps of the package that derive from `base`."""
+    own = {each for each in base.__subclasses__() if each.__module__.startswith("cutegemm.")}
+    return own.union(*map(steps_of, own))
+
+
+STEPS = steps_of(step.Step) - {step.Block}
 
 
 def all_plans() -> list[GemmPlan]:
@@ -429,14 +431,14 @@ def test_an_option_is_in_the_program(options: dict, steps: tuple[str, ...]) -> N
 def test_two_levels_are_in_the_program(tile, columns, accumulators, registers) -> None:
     """Two accumulators take turns where registers hold them beside the total; else those of halves of the columns."""
     plain, plan = (sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, promoted=promoted) for promoted in (False, True))
-    assert not plain.program("consumer 0").has(step.Promote)
+    assert not plain.program("consumer 0").has(Promote)
     assert plan.tiled_mma.atom.shape_mnk == (64, columns, 32)
     assert tuple(plan.registers().values()) == registers
     used = {
         kind: sorted({each.accumulators for each in plan.program("consumer 0").walk() if isinstance(each, kind)})
-        for kind in (step.Multiply, step.Promote)
+        for kind in (step.Multiply, Promote)
     }
-    assert used == {step.Multiply: sorted(accumulators), step.Promote: sorted(accumulators)}
+    assert used == {step.Multiply: sorted(accumulators), Promote: sorted(accumulators)}
 
 
 def test_the_way_to_memory_is_in_the_program() -> None:

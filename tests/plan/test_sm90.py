@@ -542,7 +542,7 @@ def test_a_split_in_the_description():
     text = sm90_plan(tile=(64, 128, 64), split_k=4).describe()
     for line in (
         "4  parts of K", "blocked, added by the CTA that ends last",
-        "2  8 bytes", "barrier splits", "2  128 arrivals", "128 sums of other parts",
+        "2  8 bytes", "barrier splits", "2  128 arrivals", "128 accumulators of other K splits",
     ):  # fmt: skip
         assert line in text, line
     text = sm90_plan(stream=2).describe(Problem(512, 28672, 8192, operands=BF16))
@@ -556,7 +556,7 @@ def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
     for tile, accumulators, vectors in (((128, 128, 64), 128, 8), ((64, 128, 64), 64, 16), ((128, 192, 64), 192, 2)):
         plan, whole = sm90_plan(tile=tile, split_k=2), sm90_plan(tile=tile)
         assert plan.smem_bytes() == {**whole.smem_bytes(), "semaphores": 8}
-        assert plan.registers() == {"accumulators": accumulators, "sums of other parts": 8 * vectors}
+        assert plan.registers() == {"accumulators": accumulators, "accumulators of other K splits": 8 * vectors}
         assert sum(plan.registers().values()) + 24 <= max(r.registers for r in plan.roles)
         assert plan.stages == whole.stages
 

@@ -15,6 +15,8 @@ from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.layout import product
 from cutegemm.plan import Operands, Problem
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock, ReadFirst
 from cutegemm.plan.program import steps as step
 from cutegemm.simulator import play_interleavings, protocol_of, search_interleavings
 from cutegemm.simulator.arguments import laid_out
@@ -248,7 +250,7 @@ def test_sums_of_a_k_tile_that_are_not_waited_for(name, pending):
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
 @pytest.mark.parametrize("which", [(step.FIRST, step.LEFT), (step.SECOND, step.RIGHT)])
-@pytest.mark.parametrize("kind", [step.Multiply, step.Promote])
+@pytest.mark.parametrize("kind", [step.Multiply, Promote])
 def test_sums_that_are_mistaken_for_others(name, which, kind):
     """Products to the sums that are being added, or sums that are added twice, and the others never."""
     other = {
@@ -271,7 +273,7 @@ def test_sums_that_are_mistaken_for_others(name, which, kind):
 
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
-@pytest.mark.parametrize("fault", [without(step.Promote), without(step.Clear)])
+@pytest.mark.parametrize("fault", [without(Promote), without(step.Clear)])
 def test_levels_that_are_not_kept_apart(name, fault):
     plan, programs = planted(name, fault)
     faults, is_right = with_data(plan, programs)
@@ -385,12 +387,12 @@ def test_a_tile_that_is_not_stored(name):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_products_that_are_left_out(name):
-    plan, programs = planted(name, without((step.Multiply, step.MultiplyBlock, step.ReadFirst)))
+    plan, programs = planted(name, without((step.Multiply, MultiplyBlock, ReadFirst)))
     assert played(plan, programs, until=("",)) != ""
 
 
 def test_a_k_block_that_is_left_out():
-    plan, programs = planted("warps", without(step.MultiplyBlock, k_block=1, ahead=0))
+    plan, programs = planted("warps", without(MultiplyBlock, k_block=1, ahead=0))
     assert "multiplies k-block 2 where 1 is due" in str(with_data(plan, programs)[0])
 
 

@@ -27,6 +27,7 @@ from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import reread, serpentine
 from cutegemm.kernels.trace import At, MainloopPipeline
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock, ReadFirst, Test
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
 
@@ -112,8 +113,8 @@ class WarpTracer(ConsumerTracer):
         at.stage, at.phase = self.following, self.turned
         return at.get(names)
 
-    @reads(step.Test)
-    def on_test(self, test: step.Test, at: At) -> None:
+    @reads(Test)
+    def on_test(self, test: Test, at: At) -> None:
         self.is_full = cute.arch.mbarrier_test_wait(self.pipeline_state.full + self.following, self.turned)
 
     @reads(step.Wait)
@@ -123,13 +124,13 @@ class WarpTracer(ConsumerTracer):
         else:
             super().on_wait(wait, at)
 
-    @reads(step.ReadFirst)
-    def on_read_first(self, read: step.ReadFirst, at: At) -> None:
+    @reads(ReadFirst)
+    def on_read_first(self, read: ReadFirst, at: At) -> None:
         self.products.inner(0, 0, at.stage)
         self.products.outer(0, 0, at.stage)
 
-    @reads(step.MultiplyBlock)
-    def on_multiply_block(self, block: step.MultiplyBlock, at: At) -> None:
+    @reads(MultiplyBlock)
+    def on_multiply_block(self, block: MultiplyBlock, at: At) -> None:
         p, k_block = self.products, block.k_block
         ahead = (0, self.following) if block.ahead == 1 else (k_block + 1, at.stage)
         if block.ahead is not None:

@@ -24,7 +24,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
 
-_NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
+NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
 
 
 @dataclass
@@ -50,14 +50,6 @@ def zero_here(*, loc=None, ip=None) -> Float32:
     """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
-
-
-@dsl_user_op
-def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
-    """The sum of two values, added before any product that is issued behind it, and not where it is needed."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
-    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class ConsumerTracer(Tracer):
@@ -131,7 +123,7 @@ class ConsumerTracer(Tracer):
         The first k-block of the first k-tile overwrites the accumulator, which is known at run time.
         """
         p, adds = self.products, at.k_tile if multiply.accumulators == step.ACC else 0
-        acc, tCrB = p.accs[_NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
+        acc, tCrB = p.accs[NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
         if p.tCsA is None:
             tCrA = p.tCrA[None, None, None, at.stage]
         else:
@@ -162,21 +154,13 @@ class ConsumerTracer(Tracer):
     def on_wait_mma(self, wait: step.WaitMma, at: At) -> None:
         warpgroup.wait_group(wait.pending)
 
-    @reads(step.Promote)
-    def on_promote(self, add: step.Promote, at: At) -> None:
-        p = self.products
-        acc = p.accs[_NUMBER[add.accumulators]]
-        first = cute.size(acc) if add.accumulators == step.RIGHT else 0
-        for i in range(cute.size(acc)):
-            p.total[first + i] = added_here(p.total[first + i], acc[i])
-
     @reads(step.Clear)
     def on_clear(self, clear: step.Clear, at: At) -> None:
         """On one level the sums are the total."""
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
             return
-        acc = self.products.accs[_NUMBER[clear.what]]
+        acc = self.products.accs[NUMBER[clear.what]]
         for i in range(cute.size(acc)):
             acc[i] = zero_here()
 

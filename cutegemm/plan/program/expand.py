@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass
-class _State:
+class State:
     """A role's position in its program.
 
     position    of the ring: k-tiles that have passed
@@ -121,9 +121,9 @@ class Expansion(StepReader):
         self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
-        yield from self.steps(program.steps, _State())
+        yield from self.steps(program.steps, State())
 
-    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Op]:
+    def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
         """The operations of some steps; `i` is the epilogue tile, where there is one."""
         for each in steps:
             yield from self.read(each, at, i)
@@ -131,14 +131,14 @@ class Expansion(StepReader):
     # --- loops and branches ---------------------------------------------------------------------------------
 
     @reads(step.ForTiles)
-    def on_for_tiles(self, loop: step.ForTiles, at: _State, i: int) -> Iterator[Op]:
+    def on_for_tiles(self, loop: step.ForTiles, at: State, i: int) -> Iterator[Op]:
         first = self.consumer if loop.every > 1 else 0
         for number in range(first, len(self.tiles) + loop.lasting, loop.every):
             at.number, at.k, at.previous = number, 0, None
             yield from self.steps(loop.steps, at)
 
     @reads(step.ForKTiles)
-    def on_for_k_tiles(self, loop: step.ForKTiles, at: _State, i: int) -> Iterator[Op]:
+    def on_for_k_tiles(self, loop: step.ForKTiles, at: State, i: int) -> Iterator[Op]:
         count = self.k_tiles(at)
         for k in range(count % loop.by, max(0, count - loop.but_last), loop.by):
             at.k = k
@@ -147,19 +147,19 @@ class Expansion(StepReader):
         at.k = max(0, self.k_tiles(at) - 1)
 
     @reads(step.ForAhead)
-    def on_for_ahead(self, loop: step.ForAhead, at: _State, i: int) -> Iterator[Op]:
+    def on_for_ahead(self, loop: step.ForAhead, at: State, i: int) -> Iterator[Op]:
         for k in range(min(loop.count, self.k_tiles(at))):
             at.k = k
             yield from self.steps(loop.steps, replace(at, position=at.position + k))
 
     @reads(step.ForStages)
-    def on_for_stages(self, loop: step.ForStages, at: _State, i: int) -> Iterator[Op]:
+    def on_for_stages(self, loop: step.ForStages, at: State, i: int) -> Iterator[Op]:
         for _ in range(self.stages):
             yield from self.steps(loop.steps, at)
             at.position += 1
 
     @reads(step.ForEpiTiles)
-    def on_for_epi_tiles(self, loop: step.ForEpiTiles, at: _State, i: int) -> Iterator[Op]:
+    def on_for_epi_tiles(self, loop: step.ForEpiTiles, at: State, i: int) -> Iterator[Op]:
         if not loop.overlapped:
             for epi_tile in range(self.epi_tiles):
                 yield from self.steps(loop.steps, at, epi_tile)
@@ -173,12 +173,12 @@ class Expansion(StepReader):
         yield from self.branch(KEPT, [*body, *ended, op.Mark(KEPT, False)])
 
     @reads(step.OverlappedEpiTile)
-    def on_overlapped_epi_tile(self, loop: step.OverlappedEpiTile, at: _State, i: int) -> Iterator[Op]:
+    def on_overlapped_epi_tile(self, loop: step.OverlappedEpiTile, at: State, i: int) -> Iterator[Op]:
         if at.k < self.epi_tiles:
             yield from self.branch(KEPT, self.steps(loop.steps, replace(at, number=at.number - 1), at.k))
 
     @reads(step.If)
-    def on_if(self, branch: step.If, at: _State, i: int) -> Iterator[Op]:
+    def on_if(self, branch: step.If, at: State, i: int) -> Iterator[Op]:
         if branch.condition == step.IS_LAST_SPLIT:
             yield from self.branch(LAST, self.steps(branch.steps, at, i))
         elif {
@@ -199,7 +199,7 @@ class Expansion(StepReader):
 
     # --- the ring -------------------------------------------------------------------------------------------
 
-    def k_tiles(self, at: _State) -> int:
+    def k_tiles(self, at: State) -> int:
         """Of the tile; none where there is no tile."""
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
@@ -208,16 +208,12 @@ class Expansion(StepReader):
         return position % self.stages, position // self.stages & 1
 
     @reads(step.Wait)
-    def on_wait(self, wait: step.Wait, at: _State, i: int) -> Iterator[Op]:
+    def on_wait(self, wait: step.Wait, at: State, i: int) -> Iterator[Op]:
         stage, parity = self.stage(at.position + wait.ahead)
         yield op.Wait(wait.barrier, stage, parity ^ (wait.barrier == "empty"))
 
-    @reads(step.Test)
-    def on_test(self, test: step.Test, at: _State, i: int) -> Iterator[Op]:
-        yield from ()
-
     @reads(step.Load)
-    def on_load(self, load: step.Load, at: _State, i: int) -> Iterator[Op]:
+    def on_load(self, load: step.Load, at: State, i: int) -> Iterator[Op]:
         if self.place.role or self.place.warp or at.k + load.ahead >= self.k_tiles(at):
             return
         stage, _ = self.stage(at.position + load.ahead)
@@ -230,35 +226,21 @@ class Expansion(StepReader):
             yield op.Load("full", stage, stage, operand, tag, size_bytes, ctas)
 
     @reads(step.Multiply)
-    def on_multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
+    def on_multiply(self, multiply: step.Multiply, at: State, i: int) -> Iterator[Op]:
         stage, tag = self.stage(at.position)[0], (at.number, at.k)
         if multiply.k_blocks != step.OTHER_BLOCKS:
             yield op.BeginRead(stage, tag)
         yield op.Compute(multiply, tag, stage)
         at.running += (None if multiply.k_blocks == step.FIRST_BLOCK else stage,)
 
-    @reads(step.ReadFirst)
-    def on_read_first(self, read: step.ReadFirst, at: _State, i: int) -> Iterator[Op]:
-        yield op.BeginRead(self.stage(at.position)[0], (at.number, 0))
-
-    @reads(step.MultiplyBlock)
-    def on_multiply_block(self, block: step.MultiplyBlock, at: _State, i: int) -> Iterator[Op]:
-        stage = self.stage(at.position)[0]
-        if block.ahead == 1:
-            yield op.BeginRead(self.stage(at.position + 1)[0], (at.number, at.k + 1))
-        yield op.Compute(block, (at.number, at.k), stage)
-        if block.releases:
-            yield op.EndRead(stage)
-            yield self.released(stage)
-
     @reads(step.WaitMma)
-    def on_wait_mma(self, wait: step.WaitMma, at: _State, i: int) -> Iterator[Op]:
+    def on_wait_mma(self, wait: step.WaitMma, at: State, i: int) -> Iterator[Op]:
         ended = at.running[: max(0, len(at.running) - wait.pending)]
         at.running = at.running[len(ended) :]
         yield from (op.EndRead(stage) for stage in ended if stage is not None)
 
     @reads(step.Release)
-    def on_release(self, release: step.Release, at: _State, i: int) -> Iterator[Op]:
+    def on_release(self, release: step.Release, at: State, i: int) -> Iterator[Op]:
         position = at.previous if release.previous else at.position
         if position is not None:
             yield self.released(self.stage(position)[0])
@@ -268,56 +250,56 @@ class Expansion(StepReader):
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
     @reads(step.Skip)
-    def on_skip(self, skip: step.Skip, at: _State, i: int) -> Iterator[Op]:
+    def on_skip(self, skip: step.Skip, at: State, i: int) -> Iterator[Op]:
         turns = self.pipeline.tiles_in_flight
         first, count = (0, self.consumer) if skip.whose == step.BEFORE else (at.number + 1, turns - 1)
         at.position += sum(int(tile.k_count) for tile in self.tiles[first : first + count])
         yield from ()
 
     @reads(step.Advance)
-    def on_advance(self, advance: step.Advance, at: _State, i: int) -> Iterator[Op]:
+    def on_advance(self, advance: step.Advance, at: State, i: int) -> Iterator[Op]:
         at.previous, at.position, at.k = at.position, at.position + 1, at.k + 1
         yield from ()
 
     # --- turns and barriers of threads ----------------------------------------------------------------------
 
     @reads(step.OpenOrder)
-    def on_open_order(self, turns: step.OpenOrder, at: _State, i: int) -> Iterator[Op]:
+    def on_open_order(self, turns: step.OpenOrder, at: State, i: int) -> Iterator[Op]:
         if self.consumer == self.pipeline.tiles_in_flight - 1 and self.tiles:
             yield op.NamedArrive("order", 0, self.threads)
 
     @reads(step.AwaitOrder)
-    def on_await_order(self, order: step.AwaitOrder, at: _State, i: int) -> Iterator[Op]:
+    def on_await_order(self, order: step.AwaitOrder, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("order", self.consumer, self.threads)
         yield op.Enter(TENSOR_CORES)
 
     @reads(step.PassOrder)
-    def on_pass_order(self, order: step.PassOrder, at: _State, i: int) -> Iterator[Op]:
+    def on_pass_order(self, order: step.PassOrder, at: State, i: int) -> Iterator[Op]:
         yield op.Leave(TENSOR_CORES)
         if at.number + 1 < len(self.tiles):
             yield op.NamedArrive("order", (self.consumer + 1) % self.pipeline.tiles_in_flight, self.threads)
 
     @reads(step.Stagger)
-    def on_stagger(self, stagger: step.Stagger, at: _State, i: int) -> Iterator[Op]:
+    def on_stagger(self, stagger: step.Stagger, at: State, i: int) -> Iterator[Op]:
         if self.tiles and self.tiles[0].k_count:
             yield op.Wait("full", 0, 0)
 
     @reads(step.SyncThreads)
-    def on_sync_threads(self, sync: step.SyncThreads, at: _State, i: int) -> Iterator[Op]:
+    def on_sync_threads(self, sync: step.SyncThreads, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("read", 0, self.threads)
 
     @reads(step.SyncEpiTile)
-    def on_sync_epi_tile(self, sync: step.SyncEpiTile, at: _State, i: int) -> Iterator[Op]:
+    def on_sync_epi_tile(self, sync: step.SyncEpiTile, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("epi_tile", self.consumer, self.threads)
 
     # --- registers ------------------------------------------------------------------------------------------
 
-    @reads(step.Promote, step.Clear, step.StoreAux, step.Reduce)
-    def on_registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Clear, step.StoreAux, step.Reduce)
+    def on_registers(self, each: Step, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(each, (at.number, i))
 
     @reads(step.KeepTile)
-    def on_keep_tile(self, hold: step.KeepTile, at: _State, i: int) -> Iterator[Op]:
+    def on_keep_tile(self, hold: step.KeepTile, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(hold, (at.number, i))
         yield op.Mark(KEPT, True)
 
@@ -334,7 +316,7 @@ class Expansion(StepReader):
         return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
 
     @reads(step.IncrementSemaphore)
-    def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: _State, i: int) -> Iterator[Op]:
+    def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: State, i: int) -> Iterator[Op]:
         if at.number >= len(self.tiles):
             return
         tile = self.tiles[at.number]
@@ -342,7 +324,7 @@ class Expansion(StepReader):
             yield op.IncrementSemaphore(self.counter(tile), self.consumer, (at.number, 0))
 
     @reads(step.ReduceSplits)
-    def on_reduce_splits(self, reduce: step.ReduceSplits, at: _State, i: int) -> Iterator[Op]:
+    def on_reduce_splits(self, reduce: step.ReduceSplits, at: State, i: int) -> Iterator[Op]:
         tile, warp = self.tiles[at.number], self.place.warp
         if tile.splits < 2:
             yield op.Mark(LAST, bool(tile.splits == 1))
@@ -370,7 +352,7 @@ class Expansion(StepReader):
         return self.stages + self.consumer
 
     @reads(step.SendAccumulators)
-    def on_send_accumulators(self, send: step.SendAccumulators, at: _State, i: int) -> Iterator[Op]:
+    def on_send_accumulators(self, send: step.SendAccumulators, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
         size_bytes = product(self.pipeline.consumer_tile) * self.plan.operands.acc.bits // 8
         if self.place.warp == 0:
@@ -382,7 +364,7 @@ class Expansion(StepReader):
         )
 
     @reads(step.AddAccumulators)
-    def on_add_accumulators(self, add: step.AddAccumulators, at: _State, i: int) -> Iterator[Op]:
+    def on_add_accumulators(self, add: step.AddAccumulators, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("accumulators", self.consumer, at.shared & 1)
         yield op.BeginRead(self.accumulators_stage, (at.number, WHOLE_TILE))
         yield op.Compute(add, (at.number, WHOLE_TILE), self.accumulators_stage)
@@ -391,7 +373,7 @@ class Expansion(StepReader):
         at.shared += 1
 
     @reads(step.AwaitConsumed)
-    def on_await_consumed(self, wait: step.AwaitConsumed, at: _State, i: int) -> Iterator[Op]:
+    def on_await_consumed(self, wait: step.AwaitConsumed, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
 
     # --- to global memory -----------------------------------------------------------------------------------
@@ -403,7 +385,7 @@ class Expansion(StepReader):
         return self.consumer * self.epi_stages.count + epi_stage, tuple(range(self.place.warps))
 
     @reads(step.LoadEpiTile)
-    def on_load_epi_tile(self, fetch: step.LoadEpiTile, at: _State, i: int) -> Iterator[Op]:
+    def on_load_epi_tile(self, fetch: step.LoadEpiTile, at: State, i: int) -> Iterator[Op]:
         assert self.epi_stages is not None
         if not self.reads_c:
             return
@@ -417,7 +399,7 @@ class Expansion(StepReader):
                 yield op.LoadEpiStage("c", epi_stage, epi_stage, pieces, (at.number, epi_tile), size_bytes)
 
     @reads(step.Evaluate)
-    def on_evaluate(self, values: step.Evaluate, at: _State, i: int) -> Iterator[Op]:
+    def on_evaluate(self, values: step.Evaluate, at: State, i: int) -> Iterator[Op]:
         if values.fetched and self.reads_c:
             assert self.epi_stages is not None
             epi_stage, _ = self.epi_stage_of(i)
@@ -426,17 +408,17 @@ class Expansion(StepReader):
         yield op.Compute(values, (at.number, i))
 
     @reads(step.WaitStores)
-    def on_wait_stores(self, wait: step.WaitStores, at: _State, i: int) -> Iterator[Op]:
+    def on_wait_stores(self, wait: step.WaitStores, at: State, i: int) -> Iterator[Op]:
         if wait.by != step.FIRST_WARP or self.place.warp == 0:
             yield op.WaitStores(wait.pending)
 
     @reads(step.WriteEpiStage)
-    def on_write_epi_stage(self, write: step.WriteEpiStage, at: _State, i: int) -> Iterator[Op]:
+    def on_write_epi_stage(self, write: step.WriteEpiStage, at: State, i: int) -> Iterator[Op]:
         epi_stage, _ = self.epi_stage_of(i, write.result)
         yield op.WriteEpiStage(epi_stage, self.place.warp, (at.number, i), write.result)
 
     @reads(step.StoreEpiStage)
-    def on_store_epi_stage(self, store: step.StoreEpiStage, at: _State, i: int) -> Iterator[Op]:
+    def on_store_epi_stage(self, store: step.StoreEpiStage, at: State, i: int) -> Iterator[Op]:
         epi_stage, pieces = self.epi_stage_of(i, store.result)
         tag, result = (at.number, i), store.result
         if store.by == step.ALL:
@@ -449,7 +431,7 @@ class Expansion(StepReader):
             yield op.StoreEpiStage(epi_stage, pieces, tag, result)
 
     @reads(step.StoreTile)
-    def on_store_tile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
+    def on_store_tile(self, store: step.StoreTile, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(store, (at.number, 0))
         yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
 
@@ -467,7 +449,7 @@ class _WithLines(Expansion):
 
     line = 0  # of the first of the steps that come next
 
-    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Any]:
+    def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Any]:
         first = line = self.line
         for each in steps:
             self.line = line + 1

@@ -66,7 +66,7 @@ class StepReader:
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)
             if found is not None:
-                return found  # type: ignore[no-any-return]
+                return found
         return None
 
     def read(self, step: Step, *rest: Any) -> Any:

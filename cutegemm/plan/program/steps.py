@@ -92,21 +92,6 @@ class Wait(Step):
 
 
 @dataclass(frozen=True)
-class Test(Step):
-    """Test whether a stage is full, early enough that the `Wait` for it costs nothing.
-
-    barrier   "full" or "empty"
-    ahead     as in `Wait`
-    """
-
-    barrier: str
-    ahead: int = 0
-
-    def __str__(self) -> str:
-        return f"test     {self.barrier}[k{_plus(self.ahead)}]"
-
-
-@dataclass(frozen=True)
 class Load(Step):
     """Load the boxes of A and B of a k-tile to its stage. One warp does it.
 
@@ -144,34 +129,6 @@ class Multiply(Step):
     def __str__(self) -> str:
         of = "" if self.k_blocks == ALL_BLOCKS else f": {self.k_blocks}"
         return f"mma      A[k], B[k] -> {self.accumulators}{', from 0' if self.accumulators != ACC else ''}{of}"
-
-
-@dataclass(frozen=True)
-class ReadFirst(Step):
-    """Read the fragments of the first k-block of a k-tile from its stage."""
-
-    def __str__(self) -> str:
-        return "read     A[k], B[k]: k-block 0"
-
-
-@dataclass(frozen=True)
-class MultiplyBlock(Step):
-    """Issue the MMAs of a k-block whose fragments have been read, and read the next fragments meanwhile.
-
-    k_block    index in the k-tile
-    ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
-    releases   whether the stage is released after the first MMAs: all of it has been read then
-    """
-
-    k_block: int
-    ahead: int | None = 0
-    releases: bool = False
-
-    def __str__(self) -> str:
-        text = f"mma      A[k], B[k] -> acc: k-block {self.k_block}"
-        if self.ahead is not None:
-            text += f"; read {'k-block ' + str(self.k_block + 1) if not self.ahead else 'k-block 0 of k + 1'}"
-        return text + ("; release empty[k]" if self.releases else "")
 
 
 @dataclass(frozen=True)
@@ -226,19 +183,6 @@ class Advance(Step):
 
     def __str__(self) -> str:
         return "advance  past k"
-
-
-@dataclass(frozen=True)
-class Promote(Step):
-    """Add the accumulators of one k-tile to the total, in f32.
-
-    accumulators   which ones; see `Multiply`
-    """
-
-    accumulators: str
-
-    def __str__(self) -> str:
-        return f"add      {self.accumulators} to total"
 
 
 @dataclass(frozen=True)
@@ -674,7 +618,9 @@ def height(step: Step) -> int:
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
     out = []
     for step in steps:
-        inner = replace(step, steps=_edited(step.steps, edit)) if isinstance(step, Block) else step
+        inner: Any = step
+        if isinstance(step, Block):
+            inner = replace(inner, steps=_edited(step.steps, edit))
         changed = edit(inner)
         if changed is not None:
             out.append(changed)

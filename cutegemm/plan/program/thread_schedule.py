@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Union
 
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
+from cutegemm.plan.mainloop.base import Mainloop
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -113,6 +114,7 @@ class ThreadSchedule(hooks.Shown):
     gpc_raster: ClassVar[None] = None
     overlapped: ClassVar[bool] = False
     promoted: ClassVar[bool] = False
+    mainloop: ClassVar[Mainloop] = Mainloop()
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return the rows and columns of D that a consumer computes: all of the CTA's tile."""

@@ -126,6 +126,11 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
                 yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
             else:
                 yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
+    for stream in plan.streams[2:]:
+        operand = loaded.matrix(stream.name)
+        tile = _Tile(stream.name.upper(), (stream.mode, "k"), operand.dtype, stream.tile, int(operand.major == "k"))
+        if isinstance(stream.load, TmaBox):
+            yield from _misplaced(tile, stream.load.box, stream.load.swizzle, stream.smem)
     if plan.epi_stages is not None and plan.smem_d is not None and plan.body.has_roles:
         yield from _epi_stage_rules(plan, warp_roles(plan), plan.epi_stages, plan.smem_d)
 

@@ -42,6 +42,9 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     The types are those of the annotations. Bounds are checked if all types are right.
     """
     wrong = list(not_as_annotated(plan))
+    names = [stream.name for stream in plan.streams] if not wrong else []
+    if not wrong and names[:2] != ["a", "b"]:
+        wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b are expected first.")
     yield from wrong
     if not wrong:
         yield from _counts(plan)

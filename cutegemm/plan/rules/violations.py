@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
-_FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
 _REPACKED_FAMILIES = ("simt", "sm90")
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
@@ -136,8 +135,11 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.mma_tile
-    for name, extent, layout in (("A", bm, plan.a.smem), ("B", bn, plan.b.smem)):
-        want, have = (extent, bk, plan.stages), product_each(layout.shape)
+    for stream in plan.streams:
+        name, layout = stream.name.upper(), stream.smem
+        have = product_each(layout.shape)
+        depth = bk if stream in plan.streams[:2] or len(have) < 2 else have[1]
+        want = (bm if stream.mode == "m" else bn, depth, plan.stages)
         if name == "B" and _is_by_lines(plan, have[0]):
             want = (have[0], *want[1:])
         if have != want:
@@ -315,7 +317,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
     """The operands of a problem that a plan is made for."""
-    return ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs)
+    return (*[stream.name for stream in plan.streams], *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
@@ -338,14 +340,14 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
-    if name in ("a", "b"):
+    if any(stream.name == name for stream in plan.streams):
         return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
     layout = problem.layout(name)
-    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE.get(name, "m") else 1
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0] else 1
     extent = layout.shape[contiguous]
     have = extent * operand.dtype.bits // 8
     if not any_extent and have % operand.align_bytes:

@@ -212,17 +212,18 @@ def _cluster(plan: GemmPlan) -> Iterator[str]:
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
-    for name, box in (("A", plan.a.load), ("B", plan.b.load)):
-        if not isinstance(box, TmaBox):
-            yield f"{name} is not loaded by TMA, which a pipeline does."
-    bm, bn, bk = plan.loaded_tile
+    for stream in plan.streams:
+        if not isinstance(stream.load, TmaBox):
+            yield f"{stream.name.upper()} is not loaded by TMA, which a pipeline does."
     cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +repack behind the plan's name it is copied first." if by_wgmma else ""
-    for name, box, extent, sharers in (("A", plan.a.load, bm, cn), ("B", plan.b.load, bn, cm)):
-        operand = getattr(plan.loaded, name.lower())
+    for stream in plan.streams:
+        name, box, operand = stream.name.upper(), stream.load, plan.loaded.matrix(stream.name)
         if not isinstance(box, TmaBox):
             continue
+        sharers = (cn if stream.mode == "m" else cm) if stream in plan.streams[:2] else box.multicast
+        extent, bk = stream.tile
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
                 f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
