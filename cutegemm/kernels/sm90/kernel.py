@@ -80,9 +80,9 @@ class Sm90Gemm:
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
         sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
         loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
-        for stream, tensor in zip(plan.streams[2:], given.streams, strict=True):
+        for further, tensor in zip(plan.streams[2:], given.streams, strict=True):
             extent = cutlass.max(tensor.shape[1 + plan.operands.batched], 1)
-            loaded[stream.name] = self.seen_as(tensor, 0, 1, extent)
+            loaded[further.name] = self.seen_as(tensor, 0, 1, extent)
         mD = self.seen_as(given.d, 0, 1)
         tensors, results = operands_seen(plan, given, mD)
         reducer = Reducer(plan, self.launches)
@@ -102,10 +102,7 @@ class Sm90Gemm:
         if cutlass.const_expr(plan.operands.gated):
             loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
         streams = tuple(
-            [
-                lower.tma_atom(stream.load, loaded[stream.name], stream.smem, box_tile(plan, stream))
-                for stream in plan.streams
-            ]
+            [lower.tma_atom(each.load, loaded[each.name], each.smem, box_tile(plan, each)) for each in plan.streams]
         )
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
         work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
@@ -176,8 +173,8 @@ class Sm90Gemm:
 
         smem = cutlass.memory.SmemAllocator()
         buffers = {
-            stream.name: lower.smem_tensor(smem, plan.operands.matrix(stream.name).dtype, stream.smem)
-            for stream in plan.streams
+            each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
+            for each in plan.streams
         }  # (rows, k, stages) each
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
         place = None
