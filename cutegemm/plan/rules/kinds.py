@@ -43,8 +43,10 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     """
     wrong = list(not_as_annotated(plan))
     names = [stream.name for stream in plan.streams] if not wrong else []
-    if not wrong and names[:2] != ["a", "b"]:
-        wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b are expected first.")
+    if not wrong and (names[:2] != ["a", "b"] or len(set(names)) != len(names)):
+        wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b come first, and no name comes twice.")
+    if names[2:] and not plan.body.has_roles:
+        wrong.append(f"the stream {names[2]} needs warp roles: a thread schedule loads A and B only.")
     yield from wrong
     if not wrong:
         yield from _counts(plan)
