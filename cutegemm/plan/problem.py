@@ -108,7 +108,7 @@ class Operands:
         of_epilogue = [(name, operand, operand.modes or _MODES["d"]) for name, operand in self.aux]
         of_gemm = [(name, getattr(self, name), modes) for name, modes in _MODES.items()]
         for name, operand, modes in (*of_gemm, *of_epilogue):
-            if operand.major not in [mode[0] for mode in modes]:
+            if operand.major not in [str(mode)[:1] for mode in modes]:
                 violations.append(f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}.")
             if operand.broadcast and (name, operand) not in self.aux:
                 violations.append(
@@ -125,6 +125,12 @@ class Operands:
             if operand.gated not in _GATED:
                 known = " nor ".join(repr(by) for by in _GATED)
                 violations.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
+        for name, operand, _ in (*of_gemm, *of_epilogue):
+            if operand.modes and (name in _MODES or not _are_of_stream(operand.modes)):
+                violations.append(
+                    f"{name.upper()} has the modes {operand.modes!r}; A, B, C and D have none of their own, and an "
+                    'operand of the mainloop has two, such as ("n", "k/128").'
+                )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if violations:
             raise PlanError("operands", violations)
@@ -266,6 +272,14 @@ class Operands:
         batch = ", batched" if self.batched else ""
         aux = "".join([f"; {name} {operand}" for name, operand in self.aux])
         return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}"
+
+
+def _are_of_stream(modes: Any) -> bool:
+    """Whether modes are those of an operand of the mainloop: ("m", "k"), ("n", "k/128") and the like."""
+    if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
+        return False
+    whole, _, every = modes[1].partition("/")
+    return modes[0] in ("m", "n") and whole == "k" and (modes[1] == "k" or (every.isdigit() and int(every) > 0))
 
 
 def _accumulator(dtype: DType) -> DType:

@@ -47,6 +47,11 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
         wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b come first, and no name comes twice.")
     if names[2:] and not plan.body.has_roles:
         wrong.append(f"the stream {names[2]} needs warp roles: a thread schedule loads A and B only.")
+    if not wrong:
+        for each in plan.streams:
+            first, second = plan.operands.modes(each.name)
+            if each.mode != first or second[0] != "k":
+                wrong.append(f"the stream {each.name} runs along {each.mode}; its operand along {first} and {second}.")
     yield from wrong
     if not wrong:
         yield from _counts(plan)
