@@ -1,4 +1,4 @@
-"""A plan whose threads all follow one schedule, on the CPU: its tiles of D, some CTAs at a time."""
+"""Simulation of plans whose threads all follow one schedule: their tiles of D, several CTAs at a time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
+    """Execute every tile, and return (CTAs, k-tiles, multiply-adds, elements of A loaded, elements of B loaded)."""
     plan, problem, matrices = task.plan, task.problem, task.matrices
     report, checked = task.report, task.checked
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    of_total = plan.epilogue.tail if plan.split.is_split else plan.epilogue
-    epilogue = TileStore(task, tables.held, of_total)
+    applied = plan.epilogue.tail if plan.split.is_split else plan.epilogue  # K splits apply the head themselves
+    epilogue = TileStore(task, tables.held, applied)
     bm, bn, bk = plan.cta_tile
-    assert plan.schedule is not None  # or there were no tables
+    assert plan.schedule is not None  # `plan_tables` would have failed
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
     k_first = problem.k - k_tiles * bk
     ctas = _ctas(plan, problem, report)
@@ -78,7 +78,10 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """(position, m_tile, n_tile, l) of every CTA whose tile exists."""
+    """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists.
+
+    Report tiles that do not, or not once.
+    """
     grid = plan.grid(problem)
     count = grid[0] * grid[1] * grid[2]
     position = np.arange(count, dtype=np.int64)
@@ -89,7 +92,7 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     report.add_each(
         "raster",
         tiles[~exists],
-        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, outside of a grid of {grid}.",
+        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, which is outside of the grid {grid}.",
     )
     tiles = tiles[exists]
     number = np.ravel_multi_index(tuple(tiles[:, 1:].T), grid)
