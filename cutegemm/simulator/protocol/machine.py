@@ -363,7 +363,7 @@ class Machine:
             if content != op.tag:
                 what = "still in flight" if content == _UNDER_WAY else f"that of {_tag(content)}"
                 raise ProtocolError(
-                    f"{process} reads {_tag(op.tag)} from stage {op.stage}; operand {operand} in the stage is "
+                    f"{process} reads {_tag(op.tag)} from stage {op.stage}, but operand {operand} in the stage is "
                     f"{'missing' if content is None else what}: "
                     f"{'early' if content in (None, _UNDER_WAY) else 'wrong'} read."
                 )
