@@ -104,7 +104,8 @@ class Access:
         """Return the requests and wavefronts of the access in a layout of the tile.
 
         layout   layout of the tile in shared memory; of several stages, the first one counts
-        kind     tiles to count, which may be ragged or misaligned; None: a full tile that starts at a cache line
+        rules    which phases of shared memory are merged
+        kind     kind of the tile, which may be ragged or misaligned; None: a full tile that starts at a cache line
         shape    extents of a tile of `kind`; not used if `kind` is None
         raises   LayoutError if the elements of a vector are not contiguous in the layout
         """
@@ -134,7 +135,7 @@ class Access:
 
 
 def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Access]:
-    """Return every access of a plan to shared memory, in the order in which data pass through.
+    """Return every access of a plan to shared memory, in the order of the data flow.
 
     problem   gives the strides of the matrices that cp.async reads; None: rows lie multiples of 128 bytes apart
     """
@@ -186,9 +187,9 @@ def _is_async(copy: TiledCopy | TmaBox) -> bool:
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
-    """Return whether threads load a problem by tiles that do not divide its extents.
+    """Return whether threads load tiles that reach past an edge of the problem.
 
-    TMA fills ragged tiles with zeros.
+    The result is False if TMA loads: it fills such tiles with zeros.
     """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
@@ -196,9 +197,10 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 
 
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
-    """Return the number of work tiles that reach past an edge, whose CTAs clear what their copies do not write.
+    """Return the number of work tiles that reach past an edge of the problem.
 
-    If tiles do not divide K, every work tile counts.
+    Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
+    not divide K, every work tile counts.
     """
     work = plan.scheduler.of(problem)
     assignment = work.assignment().work_tile
@@ -211,7 +213,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Return the access that writes zeros to all stages of A or B, by the threads that later copy to them."""
+    """Return the access by which threads write zeros to all stages of A or B, before a ragged tile."""
     operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
@@ -234,7 +236,7 @@ def read_always(plan: GemmPlan) -> tuple[str, ...]:
 
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
-    """Return the tiled copy by which threads copy D out of shared memory, and the (M, N) of D that it copies at a time.
+    """Return the tiled copy by which threads copy D out of shared memory, and the (M, N) that it copies at a time.
 
     The copy is None if D is stored from registers or by TMA.
     """
@@ -286,7 +288,8 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     """Return the byte offset in global memory of each element of a tile from the tile's first element.
 
-    The array is indexed by the element's index in the tile.
+    problem   gives the strides of the matrix; None: those of a large compact matrix
+    returns   array over the indices of elements in the tile
     """
     stride = strides_of_tile(plan, name, problem)
     return Layout(tile_shape(plan, name), stride).offsets() * plan.loaded.matrix(name).dtype.bits // 8
@@ -311,8 +314,8 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
 def rotated_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
     """Return the first elements of vectors of D after the rotation of lines, as indices in the tile.
 
-    Threads that store lines of an epilogue stage in accesses of less than 16 bytes rotate each line by its address in
-    D; see `EpiStages.rotates_lines`.
+    If threads store an epilogue stage in accesses of less than 16 bytes, they rotate each line by its address in D, so
+    that accesses are aligned; see `EpiStages.rotates_lines`.
 
     elements    first element of each vector without the rotation, as indices in the tile
     addresses   byte address of each element of the tile in D
@@ -333,9 +336,9 @@ def rotated_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, t
 
 
 def _rotated_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
-    """Return the elements of vectors of an epilogue tile after the rotation of lines, (warps, lanes, values).
+    """Return the elements of vectors of an epilogue tile after the rotation of lines: (warps, lanes, values).
 
-    elements   the same without the rotation
+    elements   elements of the vectors without the rotation: (warps, lanes, values)
     memory     byte offset of each element of the epilogue tile in D
     phase      bytes from the start of a cache line to the tile's first element
     """
@@ -394,7 +397,7 @@ def _read(
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
     tile      extents of the k-tile in shared memory: (M or N, K)
     extent    rows of A or columns of B that are multiplied
-    repeats   times that wgmma reads the k-tile: once for each instruction along the other operand
+    repeats   number of wgmma instructions along the other operand, each of which reads the k-tile
     """
     label, bits = f"read {name.upper()}", operand.dtype.bits
     if atom is None:
@@ -410,10 +413,10 @@ def _read(
 
 
 def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
-    """Return the accesses of cluster split-K to the buffer of received accumulators.
+    """Return the two accesses of cluster split-K to the buffer of received accumulators.
 
-    Each CTA receives the accumulators of its own columns from all CTAs of the cluster. The stores count in the CTA that
-    receives them. Its threads read them afterwards.
+    Each CTA receives the accumulators of its own columns from all CTAs of the cluster, by st.async. These stores are
+    counted in the CTA that receives them. Then its threads read the accumulators.
     """
     assert plan.pipeline is not None
     vector, threads, vectors, ctas, _ = exchanged(plan).shape

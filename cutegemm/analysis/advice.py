@@ -75,7 +75,7 @@ def larger(plan: GemmPlan, problem: Problem) -> str | None:
 
 
 def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
-    """Return whether a plan with changed fields violates no rule, also for a problem.
+    """Return whether a plan with changed fields violates no rule for a problem.
 
     changed   fields of `GemmPlan` and their new values
 
@@ -95,7 +95,10 @@ _Build = Callable[..., "GemmPlan"]
 
 
 def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str, Any], _Build]]:
-    """Yield (options, builder) of plans of the same family with tiles of D of `tile_mn`, the preferred ones first."""
+    """Yield (options, builder) of the plans to try for a tile of D of `tile_mn`, the preferred ones first.
+
+    The plans belong to the family of `plan`. `options` are the keyword arguments of the builder.
+    """
     bm, bn = tile_mn
     bk = plan.cta_tile[2]
     if plan.family == "sm90":
@@ -124,7 +127,7 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
-    """Return whether warp tiles divide a tile, and are no more than `_MOST_WARPS`."""
+    """Return whether warp tiles of `warp` divide a tile into at most `_MOST_WARPS` warps."""
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

@@ -32,7 +32,7 @@ class Change:
     """A flaw of a plan, and the change that repairs it.
 
     loss      share of the predicted time that the flaw costs; 0 if another bound hides it
-    hidden    share of the time of its own roofline level that the flaw costs
+    hidden    share of the time of the affected roofline level that the flaw costs
     what      the flaw, with its numbers
     advice    the change
     cost      the cost in words if the model has no number for it; else ""
@@ -86,9 +86,10 @@ _IMPLEMENTS_MORE = {
 
 
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
-    """Return a change for the level that binds, unless it is the arithmetic or one of `flaws` costs half of its excess.
+    """Return the change for the level that binds, as a list that may be empty.
 
-    The excess is the share of the time by which the level exceeds the next one.
+    Its *excess* is the share of its time by which it exceeds the next level. The list is empty if arithmetic binds, if
+    the excess is below 10%, or if one of `flaws` costs over half of the excess.
     """
     bound = roof.bound
     others = [level for level in roof.levels if level.seconds is not None and level is not bound]
@@ -118,14 +119,17 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
 
 
 def _such_as(text: str | None) -> str:
-    """Return the end of an advice: the text of a plan as an example, or that the builder has none."""
+    """Return the end of an advice: the text of a plan as an example, or a remark that the builder has none.
+
+    text   text of the plan; None if the builder has none
+    """
     return f", such as {text}" if text else "; no such plan of the builder satisfies the rules"
 
 
 def _loss(roof: Roofline, **changed: float) -> float:
     """Return the share of the predicted time that is saved if some levels take other times.
 
-    changed   seconds by the name of the level
+    changed   new time of a level in seconds, by its name
     """
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
 
@@ -152,7 +156,7 @@ def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[C
 
 
 def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str:
-    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why there is none."""
+    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why every layout conflicts."""
     if access.cost.worst is None:
         return "let neighbouring lanes read neighbouring addresses"
     search = known.searches.get(access.name[-1].lower())
@@ -173,7 +177,7 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str
 
 
 def _room(plan: GemmPlan) -> int:
-    """Return the bytes of shared memory that a CTA may use in addition."""
+    """Return the bytes of shared memory that a CTA may still use."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 

@@ -75,6 +75,7 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     move = source ^ target
 
     def alike(values: np.ndarray) -> np.ndarray:
+        """Return which pairs of lanes of a request have equal values: (requests, lanes, lanes)."""
         return np.asarray(values[:, :, None] == values[:, None, :])
 
     near = lane[:, None] // _CHUNKS == lane // _CHUNKS
@@ -112,7 +113,7 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Return the index of the pass of each lane: the first one in which all of its banks are free."""
+    """Return the index of the pass of each lane, which is the first one in which all of its banks are free."""
     free = [0] * SMEM_BANKS
     out = []
     for address in addresses:

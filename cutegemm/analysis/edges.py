@@ -71,7 +71,7 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
 def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
     """Return the number of tiles along M, N and the batch, rounded up to whole clusters.
 
-    CTAs whose tiles lie outside of D go through all of K as well, and load the last tile of A or B.
+    CTAs whose tiles lie outside of D multiply all k-tiles as well. They load the last tile of A or B.
     """
     grid_m, grid_n, batch = plan.grid(problem)
     across, along = plan.cluster_mn
@@ -151,10 +151,10 @@ class _Run:
     count: int
 
     def residues(self, stride: int, modulus: int) -> np.ndarray:
-        """Return the number of tiles that start at each element 0 to `modulus` - 1 of a line, as exact Python integers.
+        """Return the number of tiles that start at each element of a cache line, as exact Python integers.
 
         stride    stride of the mode in elements
-        modulus   elements of a line
+        modulus   number of elements of a cache line
         """
         counts = np.zeros(modulus, dtype=object)
         period = modulus // math.gcd(modulus, self.step * stride)
@@ -165,11 +165,11 @@ class _Run:
 
 
 def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
-    """Return the runs of the tiles of an extent, of which the first starts at 0 and the last may be ragged.
+    """Return the runs of the tiles along a mode. The first tile starts at 0, and the last one may be ragged.
 
     extent   elements of the matrix along the mode
     tile     elements from one tile to the next
-    count    number of tiles that are loaded. Those beyond the extent load the last tile again, see
+    count    number of tiles that are loaded. Tiles beyond the extent load the last tile again, see
              `TileGrid.loaded_mnl`
     loaded   elements that are loaded for each tile; None: `tile`. Loaded tiles may overlap, see
              `GemmPlan.loaded_tile`
@@ -186,7 +186,10 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
 
 def _before(extent: int, tile: int) -> list[_Run]:
-    """Return the runs of the tiles of an extent, of which the last ends at it and the first may start before 0."""
+    """Return the runs of the tiles along a mode.
+
+    The last tile ends at `extent`, and the first one may start before 0.
+    """
     full, rest = divmod(extent, tile)
     out = [_Run(0, tile, rest, tile, full)] if full else []
     return [*out, _Run(tile - rest, tile, rest - tile, 0, 1)] if rest else out

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 class Part:
     """A matrix in memory that the epilogue reads, or an auxiliary output that it stores.
 
-    what          "row of N", "column of M", "one element", "tile" or "result"
-    how           "by TMA" to the epilogue stages of D, "through epilogue stages" as D, or "by threads"
+    what          kind: "row of N", "column of M", "one element", "tile" or "result"
+    dtype         type of the elements
+    how           path: "by TMA" to the epilogue stages of D, "through epilogue stages" as D, or "by threads"
     tile_bytes    bytes of the sectors that a CTA reads or writes for a tile
     total_bytes   bytes of all elements; None without a problem
     registers     32-bit registers of a thread
@@ -82,7 +83,7 @@ _KINDS = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", 
 
 
 def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
-    """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64 accumulators.
+    """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.machine.device import device_named

@@ -74,7 +74,16 @@ class Executed:
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """Add an instruction that `threads` execute together; see `cutegemm.emulator.machine.Watch`."""
+        """Add one instruction that the threads `threads` execute together.
+
+        op        load, store, ldmatrix, stmatrix or cp.async
+        space     "shared" or "global"
+        bits      bits that a lane accesses
+        threads   indices of the threads
+        at        byte address of each thread
+        other     cp.async: byte address of each thread in the other memory; None for other operations
+        line      line of the code
+        """
         if not len(threads):
             return
         warps, row = np.unique(threads // WARP_THREADS, return_inverse=True)

@@ -38,7 +38,7 @@ class Part:
     """Positions in a tile that each thread accesses.
 
     places   positions: (threads, values)
-    tile     extents of the tile in which the positions count; None: those of shared memory
+    tile     extents of the tile in which the positions count; None: all of shared memory
     bits     bits of an element; None: the thread-value layout does not contain the type
     """
 
@@ -63,17 +63,18 @@ def check_part(
     """Return the wavefronts of one pass of threads over a tile in shared memory.
 
     part          thread-value layout; see the table of this module
-    shared        layout of shared memory: of this package, of the DSL, or a text. Of several stages the first one
-                  counts
-    dtype         type of an element; None: that of the tiled copy
-    tile          extents of the tile in which `part` counts positions; None: those of shared memory. If the tile is
+    shared        layout of shared memory: of this package, of the DSL, or a text. If it has several stages, the first
+                  one counts
+    dtype         type of an element; None: the type of the tiled copy
+    tile          extents of the tile in which `part` counts positions; None: all of shared memory. If the tile is
                   smaller, the threads repeat it over all of shared memory
     op            "load", "store", "ldmatrix" or "stmatrix"
     access_bits   bits that a lane accesses per instruction; None: the widest vector that the layout allows
-    side          of a tiled copy: "src" or "dst"
-    operand       of a tiled MMA: "A", "B" or "C"
+    side          layout of a tiled copy to use: "src" or "dst"
+    operand       layout of a tiled MMA to use: "A", "B" or "C"
     swizzle_of    unit of the swizzle: "bytes", as in the DSL's shared-memory layouts, or "elements"; "": bytes for a
                   layout of the DSL, else elements
+    rules         which phases of shared memory are merged
     raises        LayoutError if the layouts do not match
 
     Threads that read a column of a row-major tile, without and with a swizzle:
@@ -113,8 +114,8 @@ def _part(part: Any, side: str, operand: str) -> Part:
     """Convert `part` to the positions that each thread accesses.
 
     part      any thread-value layout of the table of this module
-    side      of a tiled copy: "src" or "dst"
-    operand   of a tiled MMA: "A", "B" or "C"
+    side      layout of a tiled copy to use: "src" or "dst"
+    operand   layout of a tiled MMA to use: "A", "B" or "C"
     """
     if isinstance(part, str) and "TV Layout tiled" in part:
         return _printed_copy(part)
@@ -163,6 +164,7 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
+        """Return the position in the tile of each basis vector of an input of the linear layout."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")

@@ -162,8 +162,8 @@ def global_accesses(
     """Return every access of a plan to global memory.
 
     problem   gives strides and extents; None: rows are aligned and far apart
-    scalars   values of the epilogue's scalars, which decide the operands that are read; None: only operands that are
-              read for every value count, so C does not, which is not read if beta is 0
+    scalars   values of the epilogue's scalars, which decide the operands that are read. None: only operands that are
+              read for all values count. C does not, because it is not read if beta is 0
     """
     bm, bn, bk = plan.mma_tile
     out = []
@@ -326,6 +326,7 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def firsts(phase: int) -> np.ndarray:
+        """Return the first element of each access of a tile that starts `phase` bytes into a cache line."""
         return rotated_lines(plan, planned, memory + phase, plan.d_tile) if rotates else planned
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """Bytes of A and B that the multiprocessors of a GPC ask L2 for, if as many reads as possible are joined.
 
 Reads of one GPC that ask for the same lines at about the same time are joined on their way to L2; multicast reads are
-not. Which reads meet in time is not modelled. Which reads can meet depends on the raster and on the order of the
-clusters: those of clusters of one GPC that have the same tile of an operand, unless it is multicast. CTAs that split K
+not. When each read happens is not modelled. The raster and the order of the clusters decide which reads can be joined:
+those of clusters of one GPC that have the same tile of an operand, unless the operand is multicast. CTAs that split K
 read other k-tiles.
 
 Clusters are assigned to the GPCs in rounds; see `plan.work.gpcs`. The model starts the rounds as after a grid that
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class GpcReads:
     """Bytes of A and B that CTAs ask for, and that reach L2.
 
-    asked   bytes that CTAs ask for, of (A, B); multicast bytes count once
-    apart   bytes that remain, of (A, B), if all reads of a GPC in the same wave are joined that can be
+    asked   bytes of (A, B) that CTAs ask for; multicast bytes count once
+    apart   bytes of (A, B) that reach L2 if all equal reads of a GPC in the same wave are joined
 
     >>> GpcReads((300.0, 100.0), (100.0, 100.0)).share
     0.5
@@ -98,7 +98,7 @@ def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster |
 
 
 def _gpcs(device: Device, cluster_size: int) -> np.ndarray | None:
-    """Return the GPC index of each cluster, in the order in which clusters are assigned; None if it is not known."""
+    """Return the GPC index of each cluster, in the order of their assignment; None if it is not known."""
     if not device.tpc_rounds or cluster_size > PAIR:
         return None
     return np.array(device.gpc_of_tpc)[handed_pairs(device, cluster_size)[::cluster_size]]

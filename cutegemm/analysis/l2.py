@@ -42,12 +42,12 @@ class Work:
     """Data that the work tiles of a grid read and write. Arrays over work tiles are in the order of their indices.
 
     clusters             cluster that takes each work tile
-    tiles                tile of D of each work tile, counted in clusters
-    k_first, k_last      first and last position in K of each work tile, between 0 and 1
-    panels_a, panels_b   indices of the panels that a tile reads: (tiles, panels of each)
+    tiles                index of the tile of D of each work tile; a tile here is that of a whole cluster
+    k_first, k_last      range of K of each work tile, between 0 and 1
+    panels_a, panels_b   indices of the panels of A and of B that each tile reads: (tiles, panels)
     bytes_a, bytes_b     bytes of each panel
     bytes_d              bytes of D that a cluster writes for a tile
-    bytes_partials       bytes of the accumulators of a work tile whose tile is split along K
+    bytes_partials       bytes of the accumulators that a cluster writes for a K split
     all_write            whether all K splits of a tile write their accumulators; else all but the one that ends last
     last_adds            whether the K split that ends last reads the accumulators of the others and writes D
     """
@@ -114,7 +114,9 @@ def _digest(*values: Any) -> bytes:
 
 
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
-    """Simulate a grid, event by event, and return the bytes that it moves.
+    """Simulate a grid, and return the bytes that it moves.
+
+    Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
 
     steps   number of pieces that K is cut into
     """

@@ -133,7 +133,7 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves in which the CTAs of a grid run on a device.
+    """Waves in which a grid runs on a device.
 
     ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. CTAs of a cluster that splits
                  K count even if their own columns lie outside of D, because they multiply for the others

@@ -1,17 +1,17 @@
-"""Time that CTAs take for a tile, for the simulation of the L2 cache: which of them get ahead of the others.
+"""Time that CTAs take for a tile, for the simulation of the L2 cache.
 
 CTAs whose MMAs never wait take the same time, up to random deviations. In a persistent grid whose k-tiles arrive more
 slowly than the MMAs consume them, the times differ. The multiprocessors of a CPC, which has three pairs of them (TPCs)
-or two if one is disabled, share a port to L2. CTAs in a CPC of two TPCs get ahead of the others and stay ahead, so
-tiles that start together are read at different times. The random deviations are larger, too, and a CTA whose data come
-from DRAM falls behind CTAs that find theirs in L2.
+or two if one is disabled, share a port to L2. CTAs in a CPC of two TPCs are faster, so tiles that start together are
+read at different times. The random deviations are larger, too, and a CTA whose data come from DRAM is slower than a CTA
+that finds its data in L2.
 
 Source: the start of every quarter of every tile of 19 plans, in three launches each (H200, 2026-11-20). The same 24 of
-the 132 multiprocessors, 12 TPCs, were always ahead; it is inferred that they are six CPCs of two TPCs. For tiles of 128
-x 128 in bf16 with 32 KiB per k-tile they took 0.76 to 0.84 of the others' time in nine of eleven plans, and 0.87 to
+the 132 multiprocessors, 12 TPCs, were always faster; it is inferred that they are six CPCs of two TPCs. For tiles of
+128 x 128 in bf16 with 32 KiB per k-tile they took 0.76 to 0.84 of the others' time in nine of eleven plans, and 0.87 to
 0.93 in two; with 24 KiB for the same work 0.91 to 1; with 16 KiB 1. This gives the rate of the port,
-`Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans, `JITTER`
-to those of five SIMT plans; see docs/analysis.md.
+`Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans, and
+`JITTER` to the DRAM bytes of five SIMT plans; see docs/analysis.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 JITTER = 0.009  # relative standard deviation of the time of a tile, if no MMA waits for k-tiles
-FED_JITTER = 0.09  # the same if MMAs wait
+FED_JITTER = 0.09  # relative standard deviation of the time of a tile, if MMAs wait
 WAIT = 0.1  # relative increase of the time of a tile if all that it reads comes from DRAM, and MMAs wait
 
 
@@ -90,7 +90,7 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
 
 def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
-    """Return the pair of multiprocessors (TPC) to which each CTA is assigned, in the order of the grid.
+    """Return the index of the TPC, a pair of multiprocessors, to which each CTA is assigned, in the order of the grid.
 
     in_cluster   CTAs of a cluster
 

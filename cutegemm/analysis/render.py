@@ -75,7 +75,7 @@ def _print(section: Section, console: Any) -> None:
 
 
 def _table(section: Section) -> _Table:
-    """Return the table of a section as a rich renderable, titled unless the section has lines before the table."""
+    """Return the table of a section as a rich renderable. It has the section's title unless lines precede it."""
     return _Table(None if section.lines else section.title, section.columns, section.rows)
 
 

@@ -133,8 +133,9 @@ class Analysis:
         return self.planned(op)
 
     def planned(self, op: str) -> tuple[int, int, int]:
-        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, of the plan, in the
-        grid.
+        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, as planned.
+
+        The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
         """
         of_semaphores = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
         out = [of_semaphores.get(op, 0)] * 3
@@ -152,7 +153,10 @@ class Analysis:
         return sum(cost.requests for cost in costs), sum(cost.sectors for cost in costs)
 
     def _in_grid(self, access: Sectors) -> GridSectors:
-        """Return the cost of an access in the grid of the GEMM, which may store only some of the tiles of D itself."""
+        """Return the cost of an access over the grid of the GEMM.
+
+        If a second kernel stores some tiles of D, only those that the GEMM stores count.
+        """
         assert self.ends is not None
         if access.in_grid is None:  # accumulators of K splits
             times = self.ends.writes if access.op == "st" else self.ends.reads
@@ -370,13 +374,13 @@ def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tile
 def _searches(
     plan: GemmPlan, accesses: list[Any], shared: tuple[AccessCost, ...], rules: Rules
 ) -> dict[str, SwizzleSearch]:
-    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by the name of the buffer."""
+    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by buffer name."""
     blamed = {a.buffer for a, c in zip(accesses, shared, strict=True) if c.cost.conflicts and c.cost.worst is not None}
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
 def _check_problem(plan: GemmPlan, problem: Problem) -> None:
-    """Check that a plan computes a problem, and that the tables of its tiles are small enough.
+    """Check that a plan computes a problem, and that the problem has few enough tiles to simulate.
 
     raises   UnsupportedError if `problem` is not a Problem or has too many tiles; PlanError if it has other operands
              than the plan, or exceeds the integers of the plan's kernels

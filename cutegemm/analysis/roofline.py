@@ -1,9 +1,10 @@
 """Roofline: work and bytes at each level of the machine, the least time of each level, and the level that binds.
 
 The levels are the arithmetic, at the peak rate of its pipe; the issue slots of the schedulers, four warp instructions
-per clock; shared memory, one wavefront per clock; L2 and DRAM, at their bandwidth. The levels of a multiprocessor count
-the one that gets most tiles, in whole tiles. The bound is the largest of the times. A kernel that overlaps all levels
-perfectly would reach it. The epilogue's arithmetic that no mainloop hides is added; see `analysis.epilogue_cost`.
+per clock; shared memory, one wavefront per clock; L2 and DRAM, at their bandwidth. For the levels inside of a
+multiprocessor, the busiest one counts, with whole tiles. The bound is the largest of the times. A kernel that overlaps
+all levels perfectly reaches it. The epilogue's arithmetic that no mainloop hides is added; see
+`analysis.epilogue_cost`.
 """
 
 from __future__ import annotations

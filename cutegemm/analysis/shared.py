@@ -242,7 +242,10 @@ def cost(
     """Return the cost of the requests of several warps together, with the worst bank conflict among them.
 
     addresses   byte addresses: (warps, requests of a warp, lanes)
-    sources     cp.async: byte addresses in global memory, same shape; see `wavefronts`
+    bits        bits that a lane accesses
+    op          operation, see `wavefronts`
+    sources     cp.async: byte addresses in global memory, same shape; None: contiguous
+    rules       which phases are merged
     active      bool, same shape: lanes that execute the access; None: all
     """
     requests, lanes = addresses.shape[1:]
@@ -288,7 +291,7 @@ def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules =
 
 
 def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
-    """Return the worst bank conflict of a request; None if only the source of a cp.async conflicts."""
+    """Return the worst bank conflict of a request; None if only the source of a cp.async has conflicts."""
     phases = served(addresses, bits, rules=PLAIN)
     busiest = max(phases, key=lambda phase: max(map(len, phase.values())))
     bank, words = max(busiest.items(), key=lambda item: len(item[1]))
@@ -366,9 +369,9 @@ def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, b
 
 
 def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, most: int = 128) -> int:
-    """Return the bits of the widest vector to which all values of every lane can be grouped in a layout.
+    """Return the bits of the widest vectors that the values of all lanes form in a layout.
 
-    The vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
+    Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
 
     table      offset of each tile index, in elements
     elements   index in the tile of each value of each lane: (warps, lanes, values)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class Ends:
     """Number of actions at the end of work tiles, over all CTAs of the GEMM.
 
-    stores       stores of a tile of D
-    writes       writes of the accumulators of a K split to the workspace
-    reads        reads of the accumulators of another K split
-    semaphores   increments of a semaphore whose result one thread writes to shared memory
-    asked        reads of that result by a warp
+    stores       number of stores of a tile of D
+    writes       number of writes of the accumulators of a K split to the workspace
+    reads        number of reads of the accumulators of a K split from the workspace
+    semaphores   number of increments of a semaphore, each followed by a write of its value to shared memory
+    asked        number of reads of this value by a warp
     """
 
     stores: int
@@ -83,7 +83,7 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
 
 
 def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
-    """Return the number of K splits of each tile that has several. Tiles count in clusters."""
+    """Return the number of K splits of each tile that has several. A tile here is that of a whole cluster."""
     work_tile = plan.scheduler.of(problem).assignment().work_tile
     counts: list[int] = work_tile.splits[(work_tile.k_split == 0) & (work_tile.splits > 1)].tolist()
     return counts

@@ -57,11 +57,10 @@ class Candidate:
 class SwizzleSearch:
     """Result of a search.
 
-    swizzle    the smallest swizzle without conflicts, or the plain layout if it has none; None if every swizzle
-               conflicts
+    swizzle    the smallest swizzle without conflicts, or the plain layout if it has none; None if all of them conflict
     padding    the smallest padding without conflicts; None if every padding conflicts
-    least      the candidate with the fewest wavefronts of those that keep all vectors; None if no candidate does
-    reason     why every candidate conflicts; "" if one does not
+    least      the candidate with the fewest wavefronts in which every access keeps its width; None if no candidate does
+    reason     why every candidate conflicts; "" unless they all do
     tried      number of candidates that were evaluated
     """
 
@@ -154,7 +153,7 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the layout of a tile without swizzle. `pad` has the elements that are added to each row."""
+    """Return the layout of a tile without swizzle, with `pad` additional elements after each row."""
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
 
 

@@ -1,4 +1,4 @@
-"""Analysis report as tables and sentences, from which the terminal and the explorer show the same text."""
+"""Analysis report as tables and sentences, which the terminal and the explorer show alike."""
 
 from __future__ import annotations
 
@@ -227,9 +227,9 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """Return what the bound holds for: any kernel of the plan ("at most"), or only the counted accesses.
+    """Return a remark on the bound: "at most" if the kernel cannot be faster, else which accesses it counts.
 
-    It holds for the kernel if the kernel's own accesses are counted, or if shared memory does not bind.
+    The kernel cannot be faster if its own accesses are counted, or if shared memory does not bind.
     """
     if analysis.executed is not None and not analysis.executed.rewritten:
         return "at most"

@@ -43,7 +43,7 @@ _LESS, _MORE = 0.75, 1.15  # shares of the L2 cache that A and B may have, for t
 _BELOW, _ABOVE = 0.05, 0.07  # relative margins of the range below and above the simulated values
 _ALIKE = 0.005  # relative difference below which two simulations count as equal
 _PIECES_OF_RANGE = 8  # pieces of K in the simulations for the range
-_MOST_PLAYED = 1 << 14  # work tiles of a grid up to which it is simulated more than twice for the range
+_MOST_PLAYED = 1 << 14  # grids with more work tiles are simulated only twice for the range
 _READ_OF_TORN = 0.4  # largest share of partially written sectors of D that L2 reads first
 
 
@@ -93,7 +93,7 @@ def traffic(
     """Return the bytes that a plan moves for a problem if CTAs run in step.
 
     ctas_per_wave   CTAs that run at once
-    l2_bytes        bytes of L2 in which a panel may be kept
+    l2_bytes        bytes of L2 that can keep panels
     raster          order of the tiles; None: the plan's
     """
     order = raster or plan.raster
@@ -136,7 +136,7 @@ def traffic(
 def traffic_in_time(
     plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
-    """Return the bytes that a plan moves for a problem on a device, by a simulation in which CTAs fall out of step.
+    """Return the bytes that a plan moves for a problem on a device, by simulation: CTAs fall out of step.
 
     ctas_per_wave   CTAs that run at once
     raster          order of the tiles; None: the plan's
@@ -168,6 +168,7 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
     work, pace = work_of(plan, problem, plan.raster), pace_of(plan, device, running)
 
     def played(share: float, with_pace: Pace) -> float:
+        """Return the DRAM reads with a share of L2 and with other times of the clusters."""
         size = int(share * device.l2_bytes)
         return l2.play(work, with_pace, size, device.l2_partitions, pieces=_PIECES_OF_RANGE).dram_bytes
 
@@ -242,12 +243,15 @@ def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np
 def _simulate(
     tiles: np.ndarray, bytes_a: np.ndarray, bytes_b: np.ndarray, tile_d: float, per_wave: int, l2_bytes: float
 ) -> tuple[float, list[int], list[int]]:
-    """Return (bytes read from DRAM, number of A panels of each wave, number of B panels of each wave) of CTAs in step.
+    """Return the DRAM reads of CTAs that run in step, and the panels of each wave.
 
     tiles      panel indices (m, n) of each tile, in the order of the raster
-    bytes_a    bytes of each panel of A, and `bytes_b` of B
+    bytes_a    bytes of each panel of A
+    bytes_b    bytes of each panel of B
     tile_d     bytes of D, and of what the epilogue reads, per tile
     per_wave   tiles of a wave
+    l2_bytes   bytes of L2 in which a panel may be kept
+    returns    (bytes read from DRAM, number of A panels of each wave, number of B panels of each wave)
     """
     size = np.concatenate([bytes_a, bytes_b])
     last = np.full(len(size), -1)  # the wave that used each panel last
@@ -285,10 +289,10 @@ def compare_rasters(
 ) -> list[Traffic]:
     """Return the traffic of several rasters with CTAs in step, the one with the fewest DRAM reads first.
 
-    Of rasters with equal DRAM reads, the plan's comes first, then the simplest.
+    If several rasters have equal DRAM reads, the plan's comes first, then the simplest.
 
     ctas_per_wave   CTAs that run at once
-    l2_bytes        bytes of L2 in which a panel may be kept
+    l2_bytes        bytes of L2 that can keep panels
     groups          group sizes of the grouped rasters to compare
     """
     grid_m, grid_n, _ = plan.grid(problem)
@@ -311,7 +315,7 @@ def best_rasters(
 ) -> list[Traffic]:
     """Return the simulated traffic of the plan's raster and the best others, the one with the fewest DRAM reads first.
 
-    Of rasters with equal DRAM reads, the plan's comes first.
+    If several rasters have equal DRAM reads, the plan's comes first.
 
     ctas_per_wave   CTAs that run at once
     most            number of rasters to simulate: the first ones by `compare_rasters`, and the plan's
