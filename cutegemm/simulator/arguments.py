@@ -26,8 +26,9 @@ def given_operands(
     """Return the arrays that the plan reads, and the scalars of its epilogue.
 
     operation   name of the public function, for error messages
-    given       A, B and the operands of the epilogue by name; None for an operand that is not passed. If the epilogue
-                has no "c", "alpha" or "beta", they may have the values without effect
+    given       A, B and the operands of the epilogue by name; None for an operand that is not passed. "c", "alpha" and
+                "beta" are accepted even if the epilogue does not have them, if the scalars have no effect: alpha 1,
+                beta 0
     returns     (arrays by name, scalars by name); a tile operand only if the epilogue reads it for these scalars
     raises      PlanError with every violated rule
     """
@@ -124,7 +125,7 @@ def _is_equal(value: Any, number: float) -> bool:
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
-    """Return why the epilogue reads a tile operand: the scalars that make it necessary, or the epilogue itself."""
+    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself."""
     idle = [step.idle for step in epilogue.steps if tile in step.tensors and not step.is_idle(scalars)]
     why = [f"{name} is {scalars[name]}" for name, _ in idle[0]]
     return " and ".join(why) or f"the epilogue is {epilogue}"
@@ -133,10 +134,10 @@ def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> st
 def laid_out(
     problem: Problem, given: dict[str, np.ndarray], results: Sequence[str] = ("d",)
 ) -> dict[str, GlobalMatrix]:
-    """Return the matrices of a problem in global memory, with its types and strides: operands filled, results poisoned.
+    """Return the matrices of a problem in simulated global memory, with the types and strides of the problem.
 
     given     arrays of the operands, by name
-    results   names of the results
+    results   names of the results, whose memory is poisoned
     """
     matrices = {name: GlobalMatrix(problem, name) for name in (*given, *results)}
     for name, array in given.items():
@@ -153,9 +154,12 @@ def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def problem_of(operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None) -> Problem:
-    """Return the problem of the arrays, with gaps between rows, or check that they fit the given one.
+    """Return the problem of the arrays.
 
-    raises   PlanError if the shapes do not fit each other or `problem`
+    operation   name of the public function, for error messages
+    given       arrays by name, as the plan multiplies them
+    problem     problem that the arrays must have; None: extents are those of the arrays, with gaps between rows
+    raises      PlanError if the shapes do not fit each other or `problem`
     """
     violations = [
         f"{name.upper()} has the shape {array.shape}. Pass two modes, or three with a batch."
@@ -194,14 +198,22 @@ def _is_broadcast(plan: GemmPlan, name: str) -> bool:
 
 
 def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
-    """Return whether a row, a column or a single element has the right shape, once or for each matrix of the batch."""
+    """Return whether a row, a column or a single element has the shape that fits the extents (M, N, L).
+
+    It may exist once for all matrices of the batch, or once for each.
+    """
     same = plan.operands.matrix(name).broadcast
     wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]
     return list(shape[:2]) == wanted and shape[2] in (1, extents[2])
 
 
 def _columns(plan: GemmPlan, name: str, n: int) -> int:
-    """Return the extent N of an operand of the epilogue: that of B, or that of D, which is half of it if D is gated."""
+    """Return the number of columns of an epilogue operand: those of D or, for an operand of gate and up projections, of B.
+
+    A gated D has half as many columns as B.
+
+    n   number of columns of B
+    """
     return n // 2 if plan.operands.gated and not plan.operands.matrix(name).gated else n
 
 
@@ -217,7 +229,12 @@ def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
 
 
 def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return leading strides that are aligned as the plan needs, with a gap of one aligned access after each row."""
+    """Return (name, leading stride) of each matrix: aligned as the plan needs, with a gap after each row.
+
+    The gap has the size of one aligned access.
+
+    extents   "m", "n" and "k" of the problem
+    """
     out, whole = [], extents["n"]
     for name in ("a", "b", "c", "d", *dict(plan.operands.aux)):
         operand = plan.operands.matrix(name)

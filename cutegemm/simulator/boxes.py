@@ -1,6 +1,6 @@
 """TMA on the CPU: copies of boxes between global memory and a swizzled buffer in shared memory.
 
-The same classes describe tiles that threads copy from an epilogue stage to global memory.
+Copies by threads from an epilogue stage to global memory use the same classes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxTables:
-    """Index tables of a tile that TMA copies: the E elements of all boxes of all CTAs that share it, box after box.
+    """Index tables of a tile that TMA copies. The tile has E elements in all boxes of all CTAs that share it.
 
     name           name of the operand
     modes          names of the two modes of its tile
-    tile           (X, Y) extents of the two modes
-    x, y           coordinates in the tile: (E,)
+    tile           extents (X, Y) of the two modes
+    x, y           coordinates of each element in the tile, box after box: (E,)
     dest           offset at which the hardware puts each element, in each copy of the tile: (copies, E)
-    shared         offset at which the layout of shared memory has each element: (copies, X * Y), colexicographic
+    shared         offset that the layout of shared memory has for each element: (copies, X * Y), colexicographic
     shared_elems   elements of shared memory
     unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access
     inner          index of the contiguous mode, 0 or 1
-    who            who copies, for messages: "TMA" or "the copy" by threads
+    who            name of the copy in messages: "TMA", or "the copy" for a copy by threads
     """
 
     name: str
@@ -168,6 +168,8 @@ def check_boxes(t: BoxTables, report: Report) -> None:
 class BoxFlow:
     """Copies tiles of one matrix for C CTAs at once, between global memory and a buffer of each CTA.
 
+    The buffer has several copies of the tile, such as the stages of the mainloop pipeline.
+
     tables    index tables of the tile
     matrix    the matrix in global memory
     group     the CTAs
@@ -182,9 +184,10 @@ class BoxFlow:
         self.loaded_elems = 0
 
     def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
-        """Load the tile at these coordinates to copy `copy` of the buffer; elements outside of the matrix become 0.
+        """Load a tile to a copy of the buffer. Elements outside of the matrix become 0.
 
-        origin   coordinates of each CTA's tile: two arrays (C,)
+        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
+        copy     index of the copy
         """
         t = self.tables
         x, y = self._coordinates(origin)
@@ -194,7 +197,10 @@ class BoxFlow:
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
 
     def read(self, copy: int) -> np.ndarray:
-        """Return the elements of copy `copy` of the buffer, by the layout of shared memory: (X, Y, C)."""
+        """Return the elements of a copy of the buffer, by the layout of shared memory: (X, Y, C).
+
+        copy   index of the copy
+        """
         t = self.tables
         values = self.shared[t.shared[copy]]
         if self.checked:
@@ -208,13 +214,17 @@ class BoxFlow:
         return values.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
     def clear(self, copy: int) -> None:
-        """Poison copy `copy` of the buffer."""
+        """Poison a copy of the buffer.
+
+        copy   index of the copy
+        """
         self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
-        """Store copy `copy` of the buffer to these coordinates, in whole units that start inside of the matrix.
+        """Store a copy of the buffer to global memory, in whole units that start inside of the matrix.
 
-        origin    coordinates of each CTA's tile: two arrays (C,)
+        origin    coordinates of the first element of each CTA's tile: two arrays (C,)
+        copy      index of the copy
         written   number of writes of each element of global memory, which is incremented
         """
         t = self.tables

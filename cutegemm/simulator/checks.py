@@ -203,13 +203,22 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """Return the elements of a tile that each accumulator multiplies: (k of the atom, rest, value * thread)."""
+    """Return the element of the tile that each accumulator multiplies in each k of an atom.
+
+    fragment   elements of the fragments of a k-block
+    rest       number of atoms along M or N
+    gather     fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    returns    (k of the atom, rest, value * thread)
+    """
     entries = fragment.reshape(rest, -1)
     return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])
 
 
 def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements of a tile of D that no accumulator, or several, belong to."""
+    """Report elements of a tile of D that have the wrong number of accumulators.
+
+    The right number is one, or the number of warps if the warps of a CTA split K.
+    """
     bm, bn, _ = plan.mma_tile
     expected = 1 if plan.sliced_k is None else plan.sliced_k.warps
     times = np.bincount(tables.held.reshape(-1), minlength=bm * bn)

@@ -15,10 +15,10 @@ from cutegemm.simulator.tables import OperandTables
 
 @dataclass(frozen=True)
 class CtaGroup:
-    """CTAs that are simulated together.
+    """CTAs that are simulated together. Each field is an array over the CTAs.
 
-    position         position of each CTA in the order of the raster
-    m_tile, n_tile   tile of D of each CTA
+    position         position in the order of the raster
+    m_tile, n_tile   coordinates of the tile of D
     batch            index of the matrix of the batch
     """
 
@@ -91,7 +91,7 @@ class OperandFlow(StageWatch):
         self.accesses_checked = False
 
     def fetched(self, tile: int) -> None:
-        """Read a k-tile from global memory, without the elements outside of the matrix."""
+        """Read a k-tile from global memory. Elements outside of the matrix are not read."""
         k_start = self.k_first + tile * self.k_step * self.tables.bk
         index = self.address[:, None] + (self.start + k_start * self.matrix.strides[1])
         mask = self.within
@@ -120,13 +120,13 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """Poison the stage: the elements of the last k-tile are overwritten, and the new ones are not there yet."""
+        """Poison a stage, because the copy of a k-tile to it starts: its old elements are lost."""
         if not self.is_async:
             self.moving[tile] = (self.values, None)
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
 
     def shown(self, tile: int, stage: int) -> None:
-        """Write a k-tile to its stage."""
+        """Write a k-tile to its stage, because every thread may read it from here on."""
         values, mask = self.moving.pop(tile)
         self._write(stage, values, mask)
 
@@ -163,7 +163,7 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
-        """Return the fault of an access whose elements are not contiguous."""
+        """Return the text of a fault: the elements of an access are not contiguous."""
         t, vector = self.tables, self.tables.copy_vector
         elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
         return (
@@ -172,7 +172,7 @@ class OperandFlow(StageWatch):
         )
 
     def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
-        """Return the fault of an access that is not aligned."""
+        """Return the text of a fault: an access is not aligned."""
         run, cta = (int(x) for x in at)
         t, vector = self.tables, self.tables.copy_vector
         return (
@@ -182,7 +182,7 @@ class OperandFlow(StageWatch):
         )
 
     def _outside(self, at: np.ndarray, k_start: int) -> str:
-        """Return the fault of an element outside of the matrix."""
+        """Return the text of a fault: an element outside of the matrix is read."""
         entry, cta = (int(x) for x in at)
         extents = " x ".join(str(e) for e in self.matrix.extents[:2])
         return (
@@ -196,7 +196,7 @@ class OperandFlow(StageWatch):
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the fault of a fragment element that nothing was written to."""
+        """Return the text of a fault: a fragment element is read that was never written."""
         entry, cta = (int(x) for x in at)
         t = self.tables
         return (

@@ -35,10 +35,11 @@ def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
 def divided(
     plan: GemmPlan, problem: Problem, places: np.ndarray, together: int, report: Report
 ) -> Iterator[tuple[slice, list[Piece]]]:
-    """Yield ranges of tiles, as slices of `places`, with the pieces of K that these tiles have in common, in order.
+    """Yield groups of tiles whose K is divided alike, as (slice of `places`, their pieces of K in order).
 
     places     positions of the tiles in the order of the raster
-    together   largest number of tiles at a time
+    together   largest number of tiles of a group
+    report     collects tiles whose pieces do not cover K
     """
     pieces_of_tile = _pieces(plan.scheduler.of(problem), report)
     first = 0
@@ -54,7 +55,7 @@ def divided(
 def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
     """Return the pieces of each tile in the order of K, by the index of the tile.
 
-    Report tiles whose pieces do not cover K.
+    Tiles whose pieces do not cover K are reported.
     """
     pieces_of_tile: dict[int, list[Piece]] = {}
     work_tile = work.assignment().work_tile
@@ -78,7 +79,7 @@ def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
 
 
 def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
-    """Return the first k-tile and the number of k-tiles of each piece, and whether it is all of K."""
+    """Return (first k-tile, number of k-tiles, whether it is all of K) of each piece."""
     return tuple([(piece.k_first, piece.k_count, piece.slots is None) for piece in pieces])
 
 

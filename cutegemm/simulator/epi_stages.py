@@ -126,14 +126,16 @@ class EpiStageStorage:
         return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of coordinates in it."""
+        """Return the index in the consumer's tile of the element at (m, n)."""
         out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
         return out
 
     def _place_in_d(self, held: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of D for indices in its tile of accumulators.
+        """Return the index in the consumer's tile of D of the result of each accumulator.
 
-        The two differ for a gated epilogue, whose D has half as many columns.
+        It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
+
+        held   indices of accumulators in the consumer's tile
         """
         (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
         if glu is None:
@@ -143,9 +145,11 @@ class EpiStageStorage:
         return held % rows + rows * own.d_column(held // rows)
 
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
-        """Return the accumulators (C, M, N) of a consumer as its threads hold them: (C, threads, registers).
+        """Return the accumulators of a consumer as its threads hold them: (C, threads, registers).
 
         If the epilogue is gated, the shape is (2, C, threads, registers): gate and up projections.
+
+        accumulators   (C, M, N)
         """
         rows = self.pipeline.consumer_tile[0]
         held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])

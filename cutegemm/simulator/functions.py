@@ -53,7 +53,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 def _erfc_above(a: np.ndarray) -> np.ndarray:
     """Return erfc(a) for a >= 1."""
-    high = a.astype(np.float32).astype(np.float64)  # whose square is exact
+    high = a.astype(np.float32).astype(np.float64)  # the square of `high` is exact
     power = np.exp(-high * high) * np.exp((high - a) * (high + a))
     reciprocal = 1 / (a + _SHIFT)
     scaled = _polynomial(2 * (_BORDER + _SHIFT) * reciprocal - 1, _ERFC) * reciprocal

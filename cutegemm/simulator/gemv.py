@@ -20,7 +20,10 @@ from cutegemm.simulator.tile_store import TileStore
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return (CTAs, k-tiles, multiply-adds, elements of A loaded, elements of B loaded)."""
+    """Execute every tile, and return the counts of the simulation.
+
+    returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
+    """
     plan, problem, matrices, report = task.plan, task.problem, task.matrices, task.report
     tables = plan_tables(plan)
     if task.checked:
@@ -73,9 +76,9 @@ def _some(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
 
 
 class _Added:
-    """Accumulators of warps in shared memory, and their sums.
+    """Accumulators of the warps of a CTA in shared memory, and their sums.
 
-    held   element of a CTA's tile whose total a thread computes: (rest_m, rest_n, value, thread)
+    held   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:

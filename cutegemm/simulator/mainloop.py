@@ -77,7 +77,11 @@ def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray
 def _factors(
     fragments_a: np.ndarray, fragments_b: np.ndarray, tables: PlanTables, ctas: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the factors of each accumulator, for each k of an atom: (rest_m, X) of A and (rest_n, X) of B."""
+    """Return the two factors that each accumulator multiplies, for each k of an atom.
+
+    fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
+    returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
+    """
     if tables.gather_a is None and tables.gather_b is None:
         return [(fragments_a, fragments_b)]
     steps = (tables.gather_a if tables.gather_a is not None else tables.gather_b).shape[0]  # type: ignore[union-attr]
@@ -88,7 +92,10 @@ def _factors(
 
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
-    """Return the fragment entries that each accumulator multiplies in step `step`."""
+    """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
+
+    gather   fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    """
     if gather is None:
         return fragments
     rest = fragments.shape[0]

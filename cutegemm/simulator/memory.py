@@ -84,7 +84,10 @@ class GlobalMatrix:
         return np.lib.stride_tricks.as_strided(memory[self.base :], self.extents, strides)
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of coordinates in batch 0 from the first element of the matrix."""
+        """Return the offsets of elements of batch 0 from the first element of the matrix.
+
+        rows, columns   coordinates of the first and the second mode
+        """
         return rows * self.strides[0] + columns * self.strides[1]
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
@@ -112,7 +115,7 @@ class GlobalMatrix:
 
 
 class GatedB(GlobalMatrix):
-    """B with its columns in the order of a gated plan's tiles, in which gate and up projections alternate.
+    """B with its columns in the order of a gated plan's tiles: gate and up projections alternate.
 
     glu   order of the columns
     n     number of columns of B; the last tile may have more, which are zeros
@@ -123,7 +126,11 @@ class GatedB(GlobalMatrix):
         self.glu, self.n = glu, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of coordinates in the order of the tiles from the first element of B."""
+        """Return the offsets of elements from the first element of B.
+
+        rows      columns of B, in the order of the tiles
+        columns   indices along K
+        """
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
@@ -134,10 +141,12 @@ class GatedB(GlobalMatrix):
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """Return the gate or up elements of a row operand with the columns of a gated B, as a row with the columns of D.
+    """Return one half of a row operand of a gated plan, as a row with the columns of D.
+
+    The operand has the columns of B: it has an element for each gate and each up projection.
 
     by      order of the gate and up projections in B
-    which   0 for the gate, 1 for the up projection
+    which   0 for the elements of gate projections, 1 for those of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)
     out.__dict__.update(matrix.__dict__)

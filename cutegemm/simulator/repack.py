@@ -16,7 +16,7 @@ from cutegemm.simulator.task import Task
 
 
 def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
-    """Return the repacked matrix. Its runs are filled up with zeros."""
+    """Execute a repack pass, and return the repacked matrix. Its runs are filled up with zeros."""
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)
     tile, smem = Layout(repack.tile), repack.smem
@@ -64,11 +64,12 @@ def _packed(task: Task, repack: Repack) -> GlobalMatrix:
 def _at(
     matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices in a matrix of the elements of a tile, and which of their accesses start inside of the matrix.
+    """Return the indices in a matrix of the elements of a tile, and which of their accesses start inside of it.
 
-    places   indices in the tile
-    at       row, k and batch of the tile's first element
-    vector   elements of an access
+    places      indices in the tile
+    at          row, k and batch of the tile's first element
+    tile_rows   rows of the tile
+    vector      elements of an access
     """
     rows, ks = places % tile_rows + at[0], places // tile_rows + at[1]
     lead = np.arange(len(places)) // vector * vector
@@ -77,10 +78,10 @@ def _at(
 
 
 def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
-    """Report elements of a tile that are not copied exactly once to their own position, and misaligned vectors.
+    """Report elements that a repack pass does not copy exactly once to their own position, and misaligned vectors.
 
-    tables   indices that each access reads in the tile and writes in the repacked tile; offsets in shared memory that
-             it writes and reads
+    tables   for each access: indices in the tile that are read, indices in the repacked tile that are written, offsets
+             in shared memory that are written, and offsets in shared memory that are read
     """
     name, size = repack.name.upper(), repack.tile[0] * repack.tile[1]
     loaded, stored, put, fetched = tables

@@ -52,7 +52,7 @@ class Report:
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Add one fault, unless a fault with the same text is there."""
+        """Add one fault; a fault with the same text as another one is not counted."""
         examples = self._examples.setdefault(kind, [])
         if text in examples:
             return

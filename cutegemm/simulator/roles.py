@@ -74,9 +74,10 @@ class Shape:
 
 
 def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return (CTAs, k-tiles, multiply-adds, elements of A loaded, elements of B loaded).
+    """Execute every tile, and return the counts of the simulation.
 
     programs   program of each role, by name, that replaces the plan's; None: those of the plan
+    returns    (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
     plan, problem, report = task.plan, task.problem, task.report
     stage = Stage(task)
@@ -116,7 +117,7 @@ def _batches(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int
 
 
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
-    """Return the clusters that the protocol contains: all if K is split, else the first one, which stands for all."""
+    """Return the clusters that the protocol contains: all if K is split, else the first one for all."""
     return clusters if plan.split.is_split else clusters[:1]
 
 
@@ -141,7 +142,10 @@ def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[lis
 
 
 def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
-    """Execute a protocol to its end, each process as far as possible; a copy ends only if no process can continue."""
+    """Execute a protocol to its end, and report its faults.
+
+    Each process goes as far as possible before the next one. A copy ends only if no process can continue.
+    """
     machine = Player(stage, protocol, shapes)
     count = len(protocol.processes)
     try:
@@ -252,7 +256,7 @@ class Player(Machine):
         return self.shapes[process.cta][number]
 
     def own_group(self, process: Process, number: int) -> CtaGroup:
-        """Return the CTAs of a tile with tile indices in tiles of the process's consumer."""
+        """Return the CTAs of a tile, with tile coordinates that count tiles of the process's consumer."""
         group = self.shape(process, number).group
         m, n, batch = self.plan.own_tile((group.m_tile, group.n_tile, group.batch), self.consumer(process))
         return CtaGroup(group.position, m, n, batch)
@@ -269,7 +273,10 @@ class Player(Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Land a load, and fill the stage when all its pieces have landed; or land accumulators of another CTA."""
+        """Land a load.
+
+        When all pieces of a stage have landed, fill the stage; accumulators of other CTAs are received.
+        """
         super()._land(cta, load)
         if isinstance(load, Send):
             assert self.stage.shared is not None
@@ -383,7 +390,7 @@ class Player(Machine):
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """Write the results of the oldest MMAs in flight to their accumulators; the consumer has waited for them."""
+        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them."""
         super()._end_read(number, process, op)
         if self.under_way[number]:
             accumulators, product = self.under_way[number].pop(0)
@@ -467,7 +474,10 @@ class Player(Machine):
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile that become D, added over all K splits or all CTAs that split K."""
+        """Return the accumulators of a tile that become D.
+
+        If K is split, they are added over all K splits, or over all CTAs of the cluster.
+        """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]
         if self.plan.split.is_split and self.shape(process, tile).tile.splits > 1:
@@ -491,7 +501,7 @@ class Player(Machine):
             self._leaves(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
-        """End a bulk copy of an epilogue stage: store the stage to global memory, or load the tile operand to it."""
+        """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand."""
         number, _, _, op = self.epi_stages.flights[position]
         super()._epi_stage_done(position)
         process, storage = self.protocol.processes[number], self.stage.storage

@@ -49,7 +49,7 @@ class SimulationResult(hooks.Shown):
     """Result of a simulation: D, the faults and the counts.
 
     d        D, of shape (M, N) or (L, M, N)
-    faults   faults by kind; () if there are none, or if `check` was False
+    faults   faults by kind; () if none was found or looked for
     stats    counts
     aux      auxiliary outputs and reductions of the epilogue, by name
     """

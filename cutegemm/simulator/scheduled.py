@@ -22,7 +22,10 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return (CTAs, k-tiles, multiply-adds, elements of A loaded, elements of B loaded)."""
+    """Execute every tile, and return the counts of the simulation.
+
+    returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
+    """
     plan, problem, matrices = task.plan, task.problem, task.matrices
     report, checked = task.report, task.checked
     tables = plan_tables(plan)
@@ -80,7 +83,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists.
 
-    Report tiles that do not, or not once.
+    CTAs outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
     """
     grid = plan.grid(problem)
     count = grid[0] * grid[1] * grid[2]

@@ -29,9 +29,9 @@ class SplitKWorkspace:
         self.places = _places(plan, self.shape)
 
     def write(self, slots: np.ndarray, accumulators: np.ndarray) -> None:
-        """Write the accumulators of a K split of each CTA's tile to a slot of each.
+        """Write the accumulators of a K split to the workspace.
 
-        slots          slot of each CTA: (CTA,)
+        slots          slot of each CTA's tile: (CTA,)
         accumulators   (rest_m, rest_n, value * thread * CTA)
         """
         index = self._index(slots)
@@ -42,9 +42,10 @@ class SplitKWorkspace:
         self.memory[index] = accumulators.reshape(index.shape)
 
     def total(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the accumulators of all K splits, added in their order: (rest_m, rest_n, value * thread * CTA).
+        """Return the accumulators of all K splits, added in their order.
 
-        splits   slots of each K split: (CTA,)
+        splits    for each K split, the slot of each CTA's tile: (CTA,)
+        returns   (rest_m, rest_n, value * thread * CTA)
         """
         out = np.zeros((*self.shape, len(splits[0])), self.memory.dtype)
         for k_split, slots in enumerate(splits):

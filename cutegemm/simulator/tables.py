@@ -203,9 +203,10 @@ def _accesses(
 
 
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
-    """Return the fragment entry, over (value, thread), that each accumulator multiplies, for each k of an atom.
+    """Return the fragment entry that each accumulator of an atom multiplies, for each k of the atom.
 
-    The result is None if every accumulator multiplies the entry with its own number.
+    returns   (k of the atom, value * thread), where entries count over (value, thread); None if every accumulator
+              multiplies the entry with its own number
     """
     atom = mma.atom
     place = {"a": 0, "b": 1}[operand]
@@ -243,6 +244,6 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """Return the thread at each (lane of the atom, m, n, k)."""
+    """Return the thread at each (lane of the atom, m, n, k), as an array with these four modes."""
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

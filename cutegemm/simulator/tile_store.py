@@ -106,10 +106,10 @@ class TileStore:
             np.add.at(self.written, index.reshape(-1), 1)
 
     def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
-        """Pass the values of a tile to a reduction, with zeros for elements outside of D, which the reduction ignores.
+        """Pass the values of a tile to the reduction `name`.
 
-        where   which elements are inside of D
-        shape   shape of the elements of the tile: (accumulators, CTA)
+        where   which values are inside of D; the reduction ignores the others
+        shape   (accumulators, CTA)
         """
         whole = np.zeros(shape, values.dtype)
         whole[where] = values.reshape(whole[where].shape)
@@ -214,7 +214,7 @@ class TileStore:
             )
 
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
-        """Return the fault of an element that is stored outside of D."""
+        """Return the text of a fault: an element is stored outside of D."""
         entry, cta = (int(x) for x in at)
         table = self if self.through is None else self.through
         m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
@@ -256,9 +256,11 @@ class _Through:
 
 
 def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the accumulators of gate and up projections, and the element of D's tile of each pair.
+    """Return the accumulators of gate and up projections, and the element of D's tile that each pair becomes.
 
-    returns   indices of accumulators: (2, pairs), counted as in `held`; elements: (rest_m, rest_n, value, thread)
+    held      element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    returns   flat indices in `held` of gates and of ups: (2, pairs); elements of D's tile: (rest_m, rest_n, value,
+              thread)
     """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
@@ -274,10 +276,12 @@ def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return a table (rest_m, rest_n, value, thread, ...) with the elements of an access along an additional last axis.
+    """Return a table with its accesses along an additional last axis, so that each access has `vector` elements.
 
-    If the values of an atom are a multiple of `vector`, they form the accesses; else the neighbours along D's
-    contiguous mode do.
+    If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
+    D's contiguous mode.
+
+    table   (rest_m, rest_n, value, thread, ...)
     """
     values = table.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
@@ -286,7 +290,7 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return, for each accumulator, the first element of its access, which decides whether the access is executed."""
+    """Return the first element of the access of each accumulator, which decides whether the access is executed."""
     values = held.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
     first = np.arange(held.shape[axis]) // vector * vector

@@ -70,7 +70,7 @@ def results(
 ) -> dict[str, np.ndarray]:
     """Return all results of an epilogue by name, before they are rounded.
 
-    "d" is D. A reduction has the values that it reduces. The arguments are those of `evaluate`.
+    The arguments are those of `evaluate`. "d" is D; a reduction has the values that it reduces.
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.plan.epilogue import epilogue_of
@@ -91,9 +91,11 @@ def results(
 
 
 class _Elements:
-    """Evaluation context of an epilogue expression: the accumulators, scalars and tensors that its nodes refer to.
+    """Evaluation context of an epilogue expression: supplies the operands of its nodes.
 
     values    values of the accumulator node
+    scalars   values of the scalars, by name
+    tensors   arrays of the tensors, by name
     result    type of D, which decides the type of the scalars
     """
 

@@ -41,13 +41,19 @@ class WorkTiles:
         return len(self.turn)
 
     def where(self, which: Any) -> WorkTiles:
-        """Return the work tiles that an index or a mask selects."""
+        """Return some of the work tiles, or one.
+
+        which   mask or index
+        """
         kept = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "tile"}
         return WorkTiles(**kept, tile=self.tile.map(lambda values: values[which]))
 
 
 def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles:
-    """Return every work tile that a CTA takes, rank by rank, and report faults of the tile scheduler."""
+    """Return every work tile that a CTA takes, rank by rank.
+
+    Tiles and k-tiles that are not taken exactly once are reported.
+    """
     work, in_cluster = plan.scheduler.of(problem), plan.scheduler.cluster_size
     assignment, by_rank = work.assignment(), []
     zeros = 0 * assignment.number
@@ -62,9 +68,9 @@ def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles
 
 
 def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
-    """Report tiles of D, and k-tiles of them, that are not taken exactly once, and CTAs outside of the grid.
+    """Report tiles of D, and k-tiles of them, that are not taken exactly once.
 
-    Only CTAs of a cluster with others may have tiles past the edges of D.
+    CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
     """
     at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
     exists = ((at >= 0) & (at < grid)).all(axis=1)
@@ -124,7 +130,7 @@ class Workspace:
     def total(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> np.ndarray:
         """Return the accumulators (M, N) of all K splits, added in their order.
 
-        accumulators   those of the K split that ends last, which are not in the workspace
+        accumulators   accumulators of the K split that ends last, which are not in the workspace
         tile           work tile of the K split that ends last
         """
         at = self._elements(consumer)
@@ -154,7 +160,7 @@ class Workspace:
         return self.held[consumer] % self.rows, self.held[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
-        """Return the offsets in the workspace of the accumulators of a consumer for a K split: (threads, registers)."""
+        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers)."""
         own, slot = consumer if self.readers > 1 else 0, int(self.work.slot_of(tile, k_split))
         first = own * self.strides[3] + rank * self.strides[4] + slot * self.strides[5]
         places: np.ndarray = self.within + first

@@ -34,7 +34,7 @@ class ProtocolFault:
 class ProtocolReport:
     """Faults of a protocol.
 
-    faults          the faults; () if there are none
+    faults          the faults; () if the protocol is correct in all interleavings that were executed
     interleavings   number of interleavings that were executed to their end
     states          number of states that an exhaustive search visited
     exhaustive      whether the search visited all states
