@@ -208,7 +208,7 @@ def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int,
 
 
 def _columns(plan: GemmPlan, name: str, n: int) -> int:
-    """Return the number of columns of an epilogue operand: those of D or, for an operand of gate and up projections, of B.
+    """Return the number of columns of an epilogue operand: those of D or, if it acts on gate and up, those of B.
 
     A gated D has half as many columns as B.
 

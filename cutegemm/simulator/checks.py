@@ -162,8 +162,8 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile."""
     bm, bn, bk = plan.mma_tile
     a, b = tables.a, tables.b
-    rest_m, rest_n, values, threads = tables.held.shape
-    held = tables.held.reshape(rest_m, rest_n, values * threads)
+    rest_m, rest_n, values, threads = tables.elements.shape
+    elements = tables.elements.reshape(rest_m, rest_n, values * threads)
     k_of_a, k_of_b = [], []
     for k_block in range(a.fragment.shape[0]):
         ids_a, ids_b = (
@@ -172,7 +172,11 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
         )
         for step in range(ids_a.shape[0]):
             factor_a, factor_b = ids_a[step][:, None, :], ids_b[step][None, :, :]
-            wrong = (factor_a % bm != held % bm) | (factor_b % bn != held // bm) | (factor_a // bm != factor_b // bn)
+            wrong = (
+                (factor_a % bm != elements % bm)
+                | (factor_b % bn != elements // bm)
+                | (factor_a // bm != factor_b // bn)
+            )
 
             def describe(
                 at: np.ndarray,
@@ -181,7 +185,7 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
                 b_held: np.ndarray = ids_b[step],
             ) -> str:
                 m, n, entry = (int(x) for x in at)
-                place = int(held[m, n, entry])
+                place = int(elements[m, n, entry])
                 return (
                     f"thread {entry % threads} adds {a.element(a_held[m, entry])} * "
                     f"{b.element(b_held[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
@@ -221,10 +225,10 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """
     bm, bn, _ = plan.mma_tile
     expected = 1 if plan.sliced_k is None else plan.sliced_k.warps
-    times = np.bincount(tables.held.reshape(-1), minlength=bm * bn)
+    times = np.bincount(tables.elements.reshape(-1), minlength=bm * bn)
 
     def describe(place: int) -> str:
-        who = np.unique(np.flatnonzero(tables.held.reshape(-1) == place) % tables.held.shape[3])
+        who = np.unique(np.flatnonzero(tables.elements.reshape(-1) == place) % tables.elements.shape[3])
         by = f", by threads {', '.join(str(t) for t in who[:4])}" if len(who) else ""
         return f"D(m {place % bm}, n {place // bm}) of a tile is accumulated {times[place]} times{by}."
 

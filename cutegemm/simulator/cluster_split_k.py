@@ -15,12 +15,12 @@ from cutegemm.simulator.report import Report
 class ClusterSplitK:
     """Accumulators that the consumers of each CTA have received; they are removed when they have been added.
 
-    held   element of the consumer's tile of D whose total each register gets: (consumers, threads, registers)
+    elements   element of the consumer's tile of D whose total each register gets: (consumers, threads, registers)
     """
 
-    def __init__(self, plan: GemmPlan, held: np.ndarray, report: Report) -> None:
+    def __init__(self, plan: GemmPlan, elements: np.ndarray, report: Report) -> None:
         assert plan.pipeline is not None
-        self.plan, self.held, self.report, self.tile = plan, held, report, plan.pipeline.consumer_tile
+        self.plan, self.elements, self.report, self.tile = plan, elements, report, plan.pipeline.consumer_tile
         rows, columns = plan.consumer_mma_tile
         table = plan.consumer_mma.offsets_c(Layout((rows, columns)))
         # (threads, registers) element of the tile that the consumer multiplies
@@ -63,7 +63,7 @@ class ClusterSplitK:
         assert total is not None
         rows, columns = self.tile
         out = np.zeros((place.shape[1], rows, columns), place.dtype)
-        own = self.held[consumer]
+        own = self.elements[consumer]
         out[:, own % rows, own // rows] = np.moveaxis(total, -1, 0)
         return out
 

@@ -26,8 +26,9 @@ from cutegemm.tile.tma import TmaBox
 class EpiStageStorage:
     """Stores the tiles of D of a plan with epilogue stages, and counts how often each element is written.
 
-    held   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the order
-           of the accumulators; for a gated epilogue only the gate projections, and `ups` has the up projections
+    elements   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the
+               order of the accumulators. If the epilogue is gated, this is only the gate projection
+    ups        the same elements of the up projection; None if the epilogue is not gated
     """
 
     def __init__(self, task: Task) -> None:
@@ -40,11 +41,11 @@ class EpiStageStorage:
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.aux, self.reduced = aux_outputs(task), reduced_results(task)
         self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to reduce later, by tile
-        self.held = held_by_consumers(plan, report)
+        self.elements = consumer_elements(plan, report)
         self.ups: np.ndarray | None = None
         if plan.glu is not None:
-            self.ups = self.held[:, :, list(plan.stored_pairs.ups)]
-            self.held = self.held[:, :, list(plan.stored_pairs.gates)]
+            self.ups = self.elements[:, :, list(plan.stored_pairs.ups)]
+            self.elements = self.elements[:, :, list(plan.stored_pairs.gates)]
         inner = 1 if plan.operands.d.major == "n" else 0
         epi_tile = self.epi_stages.epi_tile
         assert plan.smem_d is not None
@@ -105,9 +106,9 @@ class EpiStageStorage:
         # The registers that the copy takes for an epilogue tile must be the next ones of the accumulators
         down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
         per = self.moved.shape[1]
-        for consumer, held in enumerate(self.held):
+        for consumer, elements in enumerate(self.elements):
             for i in range(down * across):
-                own = self._place_in_d(held[:, i * per : (i + 1) * per])
+                own = self._place_in_d(elements[:, i * per : (i + 1) * per])
                 origin = self._origin(i)
                 want = self._in_tile(self.moved % epi_tile[0] + origin[0], self.moved // epi_tile[0] + origin[1])
 
@@ -130,19 +131,19 @@ class EpiStageStorage:
         out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
         return out
 
-    def _place_in_d(self, held: np.ndarray) -> np.ndarray:
+    def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
         """Return the index in the consumer's tile of D of the result of each accumulator.
 
         It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
 
-        held   indices of accumulators in the consumer's tile
+        elements   indices of accumulators in the consumer's tile
         """
         (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
         if glu is None:
-            return held
+            return elements
         # The tile of a consumer may be narrower than a block of columns.
         own = Glu(glu.by, min(glu.block, columns // 2), columns)
-        return held % rows + rows * own.d_column(held // rows)
+        return elements % rows + rows * own.d_column(elements // rows)
 
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
         """Return the accumulators of a consumer as its threads hold them: (C, threads, registers).
@@ -152,8 +153,10 @@ class EpiStageStorage:
         accumulators   (C, M, N)
         """
         rows = self.pipeline.consumer_tile[0]
-        held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
-        out: np.ndarray = np.moveaxis(accumulators[:, held % rows, held // rows], 0, -3)
+        elements = (
+            self.elements[consumer] if self.ups is None else np.stack([self.elements[consumer], self.ups[consumer]])
+        )
+        out: np.ndarray = np.moveaxis(accumulators[:, elements % rows, elements // rows], 0, -3)
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
@@ -288,7 +291,7 @@ def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
     return table.reshape(table.shape[0], -1, order="F")
 
 
-def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
+def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
     """Return the element of the consumer's tile that each register accumulates: (consumers, threads, registers)."""
     pipeline, mma = plan.pipeline, plan.epilogue_mma
     assert pipeline is not None

@@ -31,8 +31,8 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     schedule, ctas, k_tiles = plan.schedule, plan.cluster_k, plan.k_tiles(problem)
     assert schedule is not None  # `plan_tables` would have failed
     rows, bn, bk = plan.mma_tile
-    added = _Added(plan, tables, report)
-    store = TileStore(task, added.held)
+    added = _WarpReduction(plan, tables, report)
+    store = TileStore(task, added.elements)
     k_first = problem.k - k_tiles * bk
     clusters = plan.scheduler.of(problem).tiles.order()  # (clusters, CTAs, 3)
     done, total = 0, len(clusters) * ctas * max(1, k_tiles)
@@ -41,9 +41,9 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     def ticked() -> None:
         nonlocal done
         done += len(own)
-        task.tell(min(1.0, done / total))
+        task.report_progress(min(1.0, done / total))
 
-    for own in _some(clusters, task.ctas_at_once):
+    for own in _batches(clusters, task.ctas_at_once):
         position, (m, n, batch) = np.arange(len(own)), own[:, 0].T
         group = CtaGroup(position, m // ctas, n, batch)
         ragged = ((group.m_tile + 1) * rows > problem.m) | ((n + 1) * bn > problem.n) | (k_first < 0)
@@ -65,20 +65,20 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     finish_all(store.reduced)
     if task.checked:
         store.finish()
-    task.tell(1.0)
+    task.report_progress(1.0)
     return len(clusters) * ctas, k_tiles, len(clusters) * k_tiles * rows * bn * bk, loaded[0], loaded[1]
 
 
-def _some(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
+def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
     """Yield groups of at most `together` clusters."""
     for first in range(0, len(clusters), together):
         yield clusters[first : first + together]
 
 
-class _Added:
-    """Accumulators of the warps of a CTA in shared memory, and their sums.
+class _WarpReduction:
+    """Adds the accumulators of the warps of a CTA in shared memory.
 
-    held   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
+    elements   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:
@@ -86,22 +86,22 @@ class _Added:
         self.report, self.ctas, self.warps = report, plan.cluster_k, plan.sliced_k.warps
         bm, bn, _ = plan.cta_tile
         rows, table = plan.mma_tile[0], plan.sliced_k.added.offsets_c(Layout((bm, bn)))
-        self.held = np.ascontiguousarray(table.transpose(2, 3, 1, 0))
+        self.elements = np.ascontiguousarray(table.transpose(2, 3, 1, 0))
         self.places = plan.sliced_k.by_warp.offsets().reshape(-1)  # by the index m + rows * n + rows * bn * warp
         self.of_warp, self.rows, self.bm = rows * bn, rows, bm
-        warp = np.arange(tables.held.shape[3]) // WARP_THREADS
-        self.written = self.places[tables.held + self.of_warp * warp].reshape(-1)
+        warp = np.arange(tables.elements.shape[3]) // WARP_THREADS
+        self.written = self.places[tables.elements + self.of_warp * warp].reshape(-1)
 
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
         """Return the accumulators of a CTA's warps, added, for the tile of each CTA of the cluster.
 
         accumulators   accumulators of one CTA: (rest_m, rest_n, value * thread * cluster)
-        returns        an array (elements of `held`, clusters) for each CTA of the cluster
+        returns        an array (flat index in `elements`, clusters) for each CTA of the cluster
         """
         clusters = accumulators.size // len(self.written)
         shared = np.full((int(self.places.max()) + 1, clusters), np.nan, accumulators.dtype)
         shared[self.written] = accumulators.reshape(-1, clusters)
-        flat = self.held.reshape(-1)
+        flat = self.elements.reshape(-1)
         out = []
         for rank in range(self.ctas):
             element = flat % self.bm + rank * self.bm + self.rows * (flat // self.bm)

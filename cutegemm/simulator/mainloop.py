@@ -34,7 +34,7 @@ def run_mainloop(
     """
     a, b = flows
     ctas = len(a.group)
-    rest_m, rest_n, values, threads = tables.held.shape
+    rest_m, rest_n, values, threads = tables.elements.shape
     accumulators = np.zeros((rest_m, rest_n, values * threads * ctas), plan.operands.acc.storage)
     scratch = np.empty(accumulators.shape[1:], accumulators.dtype)
     last = 0

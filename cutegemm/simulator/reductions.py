@@ -29,8 +29,8 @@ class PartialResults:
         self.name, self.reduction, self.matrix = name, reduction, task.matrices[name]
         self.folding = folding(plan, reduction.along)
         self.combine: Callable[[Any, Any], Any] = np.add if reduction.operation == "sum" else np.maximum
-        held, (bm, _) = held_in_units(plan), plan.d_tile
-        self.rows, self.columns = held % bm, held // bm  # (threads, units, registers) of the tile
+        elements, (bm, _) = held_in_units(plan), plan.d_tile
+        self.rows, self.columns = elements % bm, elements // bm  # (threads, units, registers) of the tile
         self.extents = task.matrices["d"].extents  # (M, N, L)
         self.shape = partials_shape(plan, reduction.along, *self.extents)
         self.memory = poison(self.shape, self.matrix.dtype)

@@ -43,14 +43,14 @@ from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.cluster_split_k import ClusterSplitK
 from cutegemm.simulator.copies import CtaGroup
-from cutegemm.simulator.epi_stages import EpiStageStorage, held_by_consumers
+from cutegemm.simulator.epi_stages import EpiStageStorage, consumer_elements
 from cutegemm.simulator.mainloop import as_factor
 from cutegemm.simulator.memory import GatedB, GlobalMatrix
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
 from cutegemm.simulator.reductions import finish_all
 from cutegemm.simulator.repack import repack_operands
-from cutegemm.simulator.tables import held_to_be_stored, plan_tables
+from cutegemm.simulator.tables import plan_tables, stored_elements
 from cutegemm.simulator.task import Task
 from cutegemm.simulator.tile_store import TileStore
 from cutegemm.simulator.work import Workspace, work_tiles_of
@@ -90,7 +90,7 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
             plan, work, programs=programs, reads_c=any(t in task.matrices for t in plan.epilogue.tiles)
         )
         _play(stage, protocol, _shapes(plan, grid, clusters))
-        task.tell((done + 1) / len(batches))
+        task.report_progress((done + 1) / len(batches))
     stage.reduce()
     if task.checked:
         stage.finish()
@@ -186,11 +186,11 @@ class Stage:
                 check_boxes(tables, report)
             if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed to the accumulators
                 check_tables(plan, plan_tables(plan), report)
-        self.held = held_by_consumers(plan, report)
+        self.elements = consumer_elements(plan, report)
         self.storage = None if plan.epi_stages is None else EpiStageStorage(task)
-        self.direct = TileStore(task, held_to_be_stored(plan)) if plan.epi_stages is None else None
-        self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
-        self.shared = ClusterSplitK(plan, self.held, report) if plan.cluster_k > 1 else None
+        self.direct = TileStore(task, stored_elements(plan)) if plan.epi_stages is None else None
+        self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.split.is_split else None
+        self.shared = ClusterSplitK(plan, self.elements, report) if plan.cluster_k > 1 else None
         self.loaded, self.multiplied = [0, 0], 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
@@ -433,9 +433,9 @@ class Player(Machine):
 
     # --- K splits of a tile --------------------------------------------------------------------------------
 
-    def _part(self, number: int, process: Process, op: SplitOp) -> None:
+    def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
         """Write the accumulators of a K split to the workspace, unless it ends last."""
-        super()._part(number, process, op)
+        super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
             assert self.stage.workspace is not None
             accumulators = self.total(number, process, op.tag[0])[0]
@@ -484,9 +484,9 @@ class Player(Machine):
             return self.accumulators[number]
         return self.total(number, process, tile)
 
-    def _slot(self, number: int, process: Process, op: EpiStageOp) -> None:
+    def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
         """Read or write an epilogue stage."""
-        super()._slot(number, process, op)
+        super()._epi_stage(number, process, op)
         storage = self.stage.storage
         assert storage is not None
         if isinstance(op, ReadEpiStage):

@@ -32,7 +32,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     if checked:
         check_tables(plan, tables, report)
     applied = plan.epilogue.tail if plan.split.is_split else plan.epilogue  # K splits apply the head themselves
-    epilogue = TileStore(task, tables.held, applied)
+    epilogue = TileStore(task, tables.elements, applied)
     bm, bn, bk = plan.cta_tile
     assert plan.schedule is not None  # `plan_tables` would have failed
     schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
@@ -48,7 +48,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     def ticked() -> None:
         nonlocal ticks
         ticks += 1
-        task.tell(ticks / total)
+        task.report_progress(ticks / total)
 
     loaded = [0, 0]
     shared = SplitKWorkspace(plan, tables, workspace_slots(plan, problem), report)
@@ -76,7 +76,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     finish_all(epilogue.reduced)
     if checked:
         epilogue.finish()
-    task.tell(1.0)
+    task.report_progress(1.0)
     return len(ctas), k_tiles, len(ctas) * k_tiles * bm * bn * bk, loaded[0], loaded[1]
 
 

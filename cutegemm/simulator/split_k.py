@@ -21,7 +21,7 @@ class SplitKWorkspace:
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, slots: int, report: Report) -> None:
         self.report = report
-        self.shape = tables.held.shape
+        self.shape = tables.elements.shape
         layout = partials_layout(plan, max(1, slots))
         self.slots, self.by_slot = slots, int(layout.stride[3])
         self.memory = poison(int(layout.cosize()), plan.operands.acc)

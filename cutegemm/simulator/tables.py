@@ -87,7 +87,7 @@ class PlanTables:
     """Index tables of a plan.
 
     a, b        tables of A and of B
-    held        element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)
+    elements    element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)
     gather_a    entry of A's fragments that each accumulator of an atom multiplies, counted over (value, thread): (k of
                 the atom, value * thread); None if it is the entry with the accumulator's own number
     gather_b    the corresponding entry of B's fragments
@@ -95,7 +95,7 @@ class PlanTables:
 
     a: OperandTables
     b: OperandTables
-    held: np.ndarray
+    elements: np.ndarray
     gather_a: np.ndarray | None
     gather_b: np.ndarray | None
 
@@ -112,17 +112,17 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
             "have index tables."
         )
     return PlanTables(
-        _operand(plan, "a"), _operand(plan, "b"), held_by_threads(plan), _gather(mma, "a"), _gather(mma, "b")
+        _operand(plan, "a"), _operand(plan, "b"), accumulator_elements(plan), _gather(mma, "a"), _gather(mma, "b")
     )
 
 
-def held_by_threads(plan: GemmPlan) -> np.ndarray:
+def accumulator_elements(plan: GemmPlan) -> np.ndarray:
     """Return the element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)."""
     bm, bn, _ = plan.mma_tile
     return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
 
-def held_to_be_stored(plan: GemmPlan) -> np.ndarray:
+def stored_elements(plan: GemmPlan) -> np.ndarray:
     """Return the element of the tile of D of each accumulator when it is stored: (rest_m, rest_n, value, thread)."""
     table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
     return np.ascontiguousarray(table.transpose(2, 3, 1, 0))

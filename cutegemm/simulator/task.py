@@ -41,7 +41,7 @@ class Task:
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 
-    def tell(self, done: float) -> None:
+    def report_progress(self, done: float) -> None:
         """Call `progress` with the finished share of the work."""
         if self.progress is not None:
             self.progress(done)

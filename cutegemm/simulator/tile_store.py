@@ -27,11 +27,11 @@ from cutegemm.simulator.values import results
 class TileStore:
     """Stores the tiles of D, and counts how often each element is written.
 
-    held    element of the tile of each accumulator: (rest_m, rest_n, value, thread)
-    apply   epilogue to apply to the accumulators; None: the plan's
+    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    apply      epilogue to apply to the accumulators; None: the plan's
     """
 
-    def __init__(self, task: Task, held: np.ndarray, apply: Epilogue | None = None) -> None:
+    def __init__(self, task: Task, elements: np.ndarray, apply: Epilogue | None = None) -> None:
         plan = task.plan
         self.plan, self.task, self.d = plan, task, task.matrices["d"]
         self.apply = plan.epilogue if apply is None else apply
@@ -40,14 +40,14 @@ class TileStore:
         self.aux, self.reduced = aux_outputs(task), reduced_results(task)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
-        self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
-        flat = held.reshape(-1)
+        self.shape, self.threads, self.major = elements.shape, elements.shape[3], plan.operands.d.major
+        flat = elements.reshape(-1)
         self.sum_rows, self.sum_columns = flat % bm, flat // bm
         self.pairs: np.ndarray | None = None
         if plan.glu is not None:
-            self.pairs, held = _gates(plan, held)
-            self.shape, flat = held.shape, held.reshape(-1)
-        lead = _leads(held, self.vector, self.major).reshape(-1)
+            self.pairs, elements = _gates(plan, elements)
+            self.shape, flat = elements.shape, elements.reshape(-1)
+        lead = _leads(elements, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
         self.through = None if plan.smem_d is None else _Through(plan)
@@ -255,22 +255,22 @@ class _Through:
         return out
 
 
-def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the accumulators of gate and up projections, and the element of D's tile that each pair becomes.
 
-    held      element of the tile of each accumulator: (rest_m, rest_n, value, thread)
-    returns   flat indices in `held` of gates and of ups: (2, pairs); elements of D's tile: (rest_m, rest_n, value,
-              thread)
+    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    returns    accumulators of gates and of ups, as flat indices in `elements`: (2, pairs); the element of D's tile of
+               each pair: (rest_m, rest_n, value, thread)
     """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
     assert pairs is not None
-    rest_m, rest_n, values, threads = held.shape
-    number = np.arange(held.size).reshape(held.shape).transpose(3, 2, 0, 1).reshape(threads, -1, order="F")
+    rest_m, rest_n, values, threads = elements.shape
+    number = np.arange(elements.size).reshape(elements.shape).transpose(3, 2, 0, 1).reshape(threads, -1, order="F")
     half = (values // 2, rest_m, rest_n) if rest_n % 2 else (values, rest_m, rest_n // 2)
     shape = (threads, *half)
     pair = [number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0) for own in (pairs.gates, pairs.ups)]
-    element = held.reshape(-1)[pair[0]]
+    element = elements.reshape(-1)[pair[0]]
     place = element % bm + bm * glu.d_column(element // bm)
     return np.stack([projection.reshape(-1) for projection in pair]), place
 
@@ -289,12 +289,12 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     return np.moveaxis(table.reshape(shape), axis + 1, -1)
 
 
-def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
+def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
     """Return the first element of the access of each accumulator, which decides whether the access is executed."""
-    values = held.shape[2]
+    values = elements.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
-    first = np.arange(held.shape[axis]) // vector * vector
-    return np.take(held, first, axis=axis)
+    first = np.arange(elements.shape[axis]) // vector * vector
+    return np.take(elements, first, axis=axis)
 
 
 class AuxOutput:

@@ -106,18 +106,18 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluste
 class Workspace:
     """Accumulators of K splits in global memory.
 
-    held   element of the consumer's tile of each accumulator: (consumers, threads, registers)
+    elements   element of the consumer's tile of each accumulator: (consumers, threads, registers)
     """
 
-    def __init__(self, plan: GemmPlan, problem: Problem, held: np.ndarray, report: Report) -> None:
+    def __init__(self, plan: GemmPlan, problem: Problem, elements: np.ndarray, report: Report) -> None:
         assert plan.pipeline is not None
-        self.report, self.held, self.work = report, held, plan.scheduler.of(problem)
+        self.report, self.elements, self.work = report, elements, plan.scheduler.of(problem)
         self.readers, self.rows = plan.pipeline.readers, plan.pipeline.consumer_tile[0]
         layout = slot_layout(plan, self.work.slots)
         self.strides: Any = layout.stride
         self.memory = poison(max(1, int(layout.cosize())), plan.operands.acc)
         self.written = np.zeros(len(self.memory), np.uint8)
-        thread, register = np.indices(held.shape[1:])
+        thread, register = np.indices(elements.shape[1:])
         coords = (register % ACCUMULATOR_VECTOR, thread, register // ACCUMULATOR_VECTOR)
         self.within = sum(coord * stride for coord, stride in zip(coords, self.strides, strict=False))
 
@@ -157,7 +157,7 @@ class Workspace:
 
     def _elements(self, consumer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and columns of the consumer's tile of each register: two arrays (threads, registers)."""
-        return self.held[consumer] % self.rows, self.held[consumer] // self.rows
+        return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
         """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers)."""

@@ -1,13 +1,15 @@
 """State of the epilogue stages while a protocol is executed: their contents, and the bulk copies in flight.
 
-operation       on the hardware                                         condition
-LoadEpiStage    bulk load of an epilogue tile of C to a stage           the stage is empty, and no copy uses it
-ReadEpiStage    ldmatrix of a warp's rows                               they contain this epilogue tile of C
-WriteEpiStage   stmatrix of a warp's rows                               no store still reads them
-StoreEpiStage   bulk store of a stage, or of a warp's rows              they contain this epilogue tile of D
-CopyEpiStage    a warp's share of a stage, copied by its threads        the stage contains this epilogue tile of D
-WaitStores      cp.async.bulk.wait_group.read: all but the last n       this warp's earlier stores have read their
-                stages
+A *piece* of an epilogue stage consists of the rows that one warp writes and reads.
+
+operation       on the hardware                                     condition
+LoadEpiStage    bulk load of an epilogue tile of C                  its pieces are empty, and no copy uses them
+ReadEpiStage    ldmatrix of a warp's rows                           the piece contains this epilogue tile of C
+WriteEpiStage   stmatrix of a warp's rows                           no copy uses the piece, and its content is not
+                needed
+StoreEpiStage   bulk store of all pieces, or of a warp's rows       they contain this epilogue tile of D
+CopyEpiStage    a warp's share of the stage, copied by threads      all pieces contain this epilogue tile of D
+WaitStores      cp.async.bulk.wait_group.read                       earlier stores of this warp have read their pieces
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class EpiStageState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for equal states."""
+        """Return a key that is equal for states with the same possible continuations."""
         return (
             frozenset(self.pieces.items()),
             frozenset(self.taken.items()),
@@ -83,7 +85,7 @@ class EpiStageState:
             self._take(cta, op)
 
     def _fetch(self, process: int, cta: int, op: LoadEpiStage) -> None:
-        """Start a load of C."""
+        """Start a bulk load of C to pieces that are empty and that no other copy uses."""
         self._free(
             cta, op.epi_stage, op.pieces, f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}"
         )
@@ -106,7 +108,7 @@ class EpiStageState:
         return op if isinstance(op, LoadEpiStage) else None
 
     def _read(self, cta: int, op: ReadEpiStage) -> None:
-        """Check that a piece contains C."""
+        """Check that the piece that a warp reads contains C."""
         content = self.pieces.get((cta, op.epi_stage, op.piece))
         if content != ("C", op.tag):
             raise Misuse(

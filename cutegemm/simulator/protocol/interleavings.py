@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cutegemm.simulator.protocol.machine import Event, Machine, told
+from cutegemm.simulator.protocol.machine import Event, Machine, event_text
 from cutegemm.simulator.protocol.protocol import Protocol, ProtocolError
 
 _TRACE = 12  # number of events before a fault that are reported with it
@@ -112,7 +112,7 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
 
 def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
     """Return a fault with its events as text."""
-    return ProtocolFault(text, interleaving, tuple([told(event) for event in events]))
+    return ProtocolFault(text, interleaving, tuple([event_text(event) for event in events]))
 
 
 def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
@@ -153,9 +153,9 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
     """Return a function that chooses one process before or after all others, and loads before or after the processes.
 
     number        index of the process
-    is_first      whether it comes before the others
+    is_first      whether it comes before the others, if it can continue
     loads_first   whether loads come before the processes
-    count         number of processes, which is the choice of the first load
+    count         number of processes, which is also the choice of the first load
     """
 
     def choose(machine: Machine) -> int:

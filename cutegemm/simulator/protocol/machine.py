@@ -115,7 +115,7 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for equal states."""
+        """Return a key that is equal for states with the same possible continuations."""
         return (
             tuple(self.at),
             tuple(self.order_awaited),
@@ -134,14 +134,14 @@ class Machine:
     def choices(self) -> list[int]:
         """Return the events that may happen next.
 
-        An event is the index of a process, or the number of processes plus the index of a bulk copy that may land.
+        An element is the index of a process, or the number of processes plus the index of a bulk copy that may land.
         """
         self.look()
         first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Update `ready`."""
+        """Update `ready`, the list of processes that can continue."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -165,10 +165,13 @@ class Machine:
 
     def describe(self, choice: int) -> str:
         """Return a choice as text."""
-        return told(self.event(choice))
+        return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
-        """Return the event of a choice."""
+        """Return the event of a choice.
+
+        returns   (process, or index of the CTA where a load lands; operation; whether it is the end of a copy)
+        """
         processes = self.protocol.processes
         if choice < len(processes):
             process = processes[choice]
@@ -239,7 +242,7 @@ class Machine:
 
     def _ended(self, number: int) -> bool:
         """Return whether a process has executed all operations, and its last named barrier is complete."""
-        return self.at[number] == len(self.protocol.processes[number].ops) and self._turn_over(number)
+        return self.at[number] == len(self.protocol.processes[number].ops) and self._is_barrier_complete(number)
 
     def is_ready(self, number: int) -> bool:
         """Return whether a process can execute its next operation."""
@@ -257,11 +260,11 @@ class Machine:
             return not self.epi_stages.waits(number, op)
         return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
 
-    def _slot(self, number: int, process: Process, op: EpiStageOp) -> None:
+    def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
         """Execute an operation on an epilogue stage."""
         self.epi_stages.act(number, process.cta, op)
 
-    def _part(self, number: int, process: Process, op: SplitOp) -> None:
+    def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
         """Execute an operation on a K split."""
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
@@ -278,12 +281,12 @@ class Machine:
             what = f"C of epilogue tile {fetched.tag}"
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
-    def _turn_over(self, number: int) -> bool:
-        """Return whether the named barrier at which a process waits is complete; True if it waits at none."""
+    def _is_barrier_complete(self, number: int) -> bool:
+        """Return whether a process waits at no named barrier, or at one that is complete."""
         awaited = self.order_awaited[number]
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
-    def _alive(self, cta: int, who: str) -> None:
+    def _check_alive(self, cta: int, who: str) -> None:
         """Check that a CTA has not ended, because its shared memory is accessed."""
         if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
@@ -295,7 +298,7 @@ class Machine:
         """Arrive at a barrier of one or several CTAs."""
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
-                self._alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
+                self._check_alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
             self._count(op.barrier, op.index, cta, op.count, 0, str(process))
 
     def _expect(self, number: int, process: Process, op: Expect) -> None:
@@ -303,7 +306,12 @@ class Machine:
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
-        """Count arrivals and bytes at a barrier, and start the next phase if none are missing."""
+        """Count arrivals and bytes at a barrier. If none are missing, the next phase starts.
+
+        count        number of arrivals
+        size_bytes   bytes that are expected, or, if negative, that have landed
+        who          what arrives, for the message
+        """
         phase, pending, outstanding = self.bars[name, index, cta]
         pending, outstanding = pending - count, outstanding + size_bytes
         if pending < 0:
@@ -320,7 +328,7 @@ class Machine:
         """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs."""
         for cta in op.ctas:
             if cta != process.cta:
-                self._alive(cta, f"{process}, loading {op.operand},")
+                self._check_alive(cta, f"{process}, loading {op.operand},")
             place = (cta, op.stage)
             content = self.holds.get((cta, op.stage, op.operand))
             what = f"{process} loads {op.operand} of {_tag(op.tag)} to stage {op.stage} of CTA {cta}, which"
@@ -337,11 +345,13 @@ class Machine:
 
     def _land(self, cta: int, load: Load) -> None:
         """End a bulk load in one CTA."""
-        self._alive(cta, f"{load.operand} of {_tag(load.tag)}")
+        self._check_alive(cta, f"{load.operand} of {_tag(load.tag)}")
         place = (cta, load.stage)
         self.holds[cta, load.stage, load.operand] = load.tag
         if all(self.holds.get((cta, load.stage, operand)) == load.tag for operand in self.operands_of(cta, load.stage)):
-            self.unread[place] = self.protocol.readers if self.is_mainloop_stage(load.stage) else self.protocol.of_sums
+            self.unread[place] = (
+                self.protocol.readers if self.is_mainloop_stage(load.stage) else self.protocol.accumulator_readers
+            )
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
 
     def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
@@ -389,7 +399,7 @@ class Machine:
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
-    def _turn(self, number: int, process: Process, op: FlipPhase) -> None:
+    def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
         """Flip the parity that a process waits for."""
         self.flipped[number] ^= 1
 
@@ -429,14 +439,14 @@ _ACTIONS: dict[type, str] = {
     EndRead: "_end_read",
     Enter: "_enter",
     Leave: "_leave",
-    FlipPhase: "_turn",
+    FlipPhase: "_flip_phase",
     Mark: "_mark",
     Branch: "_branch",
     Compute: "_compute",
     NamedArrive: "_named",
     NamedSync: "_named",
-    **dict.fromkeys(get_args(EpiStageOp), "_slot"),
-    **dict.fromkeys(get_args(SplitOp), "_part"),
+    **dict.fromkeys(get_args(EpiStageOp), "_epi_stage"),
+    **dict.fromkeys(get_args(SplitOp), "_k_split"),
 }
 
 
@@ -448,7 +458,7 @@ def _tag(tag: Part) -> str:
     return f"tile {tile}" if k_tile == WHOLE_TILE else f"k-tile {k_tile} of tile {tile}"
 
 
-def told(event: Event) -> str:
+def event_text(event: Event) -> str:
     """Return an event as text."""
     who, op, is_end = event
     if isinstance(who, Process):

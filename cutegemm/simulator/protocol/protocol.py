@@ -22,7 +22,7 @@ class Process:
     """The operations of one role of one CTA, or of one warp of the role.
 
     cta    index of the CTA
-    role   name of the role; processes of one role may have an exclusive resource together
+    role   name of the role. Its processes may use an exclusive resource at the same time, those of other roles may not
     ops    operations, in order
     name   name for messages; "": the role
     """
@@ -47,7 +47,7 @@ class Protocol:
     stages         number of mainloop stages. Stages with higher indices are the buffers for accumulators of cluster
                    split-K, one for each consumer. None: all stages are mainloop stages
     accumulators   senders whose accumulators fill such a buffer; () without cluster split-K
-    of_sums        number of processes that read each filling of such a buffer
+    accumulator_readers        number of processes that read each filling of such a buffer
     tiles          tiles of consumers, by their semaphores; each must be stored exactly once
     """
 
@@ -57,7 +57,7 @@ class Protocol:
     readers: int = 1
     stages: int | None = None
     accumulators: tuple[str, ...] = ()
-    of_sums: int = 1
+    accumulator_readers: int = 1
     tiles: frozenset[int] = frozenset()
 
     @cached_property
@@ -153,9 +153,10 @@ def protocol_for(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """Return the protocol of a plan for the work tiles of each cluster; see `protocol_of`.
+    """Return the protocol of a plan for the work tiles of each cluster.
 
     work   work tiles of each cluster, in order
+    warps, programs, reads_c   see `protocol_of`
     """
     assert plan.pipeline is not None
     (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)

@@ -37,7 +37,7 @@ Key = tuple[int, int]  # (CTA, consumer)
 class SplitState:
     """Semaphores of tiles, and contents of workspace slots.
 
-    Operations of a branch that a warp does not take do nothing.
+    Operations that belong to a branch of the program are ignored for a warp that does not take the branch.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class SplitState:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for equal states."""
+        """Return a key that is equal for states with the same possible continuations."""
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
