@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cutegemm.analysis.edges import sharers_mn
-from cutegemm.analysis.pace import handed_pairs, multicast
+from cutegemm.analysis.pace import multicast, tpc_of_ctas
 from cutegemm.plan.work.gpcs import PAIR
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ def _gpcs(device: Device, cluster_size: int) -> np.ndarray | None:
     """Return the GPC index of each cluster, in the order of their assignment; None if it is not known."""
     if not device.tpc_rounds or cluster_size > PAIR:
         return None
-    return np.array(device.gpc_of_tpc)[handed_pairs(device, cluster_size)[::cluster_size]]
+    return np.array(device.gpc_of_tpc)[tpc_of_ctas(device, cluster_size)[::cluster_size]]

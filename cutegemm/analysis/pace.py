@@ -89,13 +89,13 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
     return Pace(np.ones(units), JITTER)
 
 
-def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
+def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
     """Return the index of the TPC, a pair of multiprocessors, to which each CTA is assigned, in the order of the grid.
 
     in_cluster   CTAs of a cluster
 
     >>> from cutegemm.machine.device import device_named
-    >>> [handed_pairs(device_named("h100"), size)[10:14].tolist() for size in (1, 2)]
+    >>> [tpc_of_ctas(device_named("h100"), size)[10:14].tolist() for size in (1, 2)]
     [[10, 11, 0, 1], [5, 5, 6, 6]]
     """
     if in_cluster > 1:  # a TPC receives two CTAs of a cluster together
@@ -109,7 +109,7 @@ def handed_pairs(device: Device, in_cluster: int) -> np.ndarray:
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
     """Return the number of multiprocessors that share the port of each cluster."""
     in_cluster, gpc_raster = plan.scheduler.cluster_size, plan.scheduler.gpc_raster
-    pairs = handed_pairs(device, in_cluster)
+    pairs = tpc_of_ctas(device, in_cluster)
     is_small_cpc = np.isin(pairs, device.tpcs_of_two)
     first = np.arange(units) * in_cluster % len(pairs)
     sharing = np.where(is_small_cpc, CPC_SMS_OF_TWO, CPC_SMS_OF_THREE)[first]

@@ -235,7 +235,7 @@ def _whose_bound(analysis: Analysis) -> str:
         return "at most"
     roof = analysis.roofline
     assert roof is not None
-    if roof.bound.name != "shared" or not any(part.op in EXECUTED_OPS for part in analysis.shared):
+    if roof.bound.name != "shared" or not any(access.op in EXECUTED_OPS for access in analysis.shared):
         return "at most"
     if analysis.executed is not None:
         return "for the accesses of the PTX; ptxas merges some of them"

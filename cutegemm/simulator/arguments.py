@@ -21,12 +21,12 @@ _NO_NUMBERS = "cOSUMm"  # complex, objects, texts and times, by numpy's letters 
 
 
 def given_operands(
-    operation: str, plan: GemmPlan, given: Mapping[str, Any]
+    operation: str, plan: GemmPlan, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return the arrays that the plan reads, and the scalars of its epilogue.
 
     operation   name of the public function, for error messages
-    given       A, B and the operands of the epilogue by name; None for an operand that is not passed. "c", "alpha" and
+    arguments   A, B and the operands of the epilogue by name; None for an operand that is not passed. "c", "alpha" and
                 "beta" are accepted even if the epilogue does not have them, if the scalars have no effect: alpha 1,
                 beta 0
     returns     (arrays by name, scalars by name); a tile operand only if the epilogue reads it for these scalars
@@ -37,16 +37,16 @@ def given_operands(
     names = epilogue.scalars
     violations = [
         f"{name} is not an operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
-        for name in given
+        for name in arguments
         if name not in ("a", "b", "c", *_IDLE, *epilogue.tensors, *names)
     ]
-    violations += [f"{name} is missing; the epilogue is {epilogue}." for name in names if name not in given]
+    violations += [f"{name} is missing; the epilogue is {epilogue}." for name in names if name not in arguments]
     violations += [
-        f"{name} is {reprlib.repr(given[name])}, but {_unread(plan, name)}"
+        f"{name} is {reprlib.repr(arguments[name])}, but {_unread(plan, name)}"
         for name, idle in _IDLE.items()
-        if name in given and name not in names and not _is_equal(given[name], idle)
+        if name in arguments and name not in names and not _is_equal(arguments[name], idle)
     ]
-    scalars = {name: _number(given[name]) for name in names if name in given}
+    scalars = {name: _number(arguments[name]) for name in names if name in arguments}
     violations += [
         f"{name} = {reprlib.repr(value)} is not a real number in the range of float."
         for name, value in scalars.items()
@@ -56,7 +56,7 @@ def given_operands(
         raise PlanError(operation, violations)
     read, arrays = epilogue.tensors_read(scalars), {}
     for name in ("a", "b", *read):
-        value = given.get(name)
+        value = arguments.get(name)
         if value is None and name in read:
             violations.append(f"{_why_read(epilogue, name, scalars)}, but {name.upper()} is missing.")
             continue
@@ -80,21 +80,21 @@ def _unread(plan: GemmPlan, name: str) -> str:
 
 
 def seen_by_plan(
-    operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None
+    operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None
 ) -> tuple[dict[str, np.ndarray], Problem]:
     """Return the arrays as the plan multiplies them, and their problem.
 
     If the plan swaps A and B, these are the arrays of D^T = B^T A^T; see `GemmPlan.swap_ab`.
 
     operation   name of the public function, for error messages
-    given       the caller's arrays, by name
-    problem     the caller's problem; None: that of the arrays, see `problem_of`
+    arrays      the caller's arrays, by name
+    problem     the caller's problem; None: the problem of the arrays, see `problem_of`
     raises      PlanError with every violated rule
     """
     check_is_problem(operation, problem)
     if not plan.swap_ab:
-        return given, problem_of(operation, plan, given, problem)
-    swapped = {name: np.swapaxes(np.atleast_2d(array), -1, -2) for name, array in given.items()}
+        return arrays, problem_of(operation, plan, arrays, problem)
+    swapped = {name: np.swapaxes(np.atleast_2d(array), -1, -2) for name, array in arrays.items()}
     swapped["a"], swapped["b"] = swapped["b"], swapped["a"]
     transposed = None if problem is None else problem.transposed
     return swapped, problem_of(f"{operation} of D^T = B^T A^T", plan, swapped, transposed)
@@ -132,15 +132,15 @@ def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> st
 
 
 def laid_out(
-    problem: Problem, given: dict[str, np.ndarray], results: Sequence[str] = ("d",)
+    problem: Problem, arrays: dict[str, np.ndarray], results: Sequence[str] = ("d",)
 ) -> dict[str, GlobalMatrix]:
     """Return the matrices of a problem in simulated global memory, with the types and strides of the problem.
 
-    given     arrays of the operands, by name
+    arrays    arrays of the operands, by name
     results   names of the results, whose memory is poisoned
     """
-    matrices = {name: GlobalMatrix(problem, name) for name in (*given, *results)}
-    for name, array in given.items():
+    matrices = {name: GlobalMatrix(problem, name) for name in (*arrays, *results)}
+    for name, array in arrays.items():
         kind = matrices[name].dtype
         seen = np.broadcast_to(_as_modes(array, name), matrices[name].extents)
         matrices[name].view(matrices[name].buffer)[...] = seen if kind is tf32 else round_to(kind, seen)
@@ -153,26 +153,26 @@ def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
 
-def problem_of(operation: str, plan: GemmPlan, given: dict[str, np.ndarray], problem: Problem | None) -> Problem:
+def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], problem: Problem | None) -> Problem:
     """Return the problem of the arrays.
 
     operation   name of the public function, for error messages
-    given       arrays by name, as the plan multiplies them
-    problem     problem that the arrays must have; None: extents are those of the arrays, with gaps between rows
+    arrays      arrays by name, as the plan multiplies them
+    problem     problem that the arrays must have; None: the extents of the arrays, with gaps between rows
     raises      PlanError if the shapes do not fit each other or `problem`
     """
     violations = [
         f"{name.upper()} has the shape {array.shape}. Pass two modes, or three with a batch."
-        for name, array in given.items()
+        for name, array in arrays.items()
         if array.ndim not in (2, 3) and not _is_broadcast(plan, name)
     ]
     if violations:
         raise PlanError(operation, violations)
-    shapes = {name: _as_modes(array, name).shape for name, array in given.items()}
+    shapes = {name: _as_modes(array, name).shape for name, array in arrays.items()}
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
     expected = {"a": (m, k, batch), "b": (n, k, batch)}
-    caller_shapes = {name: array.shape for name, array in given.items()}
+    caller_shapes = {name: array.shape for name, array in arrays.items()}
     d_columns = n // 2 if plan.operands.gated else n
     matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
     if any(shape != expected.get(name, (m, d_columns, batch)) for name, shape in matrices.items()):

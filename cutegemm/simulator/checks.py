@@ -181,14 +181,14 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
             def describe(
                 at: np.ndarray,
                 k_block: int = k_block,
-                a_held: np.ndarray = ids_a[step],
-                b_held: np.ndarray = ids_b[step],
+                a_element: np.ndarray = ids_a[step],
+                b_element: np.ndarray = ids_b[step],
             ) -> str:
                 m, n, entry = (int(x) for x in at)
                 place = int(elements[m, n, entry])
                 return (
-                    f"thread {entry % threads} adds {a.element(a_held[m, entry])} * "
-                    f"{b.element(b_held[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
+                    f"thread {entry % threads} adds {a.element(a_element[m, entry])} * "
+                    f"{b.element(b_element[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
                     f"{k_block}."
                 )
 

@@ -498,7 +498,7 @@ class Player(Machine):
             stores, _ = self.epi_stage_flows[process.cta]
             stores.shared[storage.in_epi_stage(op.epi_stage)] = np.moveaxis(values, 0, 2)
         elif isinstance(op, CopyEpiStage):
-            self._leaves(process, op)
+            self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
         """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand."""
@@ -507,7 +507,7 @@ class Player(Machine):
         process, storage = self.protocol.processes[number], self.stage.storage
         assert storage is not None
         if isinstance(op, StoreEpiStage):
-            self._leaves(process, op)
+            self._store_epi_stage(process, op)
         elif isinstance(op, LoadEpiStage):
             _, loads = self.epi_stage_flows[process.cta]
             assert loads is not None
@@ -515,7 +515,7 @@ class Player(Machine):
             loads.group = group
             loads.load(storage.at(group, op.tag[1]), op.epi_stage)
 
-    def _leaves(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
+    def _store_epi_stage(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
         """Store an epilogue stage to global memory, and poison it."""
         storage = self.stage.storage
         assert storage is not None

@@ -28,7 +28,7 @@ from cutegemm.plan.program.operations import (
 )
 from cutegemm.simulator.protocol.protocol import Misuse
 
-Held = Union[None, tuple[str, Tag]]  # ("C", "D" or an auxiliary output, epilogue tile); None: empty
+Content = Union[None, tuple[str, Tag]]  # ("C", "D" or an auxiliary output, epilogue tile); None: empty
 Flight = tuple[int, int, int, Union[LoadEpiStage, StoreEpiStage]]  # (process, index of its store, CTA, operation)
 Place = tuple[int, int, int]  # (CTA, epilogue stage, piece: the rows of one warp)
 
@@ -37,8 +37,8 @@ class EpiStageState:
     """Contents of the pieces of epilogue stages, and the bulk copies that read or write them."""
 
     def __init__(self) -> None:
-        self.pieces: dict[Place, Held] = {}
-        self.taken: dict[Place, int] = {}  # number of warps that have copied the piece
+        self.pieces: dict[Place, Content] = {}
+        self.copied: dict[Place, int] = {}  # number of warps that have copied the piece
         self.flights: tuple[Flight, ...] = ()
         self.issued: dict[int, int] = {}  # number of stores that each process has issued
 
@@ -46,14 +46,14 @@ class EpiStageState:
         """Return a copy of the state, which can be changed independently."""
         other = EpiStageState()
         other.pieces, other.flights, other.issued = self.pieces.copy(), self.flights, self.issued.copy()
-        other.taken = self.taken.copy()
+        other.copied = self.copied.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for states with the same possible continuations."""
         return (
             frozenset(self.pieces.items()),
-            frozenset(self.taken.items()),
+            frozenset(self.copied.items()),
             frozenset(self.flights),
             tuple(sorted(self.issued.items())),
         )
@@ -144,9 +144,9 @@ class EpiStageState:
         """Copy pieces, which must have been written. A piece is free when the last of `readers` warps has copied it."""
         self._written(cta, op)
         for place in ((cta, op.epi_stage, piece) for piece in op.pieces):
-            count = self.taken.pop(place, 0) + 1
+            count = self.copied.pop(place, 0) + 1
             if count < op.readers:
-                self.taken[place] = count
+                self.copied[place] = count
             else:
                 self.pieces[place] = None
 
@@ -175,6 +175,6 @@ class EpiStageState:
                 )
 
 
-def _words(content: Held) -> str:
+def _words(content: Content) -> str:
     """Return the content of a piece as text."""
     return "nothing" if content is None else f"{content[0]} of epilogue tile {content[1]}"

@@ -51,7 +51,7 @@ from cutegemm.simulator.protocol.protocol import Misuse, Process, Protocol, Prot
 from cutegemm.simulator.protocol.split_state import SplitState
 
 _UNDER_WAY = "under way"
-Part = Union[None, str, Tag]
+Content = Union[None, str, Tag]  # of an operand in a stage: nothing, in flight, or which k-tile or tile it is
 Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load lands; operation; whether a copy ends)
 
 
@@ -78,7 +78,7 @@ class Machine:
             for index in range(b.count)
             for cta in ctas
         }
-        self.holds: dict[tuple[int, int, str], Part] = {}  # (cta, stage, part)
+        self.holds: dict[tuple[int, int, str], Content] = {}  # (cta, stage, operand) -> content
         self.reading: dict[tuple[int, int], int] = {}  # (cta, stage) -> number of processes that read it now
         self.unread: dict[tuple[int, int], int] = {}  # (cta, stage) -> reads that are still due
         self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) in flight
@@ -450,7 +450,7 @@ _ACTIONS: dict[type, str] = {
 }
 
 
-def _tag(tag: Part) -> str:
+def _tag(tag: Content) -> str:
     """Return a tag as text, such as "k-tile 3 of tile 0"."""
     if not isinstance(tag, tuple):
         return str(tag)
