@@ -138,6 +138,10 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     """Return every access of a plan to shared memory, in the order of the data flow.
 
     problem   gives the strides of the matrices that cp.async reads; None: rows lie multiples of 128 bytes apart
+
+    >>> from cutegemm.build import simt_plan
+    >>> [access.name for access in shared_accesses(simt_plan())]
+    ['fill A', 'fill B', 'read A', 'read B']
     """
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []

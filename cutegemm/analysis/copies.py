@@ -42,6 +42,12 @@ def copy_wavefronts(
     bits      bits that a lane copies: 32, 64 or 128
     active    which lanes copy, same shape; None: all
     returns   (wavefronts, fewest wavefronts), both of shape (requests,)
+
+    Lanes that write 16 bytes each, contiguously and with gaps of 16 bytes:
+
+    >>> lanes = np.arange(32)
+    >>> [[int(count[0]) for count in copy_wavefronts((lanes * stride)[None], None, 128)] for stride in (16, 32)]
+    [[4, 4], [32, 4]]
     """
     read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
     on = np.ones(table.shape, bool) if active is None else active

@@ -72,6 +72,11 @@ def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
     """Return the number of tiles along M, N and the batch, rounded up to whole clusters.
 
     CTAs whose tiles lie outside of D multiply all k-tiles as well. They load the last tile of A or B.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> grid_of_clusters(sm90_plan(cluster=(2, 1)), Problem(300, 256, 64))  # 3 x 2 tiles of 128 x 128
+    (4, 2, 1)
     """
     grid_m, grid_n, batch = plan.grid(problem)
     across, along = plan.cluster_mn

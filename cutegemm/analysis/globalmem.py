@@ -164,6 +164,10 @@ def global_accesses(
     problem   gives strides and extents; None: rows are aligned and far apart
     scalars   values of the epilogue's scalars, which decide the operands that are read. None: only operands that are
               read for all values count. C does not, because it is not read if beta is 0
+
+    >>> from cutegemm.build import simt_plan
+    >>> [(access.name, access.instruction, access.sectors, access.ideal) for access in global_accesses(simt_plan())]
+    [('load A', 'LDG.128', 256, 256), ('load B', 'LDGSTS.128', 256, 256), ('store D', 'STG.128', 2048, 2048)]
     """
     bm, bn, bk = plan.mma_tile
     out = []
@@ -386,6 +390,10 @@ def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | 
     written   byte addresses in shared memory: (requests, lanes)
     unit      bytes of a unit of shared memory: a line or a sector
     active    lanes that copy; None: all
+
+    >>> read = np.arange(32)[None] * 16
+    >>> torn(read, read, 32), torn(read, read + 16, 32)
+    (16, 32)
     """
     requests = np.broadcast_to(np.arange(len(read))[:, None], read.shape)
     pairs = np.stack([requests, read // SECTOR_BYTES, written // unit])

@@ -122,6 +122,11 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
     arch     architecture, or its name; None: the plan's
     report   resources of the compiled kernel; None: the registers that the plan allows
+
+    >>> from cutegemm.build import sm90_plan
+    >>> result = plan_occupancy(sm90_plan())
+    >>> result.ctas, result.limited_by
+    (1, ('registers', 'shared memory'))
     """
     have = arch_named(arch or plan.arch) if not isinstance(arch, Arch) else arch
     smem = sum(plan.smem_bytes().values())
@@ -170,14 +175,21 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """Return the waves of the grid of a problem on a device with `sms` multiprocessors."""
+    """Return the waves of the grid of a problem on a device with `sms` multiprocessors.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> result = waves(sm90_plan(), Problem(4096, 4096, 4096), sms=132, ctas_per_sm=1)
+    >>> result.ctas, result.count, round(result.tail, 2)
+    (1024, 8, 0.76)
+    """
     m_tiles, n_tiles, batch = plan.mma_grid(problem)
     rows, columns, _ = plan.mma_tile
     covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
     ctas = m_tiles * n_tiles * batch * plan.cluster_k * plan.split_k
     is_even = plan.split.waves > 0
-    if plan.split.fixup:  # the tile scheduler omits a fixup that costs more than it saves
+    if plan.split.fixup:  # the tile scheduler omits the fixup for some problems
         is_even = plan.scheduler.of(problem).shared > 0
     return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
 

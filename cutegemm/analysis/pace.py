@@ -49,7 +49,12 @@ class Pace:
 
 
 def multicast(plan: GemmPlan) -> tuple[int, int]:
-    """Return the number of CTAs that receive each byte of A, and of B, from one load."""
+    """Return the number of CTAs that receive each byte of A, and of B, from one load.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> multicast(sm90_plan(cluster=(2, 1)))
+    (1, 2)
+    """
     share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b))
     return share_a, share_b
 

@@ -21,6 +21,11 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
 
     width   characters of a line
     color   whether the text contains color codes of a terminal
+
+    >>> from cutegemm.analysis import check
+    >>> from cutegemm.build import simt_plan
+    >>> render(check(simt_plan())).splitlines()[0]
+    'simt on sm_80 (a100-80gb)'
     """
     from rich.console import Console
 

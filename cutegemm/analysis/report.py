@@ -216,7 +216,7 @@ class Analysis:
             "executed": None
             if self.executed is None
             else {op: [w.requests, w.wavefronts, w.ideal] for op, w in self.executed.counts.items()},
-            "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
+            "searches": {buffer: _search_data(search) for buffer, search in self.searches.items()},
         }
         if self.problem is None:
             return out
@@ -258,7 +258,7 @@ class Analysis:
         return as_html(self)
 
 
-def _found(search: SwizzleSearch) -> dict[str, Any]:
+def _search_data(search: SwizzleSearch) -> dict[str, Any]:
     """Return the result of a search for a swizzle as plain data, with the reason if it failed."""
     named = {"swizzle": search.swizzle, "padding": search.padding, "fewest_wavefronts": search.least}
     out: dict[str, Any] = {

@@ -95,6 +95,12 @@ def traffic(
     ctas_per_wave   CTAs that run at once
     l2_bytes        bytes of L2 that can keep panels
     raster          order of the tiles; None: the plan's
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> result = traffic(simt_plan(), Problem(2048, 2048, 2048), ctas_per_wave=132, l2_bytes=30 << 20)
+    >>> result.waves, round(result.dram_read_bytes / result.min_bytes, 3)  # 1 if every byte is read once
+    (2, 1.625)
     """
     order = raster or plan.raster
     bm, bn, _ = plan.mma_tile
@@ -294,6 +300,11 @@ def compare_rasters(
     ctas_per_wave   CTAs that run at once
     l2_bytes        bytes of L2 that can keep panels
     groups          group sizes of the grouped rasters to compare
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> compare_rasters(simt_plan(), Problem(8192, 8192, 4096), ctas_per_wave=132, l2_bytes=30 << 20)[0].raster
+    'grouped_m:16'
     """
     grid_m, grid_n, _ = plan.grid(problem)
     rasters = [plan.raster, Raster("along_m"), Raster("along_n")]
