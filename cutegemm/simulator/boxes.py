@@ -78,6 +78,14 @@ def box_tables(
     smem    layout of shared memory
     tile    extents of the tile
     inner   index of the contiguous mode of the tile, 0 or 1
+
+    The first elements of the second row of A, which has 64 elements, are moved by the 128-byte swizzle:
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan = sm90_plan()
+    >>> tables = box_tables("A", ("m", "k"), plan.load_a, plan.smem_a, (128, 64), inner=1)
+    >>> tables.dest[0, :4].tolist(), tables.dest[0, 64:68].tolist()
+    ([0, 1, 2, 3], [72, 73, 74, 75])
     """
     outer_layout = smem.outer if isinstance(smem, ComposedLayout) else smem
     assert isinstance(outer_layout, Layout)

@@ -28,7 +28,12 @@ class Piece:
 
 
 def workspace_slots(plan: GemmPlan, problem: Problem) -> int:
-    """Return the number of workspace slots, each for the accumulators of one tile."""
+    """Return the number of workspace slots, each for the accumulators of one tile.
+
+    >>> from cutegemm.build import simt_plan
+    >>> workspace_slots(simt_plan(split_k=4), Problem(256, 256, 4096))  # 4 tiles of 4 K splits
+    16
+    """
     return int(plan.scheduler.of(problem).slots)
 
 

@@ -292,7 +292,12 @@ def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
 
 
 def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
-    """Return the element of the consumer's tile that each register accumulates: (consumers, threads, registers)."""
+    """Return the element of the consumer's tile that each register accumulates: (consumers, threads, registers).
+
+    >>> from cutegemm.build import sm90_plan
+    >>> consumer_elements(sm90_plan(), Report()).shape
+    (2, 128, 128)
+    """
     pipeline, mma = plan.pipeline, plan.epilogue_mma
     assert pipeline is not None
     bm, bn, _ = plan.cta_tile

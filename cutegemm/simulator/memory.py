@@ -33,7 +33,12 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """Return which values are poison; all False for integers."""
+    """Return which values are poison; all False for integers.
+
+    >>> from cutegemm.dtypes import f32
+    >>> is_poison(np.append(poison(1, f32), np.float32([1, np.nan]))).tolist()
+    [True, False, False]
+    """
     size = values.dtype.itemsize
     if values.dtype.kind != "f":
         return np.zeros(values.shape, bool)

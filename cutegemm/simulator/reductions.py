@@ -121,7 +121,11 @@ def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) ->
 
 
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
-    """Return values (..., M, N) that are constant along some modes without these modes."""
+    """Return values (..., M, N) that are constant along some modes without these modes.
+
+    >>> without_modes(np.ones((2, 3, 4)), ("n",)).shape
+    (2, 3)
+    """
     if "m" in along:
         values = values[..., 0, :]
     return (values[..., 0] if "n" in along else values).copy()

@@ -117,7 +117,12 @@ def plan_tables(plan: GemmPlan) -> PlanTables:
 
 
 def accumulator_elements(plan: GemmPlan) -> np.ndarray:
-    """Return the element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)."""
+    """Return the element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread).
+
+    >>> from cutegemm.build import sm90_plan
+    >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
+    (2, 1, 64, 128)
+    """
     bm, bn, _ = plan.mma_tile
     return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
