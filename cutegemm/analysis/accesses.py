@@ -217,7 +217,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Return the access by which threads write zeros to all stages of A or B, before a ragged tile."""
+    """Return the access of threads that write zeros to all stages of A or B, before a ragged tile."""
     operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
@@ -240,7 +240,7 @@ def read_always(plan: GemmPlan) -> tuple[str, ...]:
 
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
-    """Return the tiled copy by which threads copy D out of shared memory, and the (M, N) that it copies at a time.
+    """Return the tiled copy of D out of shared memory by threads, and the (M, N) that it copies at a time.
 
     The copy is None if D is stored from registers or by TMA.
     """
@@ -401,7 +401,7 @@ def _read(
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
     tile      extents of the k-tile in shared memory: (M or N, K)
     extent    rows of A or columns of B that are multiplied
-    repeats   number of wgmma instructions along the other operand, each of which reads the k-tile
+    repeats   number of wgmma instructions along the other operand; each one reads the k-tile
     """
     label, bits = f"read {name.upper()}", operand.dtype.bits
     if atom is None:

@@ -88,7 +88,7 @@ _IMPLEMENTS_MORE = {
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
     """Return the change for the level that binds, as a list that may be empty.
 
-    Its *excess* is the share of its time by which it exceeds the next level. The list is empty if arithmetic binds, if
+    Its *excess* is its time beyond the next level, as a share of its time. The list is empty if arithmetic binds, if
     the excess is below 10%, or if one of `flaws` costs over half of the excess.
     """
     bound = roof.bound

@@ -119,7 +119,7 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Return the index of the pass of each lane, which is the first one in which all of its banks are free."""
+    """Return the index of the pass of each lane: the first pass with all of the lane's banks free."""
     free = [0] * SMEM_BANKS
     out = []
     for address in addresses:

@@ -66,7 +66,7 @@ class EpilogueCost:
     alternating     T, the number of tiles that a multiprocessor works on at once
     parts           matrices that the epilogue reads, and auxiliary outputs
     hidden          share of the epilogue's time that mainloops hide; None without a problem
-    added_seconds   seconds by which the roofline exceeds all levels but the epilogue; None without a problem
+    added_seconds   seconds of the roofline beyond all levels but the epilogue; None without a problem
     """
 
     expression: str

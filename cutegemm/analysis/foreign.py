@@ -38,7 +38,7 @@ class Part:
     """Positions in a tile that each thread accesses.
 
     places   positions: (threads, values)
-    tile     extents of the tile in which the positions count; None: all of shared memory
+    tile     extents of the tile that positions refer to; None: all of shared memory
     bits     bits of an element; None: the thread-value layout does not contain the type
     """
 
@@ -66,7 +66,7 @@ def check_part(
     shared        layout of shared memory: of this package, of the DSL, or a text. If it has several stages, the first
                   one counts
     dtype         type of an element; None: the type of the tiled copy
-    tile          extents of the tile in which `part` counts positions; None: all of shared memory. If the tile is
+    tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is
                   smaller, the threads repeat it over all of shared memory
     op            "load", "store", "ldmatrix" or "stmatrix"
     access_bits   bits that a lane accesses per instruction; None: the widest vector that the layout allows

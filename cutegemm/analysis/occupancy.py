@@ -138,7 +138,7 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves in which a grid runs on a device.
+    """Waves of a grid on a device: CTAs that run at once.
 
     ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. CTAs of a cluster that splits
                  K count even if their own columns lie outside of D, because they multiply for the others

@@ -95,7 +95,7 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
 
 def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
-    """Return the index of the TPC, a pair of multiprocessors, to which each CTA is assigned, in the order of the grid.
+    """Return the index of the TPC, a pair of multiprocessors, that receives each CTA, in the order of the grid.
 
     in_cluster   CTAs of a cluster
 

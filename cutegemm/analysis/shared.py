@@ -3,8 +3,8 @@
 The model. A wavefront reads or writes one 4-byte word in each of the 32 banks. The lanes of an instruction are served
 in phases that access at most 128 bytes: all 32 lanes if each accesses up to 32 bits, half-warps for 64 bits,
 quarter-warps for 128 bits. `ldmatrix` and `stmatrix` are served one matrix at a time, 8 rows of 16 bytes, like the
-quarter-warps of a 128-bit access. Within a phase, lanes that access the same word cost nothing extra. A bank in which w
-different words are accessed takes w wavefronts, and a phase takes as many wavefronts as its busiest bank.
+quarter-warps of a 128-bit access. Within a phase, lanes that access the same word cost nothing extra. A bank takes
+one wavefront for each different word that is accessed in it, and a phase takes as many wavefronts as its busiest bank.
 
 Loads of 64 and 128 bits may take half as many phases: if lanes i and i ^ 1 of every pair access the same address, or
 lanes i and i ^ 2, two phases are merged. Phases of stores are never merged.

@@ -59,7 +59,7 @@ class SwizzleSearch:
 
     swizzle    the smallest swizzle without conflicts, or the plain layout if it has none; None if all of them conflict
     padding    the smallest padding without conflicts; None if every padding conflicts
-    least      the candidate with the fewest wavefronts in which every access keeps its width; None if no candidate does
+    least      the candidate that keeps the width of every access and has the fewest wavefronts; None if none keeps it
     reason     why every candidate conflicts; "" unless they all do
     tried      number of candidates that were evaluated
     """

@@ -256,7 +256,7 @@ def _simulate(
     bytes_b    bytes of each panel of B
     tile_d     bytes of D, and of what the epilogue reads, per tile
     per_wave   tiles of a wave
-    l2_bytes   bytes of L2 in which a panel may be kept
+    l2_bytes   bytes of L2 that can keep panels
     returns    (bytes read from DRAM, number of A panels of each wave, number of B panels of each wave)
     """
     size = np.concatenate([bytes_a, bytes_b])

@@ -30,7 +30,7 @@ class BoxTables:
     modes          names of the two modes of its tile
     tile           extents (X, Y) of the two modes
     x, y           coordinates of each element in the tile, box after box: (E,)
-    dest           offset at which the hardware puts each element, in each copy of the tile: (copies, E)
+    dest           offset that the hardware writes for each element, in each copy of the tile: (copies, E)
     shared         offset that the layout of shared memory has for each element: (copies, X * Y), colexicographic
     shared_elems   elements of shared memory
     unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access

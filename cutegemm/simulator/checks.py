@@ -78,9 +78,7 @@ def _fragments(t: OperandTables, report: Report) -> None:
             k_block, entry = (int(x) for x in at)
             who = f"thread {entry % t.mma_threads} reads offset {t.read[k_block, stage, entry]} of stage {stage}"
             wanted = t.element(t.fragment[k_block, entry])
-            holds = (
-                "to which nothing is copied" if copied[tuple(at)] < 0 else f"where {t.element(copied[tuple(at)])} is"
-            )
+            holds = "where nothing is copied" if copied[tuple(at)] < 0 else f"where {t.element(copied[tuple(at)])} is"
             return f"{who} for {wanted}, {holds}."
 
         report.add_each("hole", np.argwhere(_if_any(holes)), describe)

@@ -28,7 +28,7 @@ class EpiStageStorage:
 
     elements   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the
                order of the accumulators. If the epilogue is gated, this is only the gate projection
-    ups        the same elements of the up projection; None if the epilogue is not gated
+    ups        elements of the up projection, as above; None if the epilogue is not gated
     """
 
     def __init__(self, task: Task) -> None:

@@ -151,7 +151,7 @@ def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
     The operand has the columns of B: it has an element for each gate and each up projection.
 
     by      order of the gate and up projections in B
-    which   0 for the elements of gate projections, 1 for those of up projections
+    which   0: elements of gate projections; 1: elements of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)
     out.__dict__.update(matrix.__dict__)

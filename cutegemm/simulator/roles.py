@@ -122,7 +122,7 @@ def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
 
 
 def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[list[Shape]]:
-    """Return the tiles of each CTA of the protocol, in the order in which it takes them."""
+    """Return the tiles of each CTA of the protocol, in the CTA's order."""
     in_cluster = product(plan.cluster_mn)
     played = [[c] for c in clusters] if plan.split.is_split else [list(clusters)]
     out = []

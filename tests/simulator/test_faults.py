@@ -47,7 +47,7 @@ def test_a_copy_that_misses_elements():
     found, d, want = faults(violations(plan, load_a=half))
     assert found["copy"].count == 32 * 4
     assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is copied by no thread."
-    assert "thread 0 reads offset 128 of stage 0 for A(m 0, k 4), to which nothing is copied." in found["hole"].examples
+    assert "thread 0 reads offset 128 of stage 0 for A(m 0, k 4), where nothing is copied." in found["hole"].examples
     assert not np.array_equal(d, want)
 
 

@@ -18,7 +18,7 @@ class ProtocolFault:
     """A fault of a protocol.
 
     text           description of the fault
-    interleaving   order in which it occurred first
+    interleaving   name of the first order with this fault
     trace          operations before it, the last one at the end
     """
 
@@ -51,7 +51,7 @@ def play_interleavings(
 ) -> ProtocolReport:
     """Execute a protocol in many orders: with each role, and with the loads, before or after all others, and at random.
 
-    random_runs   number of random orders, in which the speeds of the roles differ widely
+    random_runs   number of random orders, with widely different speeds of the roles
     seed          seed of the random orders
     extremes      whether to execute each role before and after all others
 

@@ -51,7 +51,7 @@ from cutegemm.simulator.protocol.protocol import Misuse, Process, Protocol, Prot
 from cutegemm.simulator.protocol.split_state import SplitState
 
 _UNDER_WAY = "under way"
-Content = Union[None, str, Tag]  # of an operand in a stage: nothing, in flight, or which k-tile or tile it is
+Content = Union[None, str, Tag]  # content of a stage: None, in flight, or the tag of a k-tile or tile
 Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load lands; operation; whether a copy ends)
 
 
