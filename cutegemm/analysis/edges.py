@@ -42,7 +42,7 @@ class Kind:
         return (self.last[0] - self.first[0]) * (self.last[1] - self.first[1])
 
     def inside(self, shape: tuple[int, int]) -> np.ndarray:
-        """Return which elements of a tile are inside of the matrix, as booleans by index in the tile.
+        """Return which elements of a tile are inside of the matrix: booleans over the indices of elements in the tile.
 
         shape   extents of the tile
         """
@@ -170,7 +170,7 @@ class _Run:
 
 
 def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
-    """Return the runs of the tiles along a mode. The first tile starts at 0, and the last one may be ragged.
+    """Return the tiles along a mode as runs. The first tile starts at 0, and the last one may be ragged.
 
     extent   elements of the matrix along the mode
     tile     elements from one tile to the next
@@ -191,9 +191,10 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
 
 def _before(extent: int, tile: int) -> list[_Run]:
-    """Return the runs of the tiles along a mode.
+    """Return the tiles along a mode as runs. The last tile ends at `extent`, and the first one may start before 0.
 
-    The last tile ends at `extent`, and the first one may start before 0.
+    extent   elements of the matrix along the mode
+    tile     elements of a tile
     """
     full, rest = divmod(extent, tile)
     out = [_Run(0, tile, rest, tile, full)] if full else []
@@ -210,8 +211,9 @@ def _joined(
     bits: int,
     times: int,
 ) -> list[Kind]:
-    """Return the kinds of the tiles of a matrix, from the runs along its two modes.
+    """Return the kinds of the tiles of a matrix from the runs of tiles along its two modes.
 
+    modes   runs along the first and the second mode
     steps   strides of both modes and of the batch, in elements
     batch   number of matrices
     bits    bits of an element

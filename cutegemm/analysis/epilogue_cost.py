@@ -1,11 +1,11 @@
 """Cost of an epilogue: bytes, registers, instructions, and the time that the mainloop does not hide.
 
-A multiprocessor issues 128 thread instructions per clock, 16 of them to the special-function unit. The slower of the
-two limits gives E, the least time of a tile's epilogue. M is the time of a tile's mainloop: the bound of all other
-roofline levels, divided by the tiles of a multiprocessor.
+A multiprocessor issues 128 thread instructions per clock, at most 16 of them to the special-function unit. The
+slower of the two limits gives E, the least time of a tile's epilogue. M is the time of a tile's mainloop: the bound of
+all other roofline levels, divided by the tiles of a multiprocessor.
 
-A multiprocessor works on T tiles at once, because pingpong consumers alternate and because several CTAs run on it. Then
-the epilogue of one tile overlaps the mainloop of another, and R tiles take at least
+A multiprocessor works on T tiles at once: T is the number of its CTAs, times the number of consumers if they alternate
+(pingpong). If T is above 1, the epilogue of one tile overlaps the mainloop of another, and R tiles take at least
 
     max(R * M + E, R * E + M, ceil(R / T) * (M + E)).
 

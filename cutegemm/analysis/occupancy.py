@@ -166,7 +166,7 @@ class Waves:
 
     @property
     def efficiency(self) -> float:
-        """CTAs as a share of those that the waves could hold; 1 without quantization loss.
+        """CTAs as a share of the CTAs that the waves can hold; 1 without quantization loss.
 
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)

@@ -131,9 +131,9 @@ class GatedB(GlobalMatrix):
         self.glu, self.n = glu, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the offsets of elements from the first element of B.
+        """Return the offsets of elements of B from its first element.
 
-        rows      columns of B, in the order of the tiles
+        rows      columns of B, counted in the order of the tiles
         columns   indices along K
         """
         tile, within = np.divmod(rows, self.glu.columns)

@@ -423,7 +423,7 @@ class Player(Machine):
     # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a load, or send accumulators to the CTAs that split K."""
+        """Start a load, or send accumulators to the CTAs of the cluster that split K."""
         super()._load(number, process, op)
         if isinstance(op, Send):
             assert self.stage.shared is not None

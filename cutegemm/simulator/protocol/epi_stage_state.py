@@ -59,7 +59,11 @@ class EpiStageState:
         )
 
     def waits(self, process: int, op: WaitStores) -> bool:
-        """Return whether a store that the operation waits for has not yet read its epilogue stage."""
+        """Return whether a process must still wait, because one of its stores has not yet read its epilogue stage.
+
+        process   index of the process
+        op        the operation that waits for all but the last `op.pending` stores
+        """
         first_free = self.issued.get(process, 0) - op.pending
         return any(
             who == process and number < first_free and isinstance(flying, StoreEpiStage)

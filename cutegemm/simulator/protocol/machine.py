@@ -282,7 +282,7 @@ class Machine:
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
     def _is_barrier_complete(self, number: int) -> bool:
-        """Return whether a process waits at no named barrier, or at one that is complete."""
+        """Return True if a process waits at no named barrier, or if its barrier is complete."""
         awaited = self.order_awaited[number]
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 

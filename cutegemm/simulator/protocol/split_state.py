@@ -59,7 +59,11 @@ class SplitState:
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
-        """Return whether K splits that the operation waits for have not been written yet."""
+        """Return whether a process must still wait, because other K splits of its tile have not been written yet.
+
+        process   index of the process
+        op        the operation that waits
+        """
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
