@@ -28,7 +28,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue_access import spread_at_hand
-from cutegemm.plan.program.thread_schedule import Read, Store
+from cutegemm.plan.program.thread_schedule import Read, Store, thread_schedule
 from cutegemm.plan.reduction import exchanged
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
@@ -145,24 +145,27 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
     """
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
-    staged = ("a", "b") if plan.stages else ()  # without stages, threads load fragments from global memory
-    for name, extent, load in (("a", loaded[0], plan.load_a), ("b", loaded[1], plan.load_b)):
-        if name in staged:
-            operand = getattr(plan.loaded, name)
-            out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
+    for stream in plan.streams:
+        if plan.stages:  # without stages, threads load fragments from global memory
+            operand, memory = plan.loaded.matrix(stream.name), global_table(plan, stream.name, problem)
+            out.append(_fill(stream.name, stream.load, stream.tile, operand, memory))
     mma = plan.tiled_mma
-    for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
-                                      ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
+    staged = ("a", "b") if plan.stages else ()
+    for name, extent, read, other in (("a", bm, plan.a.read, bn // mma.shape_mnk[1]),
+                                      ("b", bn, plan.b.read, bm // mma.shape_mnk[0])):  # fmt: skip
         if name in staged:
             rows = loaded["ab".index(name)]
             out.append(_read(name, read, mma, (rows, bk), extent, getattr(plan.loaded, name), other))
+    for access in plan.body.mainloop.accesses(plan):
+        bits = plan.operands.matrix(access.buffer).dtype.bits
+        out.append(Access(access.label, access.buffer, access.op, access.elements, bits, access.bits, access.per))
     if problem is not None and _is_ragged(plan, problem):
         out += [
             _clear(name, plan, extent)
             for name, extent in (("a", bm), ("b", bn))
-            if name in staged and _is_async(getattr(plan, f"load_{name}"))
+            if name in staged and _is_async(plan.stream(name).load)
         ]
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         out += _cluster_accumulators(plan)
     if plan.smem_d is not None:
         out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
@@ -197,7 +200,7 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
     """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
-    return plan.pipeline is None and any(e % t for e, t in zip(extents, tile, strict=True))
+    return not plan.body.has_roles and any(e % t for e, t in zip(extents, tile, strict=True))
 
 
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
@@ -218,7 +221,8 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
     """Return the access of threads that write zeros to all stages of A or B, before a ragged tile."""
-    operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
+    operand, copy = plan.loaded.matrix(name), plan.stream(name).load
+    assert isinstance(copy, TiledCopy)  # TMA fills ragged tiles with zeros
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
     return Access(label, name, "store", written, operand.dtype.bits, None, "ragged tile", times=plan.stages)
@@ -279,12 +283,12 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 
     The schedule is counted for one and for two k-tiles; each further k-tile adds the difference.
     """
-    if k_tiles == 0 or plan.schedule is None:
+    if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
     kind = {"store": Store, "load": Read, "ldmatrix": Read}.get(access.op)
     if kind is None:
         return float(k_tiles)
-    once, twice = (Counter(type(step) for _, step in plan.schedule.play(n))[kind] for n in (1, 2))
+    once, twice = (Counter(type(step) for _, step in thread_schedule(plan).play(n))[kind] for n in (1, 2))
     steps = once + (k_tiles - 1) * (twice - once)
     return steps / (1 if kind is Store else plan.k_blocks)
 
@@ -305,7 +309,7 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
     problem   gives the strides; None: those of a large compact matrix
     """
     operand = plan.loaded.matrix(name)
-    first = "n" if name == "b" else "m"
+    first = plan.operands.modes(name)[0]
     line = 1024 * operand.align_elems  # the leading stride of a large compact matrix
     if operand.broadcast:
         return int("m" not in operand.broadcast), int("n" not in operand.broadcast)
@@ -357,10 +361,11 @@ def _rotated_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, p
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
     """Return the extents of a CTA's tile of a matrix.
 
-    name   "a" or "b": the tile as it is loaded; any other matrix has the extents of D's tile
+    name   name of an operand stream: the tile as it is loaded; any other matrix has the extents of D's tile
     """
     bm, bn, bk = plan.loaded_tile
-    return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
+    streams = {stream.name: stream.tile for stream in plan.streams[2:]}
+    return {"a": (bm, bk), "b": (bn, bk), **streams}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
@@ -377,7 +382,10 @@ def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: O
     """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
-        rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
+        if operand.modes:  # rows of 16 bytes, one after the other
+            rows = np.arange(product(tile)).reshape(-1, CORE_ROWS, ROW_BITS // bits)
+        else:
+            rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
         return Access(label, name, "tma", rows, bits, ROW_BITS, "k-tile")
     written = by_warps(copy.offsets_d(Layout(tile)))
     if not copy.atom.is_async:
@@ -422,9 +430,8 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
     Each CTA receives the accumulators of its own columns from all CTAs of the cluster, by st.async. These stores are
     counted in the CTA that receives them. Then its threads read the accumulators.
     """
-    assert plan.pipeline is not None
     vector, threads, vectors, ctas, _ = exchanged(plan).shape
-    readers, bits = plan.pipeline.readers, plan.operands.acc.bits
+    readers, bits = plan.body.readers, plan.operands.acc.bits
     index = np.arange(vector * threads * vectors * ctas * readers)
     by_thread = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
     elements = by_thread.reshape(-1, WARP_THREADS, ctas * vectors * vector)
@@ -504,6 +511,7 @@ def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
     """
     if buffer == "accumulators":
         return exchanged(plan)
-    layout: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
+    buffers = {**{stream.name: stream.smem for stream in plan.streams}, "d": plan.smem_d}
+    layout: Layout | ComposedLayout | None = buffers[buffer]
     assert layout is not None
     return layout

@@ -102,20 +102,19 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
     bm, bn = tile_mn
     bk = plan.cta_tile[2]
     if plan.family == "sm90":
-        assert plan.pipeline is not None
         kinds, (across, along) = (
-            dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative")),
+            dict.fromkeys((plan.body.kind, "pingpong", "cooperative")),
             plan.cluster_mn,
         )
         if plan.cluster_k > 1:
-            own = {"cluster": (across, 1), "consumers": plan.pipeline.consumers, "cluster_k": plan.cluster_k}
-            yield {"tile": (bm, bn, bk), "schedule": plan.pipeline.kind, **own}, sm90_plan
+            own = {"cluster": (across, 1), "consumers": plan.body.consumers, "cluster_k": plan.cluster_k}
+            yield {"tile": (bm, bn, bk), "schedule": plan.body.kind, **own}, sm90_plan
         clusters = dict.fromkeys(((across, along // plan.cluster_k), (1, 1)))
         for kind, cluster in itertools.product(kinds, clusters):
             yield {"tile": (bm, bn, bk), "schedule": kind, "cluster": cluster}, sm90_plan
         return
     if plan.family == "mma_sync":
-        build: _Build = mma_sync_plan if plan.pipeline is None else mma_tma_plan
+        build: _Build = mma_sync_plan if not plan.body.has_roles else mma_tma_plan
         for warp in _WARP_TILES:
             if _fits(tile_mn, warp):
                 yield {"block": (bm, bn, bk), "warp": warp}, build

@@ -111,7 +111,7 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
         advice = "fewer special functions per element, such as relu instead of gelu; or a larger K"
     elif bound.name == "L2":
         advice = "a larger CTA tile" + _such_as(advised.larger(plan, problem))
-        if plan.pipeline is not None and plan.multicast_mn == (1, 1):
+        if plan.body.has_roles and plan.multicast_mn == (1, 1):
             advice += "; or clusters with multicast loads"
     else:
         advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP per byte"
@@ -221,7 +221,7 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
     splits   largest number of K splits to try
     """
-    reduction = "last" if plan.pipeline else plan.split.reduction
+    reduction = "last" if plan.body else plan.split.reduction
     k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (

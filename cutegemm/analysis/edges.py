@@ -120,7 +120,8 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     Kind(first=(0, 8), last=(72, 16), phase=96, count=1)
     """
     bits = plan.loaded.matrix(name).dtype.bits
-    if name not in ("a", "b"):
+    streams = {stream.name: stream for stream in plan.streams}
+    if name not in streams:
         operand = plan.operands.matrix(name)
         steps = strides_of(plan, name, problem)
         if operand.broadcast:
@@ -129,14 +130,14 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
         return _joined(modes, steps, problem.l, bits, 1)
     steps = strides_of(plan, name, problem)
     grid_m, grid_n, batch = grid_of_loads(plan, problem)
-    mode = "ab".index(name)
+    mode, depth = "mn".index(streams[name].mode), streams[name].tile[1]
     extent, grid, others = ((problem.m, grid_m, grid_n), (problem.n, grid_n, grid_m))[mode]
-    tile, loaded = plan.mma_tile[mode], plan.loaded_tile[mode]
+    tile, loaded = plan.mma_tile[mode], streams[name].tile[0] if plan.stages else plan.loaded_tile[mode]
     for repack in plan.repacks:
         if repack.name == name:
             extent = repack.extents(extent, problem.k)[0]
-    bk, by_box = plan.cta_tile[2], isinstance(plan.load_a, TmaBox)
-    along_k = _along(problem.k, bk) if by_box else _before(problem.k, bk)
+    deep = problem.extent(name, plan.operands.modes(name)[1])
+    along_k = _along(deep, depth) if isinstance(streams[name].load, TmaBox) else _before(deep, depth)
     return _joined([_along(extent, tile, grid, loaded), along_k], steps, batch, bits, others)
 
 

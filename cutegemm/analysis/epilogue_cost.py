@@ -138,7 +138,7 @@ def epilogue_cost(
             )
         )
     cost = operations(counted)
-    alternating = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.tiles_in_flight)
+    alternating = max(1, ctas_per_sm) * plan.body.tiles_in_flight
     return EpilogueCost(
         str(counted), cost.fp32, cost.special, clocks(plan, device, elements), alternating, tuple(parts)
     )

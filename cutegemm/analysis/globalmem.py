@@ -171,8 +171,9 @@ def global_accesses(
     """
     bm, bn, bk = plan.mma_tile
     out = []
-    for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
-        operand = getattr(plan.loaded, name)
+    for stream in plan.streams:
+        name, load, extent = stream.name, stream.load, bm if stream.mode == "m" else bn
+        operand = plan.loaded.matrix(name)
         label = f"load {name.upper()}"
         if isinstance(load, TmaBox):
             out.append(_boxes(plan, name, label, load, problem, "k-tile"))
@@ -221,7 +222,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.pipeline is not None or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")
@@ -247,7 +248,7 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
     boxes = full // box.size_bytes // share
     in_grid, is_torn = None, False
     if problem is not None:
-        inner = 0 if operand.major == ("n" if name == "b" else "m") else 1
+        inner = 0 if operand.major == plan.operands.modes(name)[0] else 1
         steps = strides_of(plan, name, problem)
         kinds = edge_kinds(plan, name, problem)
         arriving = sum(k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds)

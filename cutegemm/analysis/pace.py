@@ -55,7 +55,7 @@ def multicast(plan: GemmPlan) -> tuple[int, int]:
     >>> multicast(sm90_plan(cluster=(2, 1)))
     (1, 2)
     """
-    share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.load_a, plan.load_b))
+    share_a, share_b = (load.multicast if isinstance(load, TmaBox) else 1 for load in (plan.a.load, plan.b.load))
     return share_a, share_b
 
 
@@ -86,7 +86,7 @@ def pace_of(plan: GemmPlan, device: Device, units: int) -> Pace:
 
     units   number of clusters; they are in the order of `WorkGrid.place`
     """
-    persistent = plan.pipeline is not None and plan.pipeline.ctas is not None
+    persistent = plan.persistent is not None
     port = device.measured.cpc_bytes_per_clock
     time = np.maximum(1.0, _sharing(plan, device, units) * demand(plan, device) / port)
     if persistent and time.max() > 1:

@@ -119,9 +119,9 @@ def roofline(
     peak = device.peak_tflops(atom)
     share = sm_share or 1.0
     issued = mma + instructions
-    if plan.pipeline is not None and plan.pipeline.promoted:
+    if plan.body.promoted:
         issued += covered / bk / WARP_THREADS  # threads add the accumulators of each k-tile to a total
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         issued += accumulators * (plan.cluster_k - 1) / WARP_THREADS  # cluster split-K adds those of the other CTAs
     tiles = product(plan.grid(problem))
     operations = (

@@ -74,8 +74,8 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     splits = _split_counts(plan, problem)
     in_cluster = plan.scheduler.cluster_size
     units = sum(splits) * in_cluster
-    if plan.pipeline is not None:
-        written, semaphores = units - len(splits) * in_cluster, units * plan.pipeline.readers
+    if plan.body.has_roles:
+        written, semaphores = units - len(splits) * in_cluster, units * plan.body.readers
         return Ends(tiles, written, written, semaphores, semaphores * (WARPGROUP_THREADS // WARP_THREADS))
     if plan.split.reduction == "last":
         return Ends(tiles, units, units, units, units * (plan.threads // WARP_THREADS))
@@ -137,7 +137,7 @@ def layout_of_partials(plan: GemmPlan) -> tuple[Layout, int]:
 
     The layout maps (vector, threads, vectors) to offsets in elements.
     """
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         return partials_layout(plan, 1), 1
     whole = slot_layout(plan, 1)
     return whole, whole.shape[3]

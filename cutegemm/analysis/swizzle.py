@@ -133,8 +133,8 @@ def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> Sw
     """
     rows, columns, bk = plan.loaded_tile
     buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
-        "a": ((rows, bk), plan.smem_a),
-        "b": ((columns, bk), plan.smem_b),
+        "a": ((rows, bk), plan.a.smem),
+        "b": ((columns, bk), plan.b.smem),
         "d": (plan.cta_tile[:2] if plan.epi_stages is None else plan.epi_stages.epi_tile, plan.smem_d),
     }
     tile, layout = buffers.get(buffer, ((0, 0), None))

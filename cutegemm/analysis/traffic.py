@@ -224,8 +224,8 @@ def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
         np.tile(bytes_b, batch),
         ctas * product(plan.d_tile) * _epilogue_bits(plan, problem) / 8,
         ctas * product(plan.cta_tile[:2]) * ops.acc.bits / 8,
-        all_write=plan.pipeline is None,
-        last_adds=plan.pipeline is not None or plan.split.reduction == "last",
+        all_write=not plan.body.has_roles,
+        last_adds=plan.body.has_roles or plan.split.reduction == "last",
     )
 
 

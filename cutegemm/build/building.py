@@ -15,6 +15,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.typed import not_of_types
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import cp_async, universal_copy
@@ -139,15 +140,6 @@ class PlanBuilder(Complaints):
 
 
 @dataclass(frozen=True)
-class Loading:
-    """How a tile of A or B comes to the threads: from global memory, and out of shared memory to fragments."""
-
-    load: TiledCopy
-    smem: SharedLayout
-    read: CopyAtom | None
-
-
-@dataclass(frozen=True)
 class Storing:
     """How a tile of D leaves the threads: directly or, with the other two, as whole lines of shared memory."""
 
@@ -167,7 +159,7 @@ class Builder(PlanBuilder):
         if stages < self.least_stages:
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
-    def plan(self, mma: TiledMma, a: Loading, b: Loading, d: Storing, **others: Any) -> GemmPlan:
+    def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, d: Storing, **others: Any) -> GemmPlan:
         """The plan of such parts, in which all threads have the same role and wait at the CTA's barrier.
 
         others   the fields of `GemmPlan` that do not follow from the parts
@@ -177,12 +169,7 @@ class Builder(PlanBuilder):
             operands=self.operands,
             cta_tile=self.block,
             tiled_mma=mma,
-            load_a=a.load,
-            load_b=b.load,
-            smem_a=a.smem,
-            smem_b=b.smem,
-            read_a=a.read,
-            read_b=b.read,
+            streams=(a, b),
             store_d=d.store,
             smem_d=d.smem,
             copy_d=d.copy,

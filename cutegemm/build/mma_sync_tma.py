@@ -19,6 +19,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.mainloop.warp_mma import WarpMma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
@@ -65,7 +66,7 @@ def mma_tma_plan(
     raises      PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.load_a.name, plan.epi_stages.store.name
+    >>> plan.threads, plan.stages, plan.a.load.name, plan.epi_stages.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -89,20 +90,20 @@ def mma_tma_plan(
     b.check()
     tiled_mma, parts = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, ctas, consumer_warps=1)
+    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, WarpMma(), consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,
         parts,
         pipeline,
         registers if arch_named(arch).has("setmaxnreg") else None,
+        {each.name: reader(ops.matrix(each.name), "ldmatrix", each.smem) for each in (parts.a, parts.b)},
         name=name,
         summary=summary,
         family="mma_sync",
-        read_a=reader(ops.a, "ldmatrix", parts.smem_a),
-        read_b=reader(ops.b, "ldmatrix", parts.smem_b),
         raster=made(order),
         mma_order=mma_order,
+        persistent=ctas,
     )
 
 
@@ -113,8 +114,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
     operands   with a B that is gated
     raises     PlanError with every rule that is broken
     """
-    assert plan.pipeline is not None
-    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.pipeline.consumer_tile
+    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
     mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
     changes: dict[str, Any] = {"tiled_mma": mma, "epi_stages": None, "smem_d": None}
     storing = None if plan.epi_stages is None else b.storing(mma, (rows, columns // 2), plan.stages)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm.build.building import PlanBuilder
@@ -15,6 +16,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
@@ -44,10 +46,8 @@ class Buffers:
     alone."""
 
     stages: int
-    load_a: TmaBox
-    load_b: TmaBox
-    smem_a: SharedLayout
-    smem_b: SharedLayout
+    a: OperandStream
+    b: OperandStream
     store: CopyAtom
     epi_stages: EpiStages | None
     smem_d: SharedLayout | None
@@ -118,12 +118,12 @@ class PipelineBuilder(PlanBuilder):
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
             )
         rows, columns = self.tile[0], self.b_columns
-        a = self.attempt(lambda: self.operand(loaded.a, rows, sharers[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand(loaded.b, columns, sharers[0], max(1, depth), l2[1]))
+        a = self.attempt(lambda: self.operand("a", loaded.a, rows, sharers[1], max(1, depth), l2[0]))
+        b = self.attempt(lambda: self.operand("b", loaded.b, columns, sharers[0], max(1, depth), l2[1]))
         store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Buffers(depth, a[0], b[0], a[1], b[1], store, epi_stages, smem_d)
+        return Buffers(depth, a, b, store, epi_stages, smem_d)
 
     def plan(
         self,
@@ -131,6 +131,7 @@ class PipelineBuilder(PlanBuilder):
         buffers: Buffers,
         pipeline: WarpRoles,
         registers: tuple[int, int] | None,
+        reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
         split: KSplit | None = None,
         **others: Any,
@@ -138,6 +139,7 @@ class PipelineBuilder(PlanBuilder):
         """The plan of such parts.
 
         registers   of a producer's thread and of a consumer's
+        reads       by stream: how its fragments are read from shared memory
         others      the fields of `GemmPlan` that do not follow from the parts
         raises      PlanError with every rule that is broken
         """
@@ -146,17 +148,13 @@ class PipelineBuilder(PlanBuilder):
             arch=self.arch,
             cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
-            smem_a=buffers.smem_a,
-            smem_b=buffers.smem_b,
-            load_a=buffers.load_a,
-            load_b=buffers.load_b,
+            streams=tuple([replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)]),
             store_d=buffers.store,
             smem_d=buffers.smem_d,
             epi_stages=buffers.epi_stages,
             ctas_per_sm=self.ctas_per_sm,
-            schedule=None,
             roles=roles_of(pipeline, registers),
-            pipeline=pipeline,
+            body=pipeline,
             cluster_mn=cluster_mn,
             split=split or KSplit(),
             rounding=rounding_of(self.operands),
@@ -164,8 +162,8 @@ class PipelineBuilder(PlanBuilder):
         )
 
     def operand(
-        self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
-    ) -> tuple[TmaBox, SharedLayout]:
+        self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
+    ) -> OperandStream:
         """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place.
 
         The swizzle permutes bits of addresses, with whatever row a box begins: so a share need be no whole groups of
@@ -186,7 +184,8 @@ class PipelineBuilder(PlanBuilder):
             )
         width = row_bytes * 8 // dtype.bits
         box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
-        return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
+        smem = swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
+        return OperandStream(name, {"a": "m", "b": "n"}[name], box, smem)
 
     def direct_store(self) -> CopyAtom:
         """Out of registers: a thread's two neighbours of a row, where they are aligned together."""

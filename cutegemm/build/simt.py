@@ -8,7 +8,6 @@ from cutegemm.build.building import (
     K_RUN,
     LOADS,
     Builder,
-    Loading,
     Shared,
     Storing,
     made,
@@ -22,6 +21,7 @@ from cutegemm.plan.memory.repack import Repack, as_repacked, make_repacks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
@@ -127,7 +127,7 @@ def simt_plan(
         family="simt",
         arch="sm_80",
         raster=made(order),
-        schedule=made(schedule),
+        body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         split=made(split),
@@ -179,7 +179,7 @@ class _SimtBuilder(Builder):
 
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
-    ) -> Loading | None:
+    ) -> OperandStream | None:
         """How the tile of "a" or "b" comes, or None with what is wrong noted."""
         first = "ab".index(name)
         extent, bk = self.block[first], self.block[2]
@@ -188,7 +188,7 @@ class _SimtBuilder(Builder):
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
             direct_copy = (make_tiled_copy_A, make_tiled_copy_B)[first](atom, mma)
-            return Loading(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
+            return OperandStream(name, "mn"[first], direct_copy, Layout((extent, bk, 0), (1, extent, 0)))
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         vector = min(elements, operand.align_elems)
@@ -201,7 +201,7 @@ class _SimtBuilder(Builder):
         if copy is None or layout is None:
             return None
         beside = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
-        return Loading(copy, layout, vector_copy(operand, beside))
+        return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, beside))
 
     def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
         """How D leaves: out of registers, or through shared memory.

@@ -42,7 +42,7 @@ class OwnRecipe(Recipe):
     def boxes(self, operands: Operands) -> str | None:
         """Which operands TMA loads for the plan that the function makes; None where threads load them all."""
         plan = self.build(operands)
-        if not isinstance(plan.load_a, TmaBox):
+        if not isinstance(plan.a.load, TmaBox):
             return None
         packed = "".join([repack.name for repack in plan.repacks])
         if self.swap_ab:

@@ -94,7 +94,7 @@ def _wgmma_waits(plan: GemmPlan) -> int:
     """
     from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         return 0
     program = plan.program(plan.roles[-1].name)
     return sum(

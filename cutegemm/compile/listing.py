@@ -54,8 +54,8 @@ def programs_of(plan: GemmPlan) -> dict[str, str]:
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
     (['producer', 'consumer'], ['all threads'])
     """
-    if plan.schedule is not None:
-        return {"all threads": str(plan.schedule)}
+    if not plan.body.has_roles:
+        return {"all threads": str(plan.body)}
     return {"producer" if role == "producer" else "consumer": str(p) for role, p in plan.programs.items()}
 
 

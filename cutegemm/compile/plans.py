@@ -29,6 +29,7 @@ from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.signature import tensor_names
 
 _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",
@@ -64,7 +65,7 @@ class CompiledKernel:
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
         epilogue = self.plan.epilogue
-        names = (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)
+        names = (*tensor_names(self.plan)[2:], *epilogue.scalars)
         if len(operands) != len(names):
             raise UnsupportedError(
                 f"{self.plan.name}: {2 + len(operands)} arguments are given. Its epilogue is {epilogue}; pass "

@@ -124,7 +124,10 @@ def emulate(
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
     loaded = ("b", "a") if plan.swap_ab else ("a", "b")
-    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *tensors, *written)]
+    streams = [stream.name for stream in plan.streams[2:]]
+    arguments = [
+        _argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *streams, *tensors, *written)
+    ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")
@@ -224,7 +227,8 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
     """The matrix as the caller of the kernel has it: rows, columns, with L in front where batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # (N, K) is K x N to the caller; where the plan is transposed, (M, K) is, and D is N x M
-    order: tuple[int, ...] = (1, 0) if (name == "b") != plan.swap_ab else (0, 1)
+    is_exchanged = (name == "b") != plan.swap_ab and not plan.operands.matrix(name).modes
+    order: tuple[int, ...] = (1, 0) if is_exchanged else (0, 1)
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)
@@ -245,7 +249,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
     """What a kernel takes after D: bytes, of which the counters of arrivals come first and are zero. One with a
     pipeline that splits K has these, as words, for an argument of their own, of which there may be none."""
     size, zeroed = workspace_bytes(plan, problem)
-    if plan.pipeline is None or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.split.is_split:
         return [_workspace(memory, size, zeroed)]
     counters, buffer = _workspace(memory, zeroed, zeroed)
     words = replace(counters, kind="s32", shape=(zeroed // 4,))

@@ -57,8 +57,7 @@ class EpilogueSpec:
         beside tiles that are read or sums of rows, where D's rows are the plan's; of many rows, where tiles are not
         low.
         """
-        pipeline = plan.pipeline
-        if pipeline is None:
+        if not plan.body.has_roles:
             return True
         if self.epilogue.gated and not self.has_long_rows(plan):
             return False
@@ -67,7 +66,7 @@ class EpilogueSpec:
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
             # The derivative of gelu by swap_ab:sm90_128x160_2x1: 459 spills, five times as long
             return False
-        if self.epilogue.reductions and pipeline.overlapped:  # beside what is held they were seen to spill
+        if self.epilogue.reductions and plan.body.overlapped:  # beside what is held they were seen to spill
             return False
         sums_rows = any(each.along == ("n",) for _, each in self.epilogue.reductions)
         if sums_rows and plan.operands.d.major == "m":
@@ -76,7 +75,7 @@ class EpilogueSpec:
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
         is_low = plan.cta_tile[0] <= _LOW_ROWS and rows >= _MANY_ROWS
-        exposed = pipeline.overlapped or is_low or (pipeline.kind == "cooperative" and is_large)
+        exposed = plan.body.overlapped or is_low or (plan.body.kind == "cooperative" and is_large)
         return not (computes and exposed)
 
     def on(self, plan: GemmPlan, swap_ab: bool) -> GemmPlan:
@@ -311,7 +310,7 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
     """Which operands TMA loads; None where threads load them all."""
-    if not isinstance(plan.load_a, TmaBox):
+    if not isinstance(plan.a.load, TmaBox):
         return None
     packed = [repack.name for repack in plan.repacks]
     boxed = "".join([name for name in "ab" if name not in packed])

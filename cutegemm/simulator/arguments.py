@@ -34,11 +34,11 @@ def given_operands(
     """
     check_is_plan(operation, plan)
     epilogue = plan.epilogue
-    names = epilogue.scalars
+    names, streams = epilogue.scalars, [stream.name for stream in plan.streams[2:]]
     violations = [
         f"{name} is not an operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
         for name in arguments
-        if name not in ("a", "b", "c", *_IDLE, *epilogue.tensors, *names)
+        if name not in ("a", "b", "c", *streams, *_IDLE, *epilogue.tensors, *names)
     ]
     violations += [f"{name} is missing; the epilogue is {epilogue}." for name in names if name not in arguments]
     violations += [
@@ -55,7 +55,7 @@ def given_operands(
     if violations:
         raise PlanError(operation, violations)
     read, arrays = epilogue.tensors_read(scalars), {}
-    for name in ("a", "b", *read):
+    for name in ("a", "b", *streams, *read):
         value = arguments.get(name)
         if value is None and name in read:
             violations.append(f"{_why_read(epilogue, name, scalars)}, but {name.upper()} is missing.")
@@ -94,7 +94,10 @@ def seen_by_plan(
     check_is_problem(operation, problem)
     if not plan.swap_ab:
         return arrays, problem_of(operation, plan, arrays, problem)
-    swapped = {name: np.swapaxes(np.atleast_2d(array), -1, -2) for name, array in arrays.items()}
+    swapped = {
+        name: array if plan.operands.matrix(name).modes else np.swapaxes(np.atleast_2d(array), -1, -2)
+        for name, array in arrays.items()
+    }
     swapped["a"], swapped["b"] = swapped["b"], swapped["a"]
     transposed = None if problem is None else problem.transposed
     return swapped, problem_of(f"{operation} of D^T = B^T A^T", plan, swapped, transposed)
@@ -171,7 +174,11 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     shapes = {name: _as_modes(array, name).shape for name, array in arrays.items()}
     m, k, batch = shapes["a"]
     n = shapes["b"][0]
-    expected = {"a": (m, k, batch), "b": (n, k, batch)}
+    extents = {"m": m, "n": n, "k": k}
+    expected = {
+        stream.name: (*[_extent(mode, extents) for mode in plan.operands.modes(stream.name)], batch)
+        for stream in plan.streams
+    }
     caller_shapes = {name: array.shape for name, array in arrays.items()}
     d_columns = n // 2 if plan.operands.gated else n
     matrices = {name: shape for name, shape in shapes.items() if not _is_broadcast(plan, name)}
@@ -190,6 +197,12 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     if (problem.m, problem.n, problem.k, problem.l) != (m, n, k, batch):
         raise PlanError(operation, [f"the problem is {problem}, but the arrays have the shapes {caller_shapes}."])
     return problem
+
+
+def _extent(mode: str, extents: Mapping[str, int]) -> int:
+    """Return the extent of a mode such as "k", or "k/128": K divided by 128, rounded up."""
+    whole, _, every = mode.partition("/")
+    return -(-extents[whole] // int(every or 1))
 
 
 def _is_broadcast(plan: GemmPlan, name: str) -> bool:
@@ -240,7 +253,8 @@ def _padded(plan: GemmPlan, extents: dict[str, int]) -> tuple[tuple[str, int], .
         operand = plan.operands.matrix(name)
         if operand.broadcast:
             continue
-        extents["n"] = _columns(plan, name, whole) if name != "b" else whole
-        units = -(-extents[operand.major] // operand.align_elems) + 1
+        extents["n"] = whole if name == "b" or operand.modes else _columns(plan, name, whole)
+        contiguous = next(mode for mode in plan.operands.modes(name) if mode[0] == operand.major)
+        units = -(-_extent(contiguous, extents) // operand.align_elems) + 1
         out.append((name, units * operand.align_elems))
     return tuple(out)

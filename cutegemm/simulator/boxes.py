@@ -83,7 +83,7 @@ def box_tables(
 
     >>> from cutegemm.build import sm90_plan
     >>> plan = sm90_plan()
-    >>> tables = box_tables("A", ("m", "k"), plan.load_a, plan.smem_a, (128, 64), inner=1)
+    >>> tables = box_tables("A", ("m", "k"), plan.a.load, plan.a.smem, (128, 64), inner=1)
     >>> tables.dest[0, :4].tolist(), tables.dest[0, 64:68].tolist()
     ([0, 1, 2, 3], [72, 73, 74, 75])
     """

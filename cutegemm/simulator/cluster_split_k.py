@@ -19,8 +19,7 @@ class ClusterSplitK:
     """
 
     def __init__(self, plan: GemmPlan, elements: np.ndarray, report: Report) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.elements, self.report, self.tile = plan, elements, report, plan.pipeline.consumer_tile
+        self.plan, self.elements, self.report, self.tile = plan, elements, report, plan.consumer_tile
         rows, columns = plan.consumer_mma_tile
         table = plan.consumer_mma.offsets_c(Layout((rows, columns)))
         # (threads, registers) element of the tile that the consumer multiplies

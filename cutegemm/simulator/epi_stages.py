@@ -10,6 +10,7 @@ from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulator.checks import misplaced
 from cutegemm.simulator.copies import CtaGroup
@@ -34,8 +35,7 @@ class EpiStageStorage:
     def __init__(self, task: Task) -> None:
         plan, report = task.plan, task.report
         assert plan.epi_stages is not None
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.epi_stages = plan, plan.pipeline, plan.epi_stages
+        self.plan, self.epi_stages = plan, plan.epi_stages
         self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
@@ -128,7 +128,7 @@ class EpiStageStorage:
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
         """Return the index in the consumer's tile of the element at (m, n)."""
-        out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
+        out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
     def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ class EpiStageStorage:
 
         elements   indices of accumulators in the consumer's tile
         """
-        (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
+        (rows, columns), glu = self.plan.consumer_tile, self.plan.glu
         if glu is None:
             return elements
         # The tile of a consumer may be narrower than a block of columns.
@@ -152,7 +152,7 @@ class EpiStageStorage:
 
         accumulators   (C, M, N)
         """
-        rows = self.pipeline.consumer_tile[0]
+        rows = self.plan.consumer_tile[0]
         elements = (
             self.elements[consumer] if self.ups is None else np.stack([self.elements[consumer], self.ups[consumer]])
         )
@@ -298,8 +298,7 @@ def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
     >>> consumer_elements(sm90_plan(), Report()).shape
     (2, 128, 128)
     """
-    pipeline, mma = plan.pipeline, plan.epilogue_mma
-    assert pipeline is not None
+    pipeline, mma = warp_roles(plan), plan.epilogue_mma
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)

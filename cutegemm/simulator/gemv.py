@@ -9,6 +9,7 @@ import numpy as np
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
 from cutegemm.simulator.mainloop import run_mainloop
@@ -28,8 +29,7 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     tables = plan_tables(plan)
     if task.checked:
         check_tables(plan, tables, report)
-    schedule, ctas, k_tiles = plan.schedule, plan.cluster_k, plan.k_tiles(problem)
-    assert schedule is not None  # `plan_tables` would have failed
+    schedule, ctas, k_tiles = thread_schedule(plan), plan.cluster_k, plan.k_tiles(problem)
     rows, bn, bk = plan.mma_tile
     added = _WarpReduction(plan, tables, report)
     store = TileStore(task, added.elements)

@@ -66,7 +66,7 @@ class GlobalMatrix:
         operand = problem.operands.matrix(name)
         layout = problem.layout(name)
         self.name = name.upper()
-        self.modes = "mkl" if name == "a" else "nkl" if name == "b" else "mnl"
+        self.modes = "".join([mode[0] for mode in problem.operands.modes(name)]) + "l"
         self.dtype = operand.dtype
         shape = [  # a broadcast operand has an element also if D has none along the mode
             max(1, extent) if mode in operand.broadcast else extent

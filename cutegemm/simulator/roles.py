@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -36,7 +38,9 @@ from cutegemm.plan.program.operations import (
     WriteAccumulators,
     WriteEpiStage,
 )
+from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
@@ -99,8 +103,8 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
         len(tiles),
         plan.k_tiles(problem),
         stage.multiplied * bm * bn * bk,
-        stage.loaded[0],
-        stage.loaded[1],
+        stage.loaded["a"],
+        stage.loaded["b"],
     )
 
 
@@ -182,7 +186,7 @@ class Stage:
             self.matrices["b"] = GatedB(self.matrices["b"], plan.glu, task.problem.n)
         self.tables = _tables(plan)
         if checked:
-            for tables in self.tables:
+            for tables in self.tables.values():
                 check_boxes(tables, report)
             if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed to the accumulators
                 check_tables(plan, plan_tables(plan), report)
@@ -191,7 +195,7 @@ class Stage:
         self.direct = TileStore(task, stored_elements(plan)) if plan.epi_stages is None else None
         self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.split.is_split else None
         self.shared = ClusterSplitK(plan, self.elements, report) if plan.cluster_k > 1 else None
-        self.loaded, self.multiplied = [0, 0], 0
+        self.loaded, self.multiplied = dict.fromkeys(self.tables, 0), 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
@@ -208,7 +212,7 @@ class Stage:
                 target.finish()
 
 
-class Player(Machine):
+class Player(StepReader, Machine):
     """The machine of a protocol that also moves data.
 
     Dictionaries are by the index of the process, unless a comment says otherwise.
@@ -217,15 +221,15 @@ class Player(Machine):
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
         super().__init__(protocol)
         plan, task = stage.plan, stage.task
-        assert plan.pipeline is not None
-        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, plan.pipeline, shapes
+        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, warp_roles(plan), shapes
         self.in_cluster = product(plan.cluster_mn)
+        self.stream_of = {f"{s.name.upper()}{i}": s for s in plan.streams for i in range(s.multicast)}
         groups = [own[0].group for own in shapes]
         self.flows = [
-            [
-                BoxFlow(t, stage.matrices[name], group, task.report, task.checked)
-                for name, t in zip("ab", stage.tables, strict=True)
-            ]
+            {
+                name: BoxFlow(tables, stage.matrices[name], group, task.report, task.checked)
+                for name, tables in stage.tables.items()
+            }
             for group in groups
         ]
         storage = stage.storage
@@ -282,17 +286,17 @@ class Player(Machine):
             assert self.stage.shared is not None
             self.stage.shared.land(cta, load, self.sent.pop((cta, load.stage, load.operand)))
             return
-        which = "AB".index(load.operand[0])
-        pieces = [piece for piece in self.protocol.operands[cta] if piece[0] == load.operand[0]]
+        stream = self.stream_of[load.operand]
+        pieces = [piece for piece in self.protocol.operands[cta] if self.stream_of[piece] is stream]
         if all(self.holds.get((cta, load.stage, piece)) == load.tag for piece in pieces):
-            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
-            (bm, bn, bk), before = self.plan.mma_tile, flow.loaded_elems
+            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][stream.name]
+            (bm, bn, _), before = self.plan.mma_tile, flow.loaded_elems
             flow.group = shape.group
             tile_mnl = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
             m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(tile_mnl, *self.stage.loaded_mn)
-            first = (m_tile * bm, n_tile * bn)[which]
-            flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
-            self.stage.loaded[which] += flow.loaded_elems - before
+            first = m_tile * bm if stream.mode == "m" else n_tile * bn
+            flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage)
+            self.stage.loaded[stream.name] += flow.loaded_elems - before
 
     def product(self, process: Process, op: Compute) -> np.ndarray:
         """Return the consumer's rows and columns of A @ B for a k-tile: (CTAs, M, N).
@@ -302,14 +306,14 @@ class Player(Machine):
         key = (process.cta, op.tag)
         known = self.products.get(key)
         if known is None:
-            operands = (self.plan.operands.a, self.plan.operands.b)
+            operands, flows = (self.plan.operands.a, self.plan.operands.b), self.flows[process.cta]
             extents = self.plan.mma_tile[:2]  # more columns of B may be loaded than are multiplied
             # numpy calls BLAS for contiguous arrays only
             a, b = (
                 np.ascontiguousarray(
-                    np.moveaxis(as_factor(flow.read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
+                    np.moveaxis(as_factor(flows[name].read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
                 )
-                for flow, operand, extent in zip(self.flows[process.cta], operands, extents, strict=True)
+                for name, operand, extent in zip("ab", operands, extents, strict=True)
             )
             reads = self.pipeline.readers * self.plan.b_column_blocks
             known = self.products[key] = [a @ b.swapaxes(1, 2), reads]
@@ -322,55 +326,65 @@ class Player(Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Execute a step that computes in registers."""
-        current = op.step
-        if isinstance(current, (step.Multiply, step.MultiplyBlock)):
-            self._multiply(number, process, op)
-        elif isinstance(current, step.Promote):
-            self._add_level(number, process, current.accumulators)
-        elif isinstance(current, step.Clear):
-            zeros = self._nothing(process, op.tag[0])
-            if current.what == "total":
-                self.totals[number] = zeros
-            elif current.what == step.ACC:
-                self.accumulators[number] = zeros
-            else:
-                self.partial_accumulators[number, current.what] = zeros[:, :, self.columns_of(current.what)]
-        elif isinstance(current, step.AddAccumulators):
-            assert self.stage.shared is not None
-            self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
-        elif isinstance(current, step.ReduceSplits):
-            self._reduce_splits(number, process, op)
-        elif isinstance(current, step.Evaluate):
-            self._evaluate(number, process, op)
-        elif isinstance(current, step.KeepTile):
-            assert self.stage.storage is not None
-            registers, storage = self.registers[number], self.stage.storage
-            group = self.own_group(process, op.tag[0])
-            tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
-            for i, values in enumerate(tails):
-                storage.store_aux(values, i, group)
-                storage.reduce(values, i, group)
-            self.kept[number] = [values["d"] for values in tails]
-        elif isinstance(current, step.StoreAux):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.store_aux(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(current, step.Reduce):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.reduce(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(current, step.StoreTile):
-            self._store_tile(number, process, op)
+        """Execute a step that computes in registers, by the method that `reads` names for its type."""
+        self.read(op.step, number, process, op)
 
-    def _multiply(self, number: int, process: Process, op: Compute) -> None:
+    @reads(Promote)
+    def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators of a k-tile to the total (accumulator promotion)."""
+        self._add_level(number, process, add.accumulators)
+
+    @reads(step.Clear)
+    def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
+        """Set accumulators to 0."""
+        zeros = self._nothing(process, op.tag[0])
+        if clear.what == "total":
+            self.totals[number] = zeros
+        elif clear.what == step.ACC:
+            self.accumulators[number] = zeros
+        else:
+            self.partial_accumulators[number, clear.what] = zeros[:, :, self.columns_of(clear.what)]
+
+    @reads(step.AddAccumulators)
+    def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators that the CTAs of the cluster have sent."""
+        assert self.stage.shared is not None
+        self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
+
+    @reads(step.KeepTile)
+    def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
+        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue)."""
+        assert self.stage.storage is not None
+        registers, storage = self.registers[number], self.stage.storage
+        group = self.own_group(process, op.tag[0])
+        tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
+        for i, values in enumerate(tails):
+            storage.store_aux(values, i, group)
+            storage.reduce(values, i, group)
+        self.kept[number] = [values["d"] for values in tails]
+
+    @reads(step.StoreAux)
+    def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
+        """Store the auxiliary outputs of an epilogue tile."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.store_aux(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Reduce)
+    def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
+        """Pass the values of an epilogue tile to the reductions."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.reduce(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Multiply, MultiplyBlock)
+    def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
         """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied."""
-        current = op.step
         begins_anew = op.tag[1] == 0
         if isinstance(current, step.Multiply):
             blocks = current.blocks_of(self.plan.k_blocks)
         else:
-            assert isinstance(current, step.MultiplyBlock)
+            assert isinstance(current, MultiplyBlock)
             blocks = range(current.k_block, current.k_block + 1)
             begins_anew = False
         if blocks[0] != self.blocks[number]:
@@ -442,7 +456,8 @@ class Player(Machine):
             tile, rank = self.shape(process, op.tag[0]).tile, process.cta % self.in_cluster
             self.stage.workspace.write(accumulators, tile, rank, self.consumer(process))
 
-    def _reduce_splits(self, number: int, process: Process, op: Compute) -> None:
+    @reads(step.ReduceSplits)
+    def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
         """Add the accumulators of all K splits of a tile, in the K split that ends last."""
         if not self.split_k_partials.last[number]:
             return
@@ -459,14 +474,14 @@ class Player(Machine):
         assert self.plan.epi_stages is not None
         return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 
-    def _evaluate(self, number: int, process: Process, op: Compute) -> None:
+    @reads(step.Evaluate)
+    def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
         """Compute the head of the epilogue for a tile, or its tail for an epilogue tile."""
-        assert isinstance(op.step, step.Evaluate)
         storage = self.stage.storage
         if storage is None:
             return  # `TileStore` computes the epilogue when it stores
         (tile, i), consumer = op.tag, self.consumer(process)
-        if op.step.section == step.HEAD:
+        if values.section == step.HEAD:
             accumulators = self.stored(number, process, tile)
             self.registers[number] = storage.head(storage.registers(accumulators, consumer))
             return
@@ -527,7 +542,8 @@ class Player(Machine):
         stores.store(storage.at(group, op.tag[1]), op.epi_stage, written)
         stores.clear(op.epi_stage)
 
-    def _store_tile(self, number: int, process: Process, op: Compute) -> None:
+    @reads(step.StoreTile)
+    def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
         """Store a tile from registers, when all consumers of the tile have reached this step."""
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
@@ -546,13 +562,12 @@ class Player(Machine):
         direct.write(np.moveaxis(whole[:, direct.sum_rows, direct.sum_columns], 0, 1), group)
 
 
-def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
-    """Return the index tables of A and of B for TMA."""
-    bm, bn, bk = plan.loaded_tile
-    out = []
-    for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
-        box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")
-        assert isinstance(box, TmaBox)
-        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
-        out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))
-    return out[0], out[1]
+def _tables(plan: GemmPlan) -> dict[str, BoxTables]:
+    """Return the index tables of the TMA boxes of each operand stream, by the name of the stream."""
+    out = {}
+    for stream in plan.streams:
+        assert isinstance(stream.load, TmaBox)
+        inner = 1 if plan.loaded.matrix(stream.name).major == "k" else 0
+        label, modes = stream.name.upper(), (stream.mode, "k")
+        out[stream.name] = box_tables(label, modes, stream.load, stream.smem, stream.tile, inner)
+    return out

@@ -6,6 +6,7 @@ import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
 from cutegemm.simulator.division import divided, workspace_slots
@@ -34,8 +35,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     applied = plan.epilogue.tail if plan.split.is_split else plan.epilogue  # K splits apply the head themselves
     epilogue = TileStore(task, tables.elements, applied)
     bm, bn, bk = plan.cta_tile
-    assert plan.schedule is not None  # `plan_tables` would have failed
-    schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
+    schedule, k_tiles = thread_schedule(plan), plan.k_tiles(problem)
     k_first = problem.k - k_tiles * bk
     ctas = _ctas(plan, problem, report)
     together = task.ctas_at_once

@@ -137,7 +137,7 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
     """Return the index tables of the operand "a" or "b"."""
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.mma_tile[0 if name == "a" else 1]
-    smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
+    smem, load = plan.stream(name).smem, plan.stream(name).load
     if plan.stages == 0:  # the tile in global memory takes the role of a single stage
         smem = Layout((extent, bk, 1))
     offsets = mma.offsets_a if name == "a" else mma.offsets_b
@@ -192,7 +192,8 @@ def _accesses(
     fragment   elements of the fragment entries: (k_blocks, rest_mn, value, thread)
     returns    offsets of each access: (thread, accesses, elements of one); elements: (thread, ...)
     """
-    atom: CopyAtom = getattr(plan, f"read_{name}") or getattr(plan, f"load_{name}").atom
+    stream: Any = plan.stream(name)
+    atom: CopyAtom = stream.read or stream.load.atom
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]
@@ -201,7 +202,7 @@ def _accesses(
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
     copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)
-    source = copy.offsets_s(getattr(plan, f"smem_{name}"))
+    source = copy.offsets_s(plan.stream(name).smem)
     row = atom.aligned_bytes * 8 // atom.dtype.bits
     rows = np.moveaxis(source, 1, -1).reshape(threads, -1, row)
     return rows, copy.offsets_d(tile).reshape(threads, -1)

@@ -110,9 +110,8 @@ class Workspace:
     """
 
     def __init__(self, plan: GemmPlan, problem: Problem, elements: np.ndarray, report: Report) -> None:
-        assert plan.pipeline is not None
         self.report, self.elements, self.work = report, elements, plan.scheduler.of(problem)
-        self.readers, self.rows = plan.pipeline.readers, plan.pipeline.consumer_tile[0]
+        self.readers, self.rows = plan.body.readers, plan.consumer_tile[0]
         layout = slot_layout(plan, self.work.slots)
         self.strides: Any = layout.stride
         self.memory = poison(max(1, int(layout.cosize())), plan.operands.acc)

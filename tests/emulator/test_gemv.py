@@ -71,7 +71,7 @@ def test_ragged_rows_columns_and_k(name):
     """Some rows and columns past whole tiles, one column alone, and K that is no whole number of k-tiles."""
     plan = form(name)
     bm, bn, bk = plan.mma_tile
-    step = plan.load_a.atom.values
+    step = plan.a.load.atom.values
     for m, n, k in ((bm + 5, bn, 2 * bk + step), (bm - 3, 1, bk - 3 * step)):
         a, b, c = whole_numbers(plan, m, n, k)
         want = round_to(plan.operands.d.dtype, 2 * (a.astype(np.float64) @ b) - c)
@@ -160,7 +160,7 @@ def spills_nothing(kernel):
     plan, report = kernel.plan, kernel.resources
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL")) == (0, 0)
-    of_a = plan.mma_tile[0] // 8 * len(plan.schedule.prologue)
+    of_a = plan.mma_tile[0] // 8 * len(plan.body.prologue)
     assert report.count("LDG.E.EF.LTC128B.128") >= of_a  # those of the prologue, and as many at least in the loop
     assert report.count("ACQBULK") >= 1
     assert report.count("PREEXIT") == 1

@@ -43,8 +43,8 @@ NAMED = ("simt_16x16/k5", "simt_32x32x32/k3", "simt_64x16/k2")
 def test_small_tiles_turned_by_single_elements(name):
     """k-major operands of any alignment come by cp.async: ragged along all modes, and parts without a k-tile."""
     plan = plan_named(name, Operands.of("f32", layout="nt", align_bytes=4))
-    assert plan.load_a.atom.is_async
-    assert plan.load_b.atom.is_async
+    assert plan.a.load.atom.is_async
+    assert plan.b.load.atom.is_async
     for shape in ((33, 17, 133), (5, 70, 31)):
         assert right(plan, *shape, seed=1)
 

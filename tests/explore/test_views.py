@@ -365,7 +365,7 @@ def test_the_stepper_goes_through_the_moments() -> None:
 
 def test_a_schedule_is_stepped_through_too() -> None:
     plan = plan_of("simt_256x128")
-    lines = str(plan.schedule).splitlines()
+    lines = str(plan.body).splitlines()
     for number in (0, 9, 60):
         shown = page(view="pipeline", plan="simt_256x128", layout="nn", t=number)
         (here,) = shown.texts("li", class_="here")

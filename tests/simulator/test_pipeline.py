@@ -106,7 +106,7 @@ def test_a_cta_past_the_edge_loads_the_last_tile_again(cluster):
 
 def test_another_swizzle_than_that_of_tma():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer))
+    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.a.smem.outer))
     assert "TMA puts A(m 4, k 0)" in str(faults_of(other)["copy"])
 
 
@@ -118,9 +118,9 @@ def test_boxes_that_do_not_end_with_the_tile():
 
 def test_stages_that_overlap():
     plan = sm90_plan(**SMALL)
-    outer = plan.smem_a.outer
+    outer = plan.a.smem.outer
     near = Layout(outer.shape, (*outer.stride[:2], 64 * 32))
-    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.smem_a.inner, 0, near)))
+    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.a.smem.inner, 0, near)))
     assert "overlaps another copy" in str(found["shared"])
 
 
@@ -182,7 +182,7 @@ def test_a_raster_that_drops_a_tile():
 
 def test_faults_are_raised_by_default():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.smem_b.outer))
+    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.b.smem.outer))
     a, b = integers((70, 100), (100, 136))
     with pytest.raises(SimulationError, match="TMA puts B"):
         simulate(other, a, b)
@@ -199,8 +199,8 @@ OTHER_PROGRAMS = (
 @pytest.mark.parametrize("name", OTHER_PROGRAMS)
 def test_the_programs_of_named_plans_in_many_interleavings(name):
     plan = plan_named(name, BF16)
-    most = 3 if plan.pipeline.ctas else 1
+    most = 3 if plan.persistent else 1
     if plan.split.is_split:
-        plan = plan.with_(pipeline=replace(plan.pipeline, ctas=2 * product(plan.cluster_mn)))
+        plan = plan.with_(persistent=2 * product(plan.cluster_mn))
     protocol = protocol_of(plan, k_tiles=2 * plan.stages + 1, tiles=most)
     assert play_interleavings(protocol, random_runs=1).faults == ()

@@ -183,7 +183,7 @@ def texts(protocol, **options):
 @pytest.mark.parametrize("name", PLANS)
 def test_the_programs_of_all_clusters(name):
     plan = plan_of(name)
-    for tiles, k_tiles in ((3, 20), (7, 9), (2, 0)) if plan.pipeline.ctas else ((1, 40),):
+    for tiles, k_tiles in ((3, 20), (7, 9), (2, 0)) if plan.persistent else ((1, 40),):
         protocol = protocol_of(plan, tiles=tiles, k_tiles=k_tiles)
         assert texts(protocol, random_runs=3, extremes=False) == ""
 

@@ -135,7 +135,7 @@ class Tiles:
 
 
 def _loads(plan: GemmPlan) -> list[TiledCopy]:
-    return [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+    return [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
 
 
 def _ahead(plan: GemmPlan) -> int:
@@ -146,7 +146,7 @@ def _ahead(plan: GemmPlan) -> int:
 def _accesses(plan: GemmPlan) -> dict[int, float]:
     """Of warps for a k-tile, by the bytes of a lane; TMA's are one thread's."""
     (bm, bn, bk), found = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
-    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+    for extent, load in ((bm, plan.a.load), (bn, plan.b.load)):
         if isinstance(load, TiledCopy):
             size = max(load.atom.bits, HALF_BITS) // 8
             found[size] += extent * bk / (load.atom.values * WARP_THREADS)

@@ -139,7 +139,7 @@ def protocol_of(
     >>> play_interleavings(protocol_of(sm90_plan(), k_tiles=9, tiles=3)).faults
     ()
     """
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         raise UnsupportedError(
             f"protocol_of: the plan {plan.name!r} has no warp roles: all of its threads follow one schedule."
         )
@@ -158,10 +158,9 @@ def protocol_for(
     work   work tiles of each cluster, in order
     warps, programs, reads_c   see `protocol_of`
     """
-    assert plan.pipeline is not None
-    (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)
+    in_cluster = product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
-    split_by, processes, operands = (plan.pipeline.consumer_warps if warps else 1), [], []
+    split_by, processes, operands = (plan.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
         for rank in range(in_cluster):
             cta, own = cluster * in_cluster + rank, [plan.scheduler.share_of(tile, rank) for tile in tiles]
@@ -171,8 +170,10 @@ def protocol_for(
                     ops = expand(plan, known[role.name], Place(cta, number, warp, count), own, reads_c=reads_c)
                     name = f"warp {warp} of {role.name}" if count > 1 else role.name
                     processes.append(Process(cta, role.name, ops, name))
-            operands.append((*[f"A{n}" for n in range(cn)], *[f"B{m}" for m in range(cm)]))
-    readers = plan.pipeline.readers
+            operands.append(
+                tuple([f"{stream.name.upper()}{i}" for stream in plan.streams for i in range(stream.multicast)])
+            )
+    readers = plan.body.readers
     stored = frozenset(
         [
             (int(tile.tile) * in_cluster + rank) * readers + own
