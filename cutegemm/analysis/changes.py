@@ -221,7 +221,7 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
     splits   largest number of K splits to try
     """
-    reduction = "last" if plan.body else plan.split.reduction
+    reduction = "last" if plan.body.has_roles else plan.split.reduction
     k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (
