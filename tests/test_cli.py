@@ -560,7 +560,7 @@ def test_show_a_timeline(name: str, tmp_path: Path) -> None:
 
 
 def test_a_timeline_of_what_has_no_roles() -> None:
-    with pytest.raises(CutegemmError, match="all threads of the plan 'simt_64x64' follow one schedule"):
+    with pytest.raises(CutegemmError, match="the plan 'simt_64x64' has no warp roles"):
         run("show", "simt_64x64", "--timeline")
     with pytest.raises(CutegemmError, match=r"--timeline needs a plan with warp roles, but S<3,3,3> is a layout"):
         run("show", "S<3,3,3>", "--timeline")

@@ -205,23 +205,23 @@ def test_the_worst_collision_names_lanes_banks_and_words():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: wavefronts([LANES * 4], 24), "24 bits a lane"),
+        (lambda: wavefronts([LANES * 4], 24), "bits = 24 is not one of"),
         (lambda: wavefronts([LANES * 4], 32, op="jump"), "'jump'"),
-        (lambda: wavefronts([LANES * 4], 64), "lane 1 of request 0 at byte 4, no multiple of 8"),
-        (lambda: wavefronts([LANES * 4], 32, op="ldmatrix"), "takes a row of 128"),
+        (lambda: wavefronts([LANES * 4], 64), "lane 1 of request 0 accesses byte 4, which is not a multiple of 8"),
+        (lambda: wavefronts([LANES * 4], 32, op="ldmatrix"), "accesses a row of 128"),
         (lambda: wavefronts(LANES, 32), "(requests, lanes)"),
         (
             lambda: bank_conflicts(Layout(64, 2), Layout((32, 2), (2, 1)), element_bits=32, access_bits=64),
-            "no neighbours",
+            "not contiguous",
         ),
-        (lambda: bank_conflicts(Layout(96), Layout((48, 2), (2, 1)), element_bits=32), "no whole warps"),
+        (lambda: bank_conflicts(Layout(96), Layout((48, 2), (2, 1)), element_bits=32), "not whole warps"),
         (
             lambda: bank_conflicts(Layout((8, 8)), Layout((32, 4)), element_bits=32),
-            "the elements reach from 0 to 127, the tile (8,8):(1,8) has 64",
+            "tv accesses elements 0 to 127; the tile (8,8):(1,8) has 64",
         ),
         (
             lambda: bank_conflicts(make_identity_layout((8, 8)), Layout((32, 2)), element_bits=32),
-            "gives coordinates",
+            "returns coordinates",
         ),
         (lambda: bank_conflicts(Layout(64), np.arange(64), element_bits=32), "(threads, values)"),
     ],

@@ -137,7 +137,7 @@ def test_notebooks_show_a_drawing(thing: Any) -> None:
         (sm90_plan().program("producer"), ["    <b>acquire</b>  empty[k]", "A[k], B[k] -&gt; full[k]"]),
         (simt_plan().body, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
         (simulate(simt_plan(), np.ones((128, 16)), np.ones((16, 128))), ["<b>D</b> 128 x 128", "no fault"]),
-        (check(simt_plan()), ["Shared memory, of a CTA", "Occupancy", "<span"]),
+        (check(simt_plan()), ["Shared memory, per CTA", "Occupancy", "<span"]),
     ],
     ids=lambda value: type(value).__name__,
 )

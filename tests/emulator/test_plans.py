@@ -177,7 +177,7 @@ def test_what_was_executed():
 
 def test_what_cannot_be():
     plan = plan_named("simt_64x64", Operands.of("f32"))
-    with pytest.raises(PlanError, match=r"emulate: .*\n.*no C is given"):
+    with pytest.raises(PlanError, match=r"emulate: .*\n.*C is missing"):
         emulate(plan, np.ones((4, 4)), np.ones((4, 4)), beta=1.0)
     with pytest.raises(PlanError, match="do not fit"):
         emulate(plan, np.ones((4, 4)), np.ones((8, 4)))

@@ -99,7 +99,7 @@ def test_a_part_that_a_plan_has_not() -> None:
         check(simt_plan(), device=3)
     with pytest.raises(UnsupportedError, match=r"architecture 3 is not known. Use one of sm_"):
         check(simt_plan(), arch=3)
-    with pytest.raises(LayoutError, match="keeps no X in shared memory"):
+    with pytest.raises(LayoutError, match="does not have X in shared memory"):
         search_plan(simt_plan(), "x")
 
 

@@ -46,8 +46,8 @@ def test_a_copy_that_misses_elements():
     half = TiledCopy(plan.a.load.atom, Layout((32, 4), (1, 32)), (32, 8))
     found, d, want = faults(violations(plan, load_a=half))
     assert found["copy"].count == 32 * 4
-    assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is moved by no thread."
-    assert "thread 0 reads place 128 of stage 0 for A(m 0, k 4), to which nothing is copied." in found["hole"].examples
+    assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is copied by no thread."
+    assert "thread 0 reads offset 128 of stage 0 for A(m 0, k 4), where nothing is copied." in found["hole"].examples
     assert not np.array_equal(d, want)
 
 
@@ -133,13 +133,15 @@ def test_a_raster_that_drops_a_tile():
 
 def test_a_raster_that_leaves_the_grid():
     found, _, _ = faults(violations(small_plan(), raster=Straying("along_m")))
-    assert "CTA 1 takes the tile (2, 0, 0), outside of a grid of (2, 2, 1)." in found["raster"].examples
+    assert "CTA 1 takes the tile (2, 0, 0), which is outside of the grid (2, 2, 1)." in found["raster"].examples
 
 
 def test_shared_memory_that_overlaps():
     plan = one_element_loads()
     found, _, _ = faults(violations(plan, smem_a=overlapping(plan.a.smem)))
-    assert "A(m 16, k 0) of stage 0 and A(m 0, k 1) of stage 0 lie at one place, 16," in found["shared"].examples[0]
+    assert (
+        "A(m 16, k 0) of stage 0 and A(m 0, k 1) of stage 0 have the same offset 16 in" in found["shared"].examples[0]
+    )
     assert {"copy", "fragment"} <= set(found)
 
 
@@ -148,7 +150,7 @@ def test_a_permutation_that_takes_elements_twice():
     _, n, k = plan.tiled_mma.permutation_mnk
     twice = violations(plan.tiled_mma, permutation_mnk=(Layout(((4, 1), (4, 2)), ((4, 32), (1, 0))), n, k))
     found, _, _ = faults(violations(plan, tiled_mma=twice), extents=(32, 32, 8))
-    assert found["result"].examples[0] == "D(m 0, n 0) of a tile is summed up 2 times, by threads 0."
+    assert found["result"].examples[0] == "D(m 0, n 0) of a tile is accumulated 2 times, by threads 0."
     assert found["result"].count == 32 * 32 + 32 * 32  # summed up twice, and written twice
 
 
@@ -186,7 +188,7 @@ def test_a_fragment_that_is_read_through_the_wrong_layout(kind, mma):
     assert kind in found
     assert not np.array_equal(d, want)
     if kind == "fragment":
-        assert found[kind].examples[0].startswith("thread 0 reads place 12 of stage 0 for A(m 0, k 0), where A(m")
+        assert found[kind].examples[0].startswith("thread 0 reads offset 12 of stage 0 for A(m 0, k 0), where A(m")
     else:
         assert "thread 0 adds A(m 12, k 0) * B(n 0, k 0) to D(m 0, n 0)" in found[kind].examples[0]
 
@@ -213,7 +215,7 @@ def test_a_vector_across_the_contiguous_mode():
     across = TiledCopy(universal_copy(plan.operands.a.dtype, 128), Layout((32, 4), (1, 32)), (32, 4))
     found, _, _ = faults(violations(plan, load_a=across))
     assert (
-        "A(m 0, k 0), A(m 0, k 1), A(m 0, k 2), A(m 0, k 3) at once, which are no neighbours"
+        "A(m 0, k 0), A(m 0, k 1), A(m 0, k 2), A(m 0, k 3) at once, which are not contiguous"
         in found["alignment"].examples[0]
     )
 

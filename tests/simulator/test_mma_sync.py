@@ -135,7 +135,7 @@ def test_a_d_that_is_not_all_copied():
 
 def test_a_d_that_overlaps_itself():
     plan = mma_sync_plan(**SMALL)
-    assert "lie at one place" in faults(plan, smem_d=Layout((64, 64), (32, 1)))
+    assert "have the same offset" in faults(plan, smem_d=Layout((64, 64), (32, 1)))
 
 
 # --- a producer, and warps that consume --------------------------------------------------------------------
@@ -175,6 +175,6 @@ def test_fragments_that_are_read_from_a_wrong_place():
     plan = form("tma_tf32_tn")
     in_a_row = (Layout((16, 2, 2), (1, 32, 16)), Layout((8, 2, 4), (1, 32, 8)), None)
     mma = TiledMma(plan.tiled_mma.atom, plan.tiled_mma.atom_layout_mnk, in_a_row)
-    assert "what it summed up for place" in faults(plan, tiled_mma=mma)
+    assert "the accumulator of element" in faults(plan, tiled_mma=mma)
     swapped = ComposedLayout(Swizzle(3, 2, 4), 0, plan.a.smem.outer)
     assert "the layout of shared memory" in faults(plan, smem_a=swapped)

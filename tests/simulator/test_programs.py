@@ -227,7 +227,7 @@ def test_k_blocks_that_are_multiplied_twice_and_never(name, which):
     other = {step.FIRST_BLOCK: step.OTHER_BLOCKS, step.OTHER_BLOCKS: step.FIRST_BLOCK}[which]
     edit = changed(step.Multiply, lambda each: each.k_blocks == which, k_blocks=other)
     plan, programs = planted(name, edit)
-    assert "is due" in str(with_data(plan, programs)[0])
+    assert " instead of " in str(with_data(plan, programs)[0])
 
 
 TWO_LEVEL = ("two-level", "fill, two-level", "two-level, pingpong", "two-level, halves")
@@ -245,7 +245,7 @@ def test_sums_of_a_k_tile_that_are_not_waited_for(name, pending):
     plan, programs = planted(name, fault)
     if plan.b_column_blocks == 1 or not pending:
         assert "overwritten stage" in played(plan, programs, until=("overwritten stage",))
-    assert "while products write them" in str(with_data(plan, programs)[0])
+    assert "while MMAs write them" in str(with_data(plan, programs)[0])
 
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
@@ -393,7 +393,7 @@ def test_products_that_are_left_out(name):
 
 def test_a_k_block_that_is_left_out():
     plan, programs = planted("warps", without(MultiplyBlock, k_block=1, ahead=0))
-    assert "multiplies k-block 2 where 1 is due" in str(with_data(plan, programs)[0])
+    assert "multiplies k-block 2 instead of 1" in str(with_data(plan, programs)[0])
 
 
 def test_consumers_that_begin_together_where_they_should_not():
