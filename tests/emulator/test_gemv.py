@@ -191,5 +191,5 @@ def test_barriers_are_needed():
     with pytest.raises(EmulationError, match="race: it reads shared memory"):
         emulate(plan, a, b, ptx=text.replace(of_cta[0], ""), seed=0)
     start, _, end = text.rpartition(of_cluster[1])
-    with pytest.raises(EmulationError, match="memory to which nothing was written"):
+    with pytest.raises(EmulationError, match="memory that was never written"):
         emulate(plan, a, b, ptx=start + end, seed=0)

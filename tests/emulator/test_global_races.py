@@ -236,7 +236,7 @@ def test_warps_of_a_cta_pass_global_memory_by_a_barrier():
 
 
 def test_nobody_writes_to_an_operand():
-    is_race("st.global.b32 [%d0], %r6;", "it writes byte 0 of inputs: operands are only read", operand=True)
+    is_race("st.global.b32 [%d0], %r6;", "it writes byte 0 of inputs, an operand of the kernel", operand=True)
 
 
 # --- the kernels whose CTAs share tiles ------------------------------------------------------------------------

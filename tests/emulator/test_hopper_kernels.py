@@ -155,7 +155,7 @@ FAULTS = {
     "no wgmma.fence": (edited(r"wgmma\.fence\.sync\.aligned;", "", 0), r"no wgmma\.fence"),
     "sums are used too early": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;"),
-        r"it uses %r\d+, which the wgmma of line \d+ still has",
+        r"it uses %r\d+ while the wgmma of line \d+ is under way",
     ),
     "a stage is given back too early": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)1;", r"\g<1>2;"),
@@ -196,7 +196,7 @@ def test_a_fence_is_missed_when_a_store_is_asked_for(which):
         (  # all arrive, but nobody waits until the others have
             "cluster_2x2_mn on 4",
             edited(r"barrier\.cluster\.wait;", ""),
-            r"mbarrier at shared address \d+ in CTA .* is used with no barrier\.cluster",
+            r"mbarrier at shared address \d+ in CTA .* is used by a thread that has not waited at barrier\.cluster",
         ),
         (  # free stages are told to the first CTA alone, which overwrites those of the others
             "cluster_2x2_mn on 4",
@@ -216,7 +216,7 @@ def test_a_fence_is_missed_when_a_store_is_asked_for(which):
         (  # A of the next k-tile is read while products have that of this one
             "read_a_2x1 on 4",
             edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;", 0),
-            r"ld\.shared.*it uses %r\d+, which the wgmma of line \d+ still has",
+            r"ld\.shared.*it uses %r\d+ while the wgmma of line \d+ is under way",
         ),
         (
             "sm90_multistage",

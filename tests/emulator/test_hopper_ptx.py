@@ -152,7 +152,7 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
     bench = Bench(columns=60)
     bench.target.state.reshape(20, 64, 2)[:, 60:] = GlobalMemory.OUTSIDE
     leave = f"{STORE} cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
-    with pytest.raises(EmulationError, match="outside of the matrix: TMA writes whole 16 bytes"):
+    with pytest.raises(EmulationError, match="outside of the matrix: TMA writes whole units of 16 bytes"):
         bench.run(f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {leave}")
 
 
@@ -166,18 +166,18 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
         (
             f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {STORE} cp.async.bulk.commit_group;"
             f"mbarrier.arrive.expect_tx.shared.b64 _, [%r8], %r12; {LOAD}",
-            "race: it writes .* which an asynchronous copy has still to read",
+            "race: it writes .* which an asynchronous copy has not read yet",
         ),
         (
             f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {STORE} cp.async.bulk.commit_group;"
             "st.shared.b32 [%r9], %r0; cp.async.bulk.wait_group.read 0;",
             "which warp 0 wrote by an ordinary store",
         ),
-        (f"{FETCH.replace('[%r9], [%rd8', '[%r9+64], [%rd8')}", "no multiple of 128"),
+        (f"{FETCH.replace('[%r9], [%rd8', '[%r9+64], [%rd8')}", "not a multiple of 128"),
         (f"{FETCH.replace('{%r10, %r11}', '{%r10}').replace('2d', '1d')}", "1 coordinates for a tensor map of 2"),
         (f"{FETCH.replace('1024;', '2048;')} {WAIT.format(parity=0)}", "lacks 0 of 1 arrivals and 1024 bytes"),
         (f"{INIT.format(count=1)} {WAIT.format(parity=0)}", "deadlock(.|\n)*lacks 1 of 1 arrivals"),
-        (f"{INIT.format(count=2)} mbarrier.arrive.shared.b64 _, [%r8], 3;", "one arrival too many"),
+        (f"{INIT.format(count=2)} mbarrier.arrive.shared.b64 _, [%r8], 3;", "too many arrivals"),
         (f"{INIT.format(count=2)} {WAIT.format(parity=2)}", "parity 2"),
         (f"{INIT.format(count=2)} st.shared.b32 [%r8+4], %r0;", "stores to shared memory .* where an mbarrier is"),
         (f"{INIT.format(count=2)} ld.shared.b32 %r3, [%r8]; st.global.b32 [%rd0], %r3;", "nothing has been written"),
@@ -187,11 +187,11 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
         (
             f"{INIT.format(count=1)} mapa.shared::cluster.u32 %r3, %r8, 1;"
             "mbarrier.arrive.shared::cluster.b64 _, [%r3];",
-            "no CTA 1 in the cluster",
+            "CTA rank 1 is not in the cluster",
         ),
-        ("barrier.cluster.wait;", "without an arrival"),
-        ("elect.sync %r3|%p3, 15;", "leaves out a thread"),
-        ("prefetch.tensormap [%rd0];", "a tensor map breaks rules"),
+        ("barrier.cluster.wait;", "before it has arrived"),
+        ("elect.sync %r3|%p3, 15;", "does not contain this thread"),
+        ("prefetch.tensormap [%rd0];", "a tensor map violates rules"),
     ],
 )  # fmt: skip
 def test_what_is_refused(body, says):
@@ -200,7 +200,7 @@ def test_what_is_refused(body, says):
 
 
 def test_forms_that_are_not_carried_out_are_told_of_at_once():
-    with pytest.raises(UnsupportedError, match="im2col is not carried out"):
+    with pytest.raises(UnsupportedError, match="uses im2col, which the emulator does not implement"):
         Bench().run(LOAD.replace("tile", "im2col"))
 
 
@@ -327,10 +327,10 @@ def test_one_lane_is_elected():
     ("line", "says"),
     [
         ("setmaxnreg.inc.sync.aligned.u32 232;", "deadlock"),  # who gives none back has none to take
-        ("setmaxnreg.dec.sync.aligned.u32 20;", "multiples of 8 from 24"),
-        ("setmaxnreg.dec.sync.aligned.u32 36;", "multiples of 8 from 24"),
-        ("setmaxnreg.dec.sync.aligned.u32 176;", "raised from 168 to 176"),  # 65536 / 384, in steps of 8
-        ("setmaxnreg.inc.sync.aligned.u32 160;", "lowered from 168 to 160"),
+        ("setmaxnreg.dec.sync.aligned.u32 20;", "a multiple of 8 from 24"),
+        ("setmaxnreg.dec.sync.aligned.u32 36;", "a multiple of 8 from 24"),
+        ("setmaxnreg.dec.sync.aligned.u32 176;", "raises .* from 168 to 176"),  # 65536 / 384, in steps of 8
+        ("setmaxnreg.inc.sync.aligned.u32 160;", "lowers .* from 168 to 160"),
     ],
 )
 def test_registers_that_are_not_there(line, says):
@@ -378,12 +378,12 @@ def test_a_product_of_registers():
         ),
         ("wgmma.fence.sync.aligned;", "", "no wgmma.fence"),
         ("setp.eq.b32 %p5, %r9, %r9;", "setp.eq.b32 %p5, %r9, %r9; mov.b32 %r41, %r40;", "no wgmma.fence"),
-        ("wgmma.wait_group.sync.aligned 0;", "", "still has"),
-        ("wgmma.wait_group.sync.aligned 0;", "mov.b32 %r40, 0;", "still has"),
+        ("wgmma.wait_group.sync.aligned 0;", "", "is under way"),
+        ("wgmma.wait_group.sync.aligned 0;", "mov.b32 %r40, 0;", "is under way"),
         ("bar.sync 0;", "", "race"),
         ("%r9, %r9;", "%r0, 5;", "scale-d differs within the warpgroup"),
         ("setp.gt.u32 %p4, %r0, 15;", "setp.gt.u32 %p4, %r0, 14;", "nothing has been written"),
-        ("m64n8k16", "m64n16k16", "4 registers of sums; the shape has 8"),
+        ("m64n8k16", "m64n16k16", "4 accumulator registers; the shape has 8"),
         ("shr.u32 %r22, %r9, 4;", "shr.u32 %r22, %r9, 4; add.s32 %r22, %r22, 1000;", "past its end|nothing"),
     ],
 )

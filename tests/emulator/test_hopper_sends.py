@@ -92,22 +92,22 @@ def test_all_types_and_vectors(kind, values, size):
         (READ, f"{READ} {PASS} {WORDS}", "race: it writes shared memory at .* read by warp 0"),
         (WORDS, WORDS * 2, "where a copy is still under way"),
         (WORDS, f"{WORDS} st.shared.b32 [%r4+16], %r0;", "race: it writes .* written by an asynchronous copy"),
-        ("[%r5+16]", "[%r5+12]", "no multiple of the 16 bytes"),
+        ("[%r5+16]", "[%r5+12]", "not a multiple of the 16 bytes"),
         ("[%r5+16]", "[%r5+48]", "of shared memory: the CTA has 544 bytes"),
         ("[%r5+16]", "[%r5]", "where an mbarrier is"),
-        ("[%r5+16]", "[%r6+16]", "threads of a warp store to shared memory at 0x410 at once"),
-        ("}, [%r6];", "}, [%r2];", "the destination and the barrier of a store lie in different CTAs"),
-        ("}, [%r6];", "}, [%r6+4];", "no multiple of the 8 bytes"),
+        ("[%r5+16]", "[%r6+16]", "several threads of a warp store to shared memory at 0x410"),
+        ("}, [%r6];", "}, [%r2];", "the destination and the mbarrier of a store lie in different CTAs"),
+        ("}, [%r6];", "}, [%r6+4];", "not a multiple of the 8 bytes"),
         ("}, [%r6];", "}, [%r6+16];", "no mbarrier is initialised at shared address 1040"),
-        ("%r1, 1; ", "%r1, 2; ", "no CTA 2 in the cluster"),
-        ("%r1, 1; ", "%r1, -1; ", "no CTA 254 in the cluster"),
+        ("%r1, 1; ", "%r1, 2; ", "CTA rank 2 is not in the cluster"),
+        ("%r1, 1; ", "%r1, -1; ", "CTA rank 254 is not in the cluster"),
         (", 512;", ", 528;", "deadlock(.|\n)*lacks 0 of 1 arrivals and 16 bytes"),
         (", 512;", ", 496;", "deadlock(.|\n)*lacks 0 of 1 arrivals and -16 bytes"),
         ("fence.mbarrier_init.release.cluster;", "", "no fence.mbarrier_init since"),
-        (MEET, "", "is used with no barrier.cluster that the thread has waited at"),
+        (MEET, "", "used by a thread that has not waited at barrier.cluster"),
         ("mov.b32 %r13, 7;", "ld.shared.b32 %r13, [%r2+528];", r"what it stores .* 0x610: nothing has been written"),
         (EXPECT, f"setp.eq.s32 %p2, %r1, 1; @%p2 ret; {EXPECT}", "in CTA .1, 0, 0., which has ended"),
-        (WAIT.format(n=1, parity=0), "ret;", "it stores to CTA .*, which has ended before that has come"),
+        (WAIT.format(n=1, parity=0), "ret;", "it stores to CTA .*, which ends before the values arrive"),
     ],
     ids=lambda text: text[:30],
 )  # fmt: skip
@@ -118,7 +118,7 @@ def test_what_is_refused(old, new, says):
 
 
 def test_a_cta_that_is_by_itself_sends_to_nobody():
-    with pytest.raises(EmulationError, match="for clusters of more CTAs than one"):
+    with pytest.raises(EmulationError, match="needs a cluster of at least 2 CTAs"):
         exchange(EXCHANGE.replace("%r1, 1;", "%r1, 0;"), cluster=1)
 
 
@@ -169,5 +169,5 @@ def test_a_place_that_may_still_be_read(seed):
     ],
 )
 def test_forms_that_there_are_not(line):
-    with pytest.raises(UnsupportedError, match=r"this form of st\.async is not carried out"):
+    with pytest.raises(UnsupportedError, match=r"does not implement this form of st.async"):
         run(line, np.zeros(1), 1, blocks=2, cluster=2)

@@ -80,7 +80,7 @@ def test_the_swizzle_is_of_the_address_not_of_the_box():
     # A box at 1024 + 128 begins in row 1 of the 128-byte pattern: its unit 0 is unit 1 of that row
     found = tensor_map(swizzle="128B", box=(64, 1), extents=(64, 64), strides=(128,)).shared_units(1152)
     assert ((found - 1152) // 16).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
-    with pytest.raises(RuleViolation, match="no multiple of 128"):
+    with pytest.raises(RuleViolation, match="not a multiple of 128"):
         tensor_map().shared_units(1040)
 
 
@@ -108,8 +108,8 @@ def test_bits_by_hand():
     words[[0, 1, 2]] = 0x1000, 0x7F00, 1 << 4 | 10 << 7 | 3 << 13
     words[[3, 7, 8, 9]] = 17, 1, 71, 199
     words[[13, 14]] = 63 << 24, 127
-    assert TensorMap.of(words.tobytes()) == TensorMap(
+    assert TensorMap.decode(words.tobytes()) == TensorMap(
         "bf16", 0x7F0000001000, (72, 200), (272 + (1 << 36),), (64, 128), (1, 1), 0, "128B", False
     )
-    with pytest.raises(RuleViolation, match="no tensor map"):
-        TensorMap.of(b"\xff" * 128)
+    with pytest.raises(RuleViolation, match="not a tensor map"):
+        TensorMap.decode(b"\xff" * 128)

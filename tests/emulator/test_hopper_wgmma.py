@@ -26,7 +26,7 @@ def test_fields_of_a_descriptor_by_hand():
     # start 0x12340 >> 4 in bits 0-13, leading 0x800 >> 4 in 16-29, stride 0x400 >> 4 in 32-45, base offset in
     # 49-51, swizzle in 62-63
     bits = 0x1234 | 0x80 << 16 | 0x40 << 32 | 5 << 49 | 2 << 62
-    assert Descriptor.of(bits) == Descriptor(0x12340, 0x800, 0x400, 5, 2)
+    assert Descriptor.decode(bits) == Descriptor(0x12340, 0x800, 0x400, 5, 2)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3", "tf32"])
@@ -105,12 +105,12 @@ def test_values_of_bytes_by_hand(dtype, raw, value):
 def test_sums_are_held_as_the_atom_says(n, d):
     ab = {"s32": "s8", "f32": "bf16", "f16": "f16"}[d]
     k = 256 // DTYPES.get(ab, bf16).bits
-    shape = Shape.of(("wgmma", "mma_async", "sync", "aligned", f"m64n{n}k{k}", d, ab, ab))
+    shape = Shape.parse(("wgmma", "mma_async", "sync", "aligned", f"m64n{n}k{k}", d, ab, ab))
     accumulators = np.arange(64 * n).reshape(64, n).astype({"f32": np.float32, "s32": np.int32}.get(d, np.float32))
     accumulators = accumulators % 2048  # whole numbers that f16 has
-    held = shape.held(accumulators)
+    held = shape.to_registers(accumulators)
     assert held.shape == (128, shape.registers)
-    assert (shape.accumulators(held) == accumulators).all()
+    assert (shape.from_registers(held) == accumulators).all()
     # Against the atom: thread t, value v -> colexicographic index of the 64 x n tile
     atom = wgmma(DType.parse(ab), n, c_dtype=DType.parse(d))
     index = atom.layout_c_tv.offsets().reshape((128, -1), order="F")
@@ -132,7 +132,7 @@ def test_a_in_registers_lies_as_the_atom_says(dtype):
 
 def test_products_by_hand():
     # Row 0 of A times column 0 of B: 1 * 2 + 3 * 4 = 14, and 5 that was there
-    shape = Shape.of(("wgmma", "m64n8k16", "f32", "f16", "f16"))
+    shape = Shape.parse(("wgmma", "m64n8k16", "f32", "f16", "f16"))
     a, b = np.zeros((64, 16), np.float32), np.zeros((8, 16), np.float32)
     a[0, :2], b[0, :2] = (1, 3), (2, 4)
     assert shape.multiply(a, b, None)[0, 0] == 14
@@ -140,7 +140,7 @@ def test_products_by_hand():
     # int32: clamped where the opcode says satfinite, else wrapped
     top = np.full((64, 8), 2**31 - 1, np.int32)
     for parts, sum_ in ((("satfinite",), 2**31 - 1), ((), -(2**31) + 13)):
-        whole = Shape.of(("wgmma", "m64n8k32", *parts, "s32", "s8", "s8"))
+        whole = Shape.parse(("wgmma", "m64n8k32", *parts, "s32", "s8", "s8"))
         a32, b32 = (np.pad(x.astype(np.int32), ((0, 0), (0, 16))) for x in (a, b))
         assert whole.multiply(a32, b32, top)[0, 0] == sum_
 
@@ -148,4 +148,4 @@ def test_products_by_hand():
 def test_shapes_that_are_not_there():
     for text in ("wgmma.m64n12k16.f32.bf16.bf16", "wgmma.m64n8k8.f32.bf16.bf16", "wgmma.f32.bf16.bf16"):
         with pytest.raises(RuleViolation):
-            Shape.of(tuple(text.split(".")))
+            Shape.parse(tuple(text.split(".")))

@@ -44,16 +44,16 @@ def test_vectors_and_widths():
             r"line 10 .*CTA \(0, 0, 0\), thread 0: address .* no buffer .*1 bytes past",
         ),
         ("st.global.b32 [%d1+-4], %r0;", "4 bytes before the start of outputs"),
-        ("ld.global.b32 %r9, [%d0+2];", "no multiple of the 4 bytes of the access .byte 2 of inputs"),
+        ("ld.global.b32 %r9, [%d0+2];", "not a multiple of the 4 bytes of the access .byte 2 of inputs"),
         ("add.s32 %r1, %r0, 1023; st.shared.b8 [%r1], %r0;", "thread 0: address 0x3ff of shared memory"),
         ("mov.b32 %r1, pool; ld.shared.b32 %r9, [%r1+254];", "0x4fe of shared memory: the CTA has 256 bytes"),
         (
             "mov.b32 %r1, pool; ld.shared.v4.b32 {%r2, %r3, %r4, %r5}, [%r1+8];",
-            "0x408 is no multiple of the 16",
+            "0x408 is not a multiple of the 16",
         ),
         (
             "mov.b32 %r1, pool; cp.async.cg.shared.global [%r1], [%d0], 16, 17;",
-            "17 bytes of the source are more",
+            "source size of 17 bytes is larger",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_overwriting_what_another_warp_reads_is_a_race():
 def test_two_writers_at_once_are_a_race():
     body = "mov.b32 %r1, pool; and.b32 %r2, %r0, 31; shl.b32 %r2, %r2, 2; add.s32 %r1, %r1, %r2; "
     body += "st.shared.b32 [%r1], %r0;"
-    fails(body, "written at once by warp", threads=64, shared_bytes=256)
+    fails(body, "written at the same time by warp", threads=64, shared_bytes=256)
 
 
 def test_a_hole_matters_only_where_its_value_goes_somewhere():
@@ -172,7 +172,7 @@ def test_a_copy_of_one_thread_is_there_for_others_after_a_barrier():
 def test_threads_that_wait_for_nobody_are_told():
     body = f"setp.lt.s32 %p1, %r0, 32; @!%p1 bra END; bar.sync 3, 64; END: {STORE}"
     fails(body, "deadlock.*\n.*warp 0 waits at the barrier at line 10: bar.sync 3, 64", threads=64)
-    fails("bar.sync 1, 32;", "64 threads come to barrier 1, which expects 32", threads=64)
+    fails("bar.sync 1, 32;", "64 threads arrive at barrier 1, which expects 32", threads=64)
 
 
 def test_forms_of_an_instruction_that_are_not_served_are_refused():

@@ -248,7 +248,7 @@ def test_an_address_of_ldmatrix_that_is_off_is_found(shift):
     assert address is not None
     first, end = address.span(1) if address[1] else (address.end() - 2, address.end() - 2)
     shifted = f"{text[:first]}+{int(address[1] or 0) + shift}{text[end:]}"
-    with pytest.raises((AssertionError, EmulationError), match=r"no multiple of the 16|D is wrong|race|nothing has"):
+    with pytest.raises((AssertionError, EmulationError), match=r"not a multiple of the 16|D is wrong|race|nothing has"):
         emulated(plan, shifted)
 
 

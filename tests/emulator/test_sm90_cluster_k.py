@@ -122,11 +122,11 @@ FAULTS = {
     ),
     "the barrier is another CTA's": (
         edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), 1;", r"\1, 0;", 0),
-        r"the destination and the barrier of a store lie in different CTAs",
+        r"the destination and the mbarrier of a store lie in different CTAs",
     ),
     "a vector is off": (
         edited(r"(st\.async\S* \[%r\d+)\]", r"\1+8]", 0),
-        r"is no multiple of the 16 bytes of the access",
+        r"is not a multiple of the 16 bytes of the access",
     ),
     "a CTA ends before all have said that its sums were added": (
         edited(WAITS, "@!P1", LAST),
@@ -134,7 +134,7 @@ FAULTS = {
     ),
     "sums are sent before they are there": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;"),
-        r"it uses %r\d+, which the wgmma of line \d+ still has",
+        r"it uses %r\d+ while the wgmma of line \d+ is under way",
     ),
 }  # fmt: skip
 
