@@ -21,14 +21,14 @@ or from a handler. `handles` registers a handler for all opcodes with a prefix; 
   `thread_of[t]` (number within the CTA) are arrays as well. Threads of many CTAs may execute an instruction together.
   With scope "warp" or "warpgroup" they form whole warps or warpgroups.
 - Waiting: a parked thread executes its instruction again after `machine.notify()`. Code that completes a phase, a
-  barrier or a copy must call it. If no thread can run, the deferred actions take place, one at a time. If there are
-  none, parked threads run again with `step.late` set, and `try_wait` returns false. If that does not help either, it
+  barrier or a copy must call it. If no thread can run, the deferred actions take place, one at a time. If no action is
+  left, parked threads run again with `step.late` set, and `try_wait` returns false. If that does not help either, it
   is a deadlock: an error that lists where each warp waits.
 - Asynchronous copies: `machine.defer(action)` runs `action()` as late as possible, when no thread can run. So a thread
   that does not wait for a copy does not see its result.
 - Addresses of shared memory: below 1 << 24 in the thread's own CTA; (rank + 1) << 24 | offset in another CTA of the
   cluster; GENERIC_SHARED + either of these as a generic address. `machine.shared_place` checks and resolves them.
-- Uninitialized values: a register remembers which read of unwritten memory its value comes from (`Machine.origins`).
+- Uninitialized values: a register remembers which read of unwritten memory its value comes from (see `Machine`).
   Arithmetic propagates this. Storing such a value to global memory, branching on it, or using it as an address is an
   error.
 - Races: `machine.clocks` checks shared memory (see `clocks`), `machine.order` global memory (see `order`). Both are

@@ -42,10 +42,11 @@ def address_registers(memory: Memory) -> tuple[int, ...]:
 def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> list[tuple[Any, Any, np.ndarray]]:
     """Return (buffer, threads, offsets) for each buffer that a group accesses.
 
+    `threads` is a mask of the threads that access this buffer, or None for all. `offsets` has the positions of their
+    accesses, in bytes from the start of the buffer.
+
     address   int64 (threads,)
     count     bytes that each thread accesses
-    returns   threads: bool mask of the threads that access the buffer, or None for all; offsets: of these threads,
-              in bytes from the start of the buffer
     raises    EmulationError for an address that is misaligned or in no buffer
     """
     m.check_waited(group.threads, address)
@@ -74,7 +75,10 @@ def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> 
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """Return the access of the current instruction by some threads of a group (a mask); None: by all of them."""
+    """Return a record of the current instruction's access to global memory.
+
+    which     mask of the threads of the group that make the access; None for all
+    """
     threads = group.threads if which is None else group.threads[which]
     return Access(m.program[m.at].instruction, threads, strength)
 
@@ -87,12 +91,12 @@ def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, ver
 def read_global(
     m: Machine, group: Group, address: np.ndarray, count: int, strength: Strength = _ORDINARY
 ) -> tuple[np.ndarray, Any]:
-    """Return `count` bytes of global memory for each thread, and the origins of uninitialized values.
+    """Return `count` bytes of global memory for each thread, and their origins.
 
-    The read of an atomic is not recorded for race detection, because its write is.
+    The values (threads,) are wide values (see `wide_view`). The origins (threads,) are 0 for bytes that were written
+    (see `Machine`). The read of an atomic is not recorded for race detection, because its write is.
 
     address   int64 (threads,)
-    returns   values (threads,) as `wide_view` presents them; origins (threads,), or 0 if all bytes were written
     raises    EmulationError for a bad address or a race
     """
     out, origins = None, 0
@@ -124,12 +128,12 @@ def _uninitialized_global(
     full: np.ndarray,
     origins: Any,
 ) -> Any:
-    """Return the origins of a group after some of its threads have read unwritten bytes of a buffer.
+    """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of a buffer.
 
     which     mask of the threads that read the buffer, or None for all
     offset    offsets of these threads
     full      bool, for each of these threads: whether all its bytes were written
-    origins   origins of the group so far; these are kept
+    origins   origins from the buffers that were read before
     raises    EmulationError if a thread reads bytes that belong to no element
     """
     numbers = np.arange(group.n) if which is None else np.flatnonzero(which)
@@ -156,7 +160,7 @@ def write_global(
     """Store one value of `count` bytes for each thread to global memory.
 
     address   int64 (threads,)
-    raw       (threads,) values, as `wide_view` presents them
+    raw       (threads,) wide values (see `wide_view`)
     raises    EmulationError for a bad address, a race, or bytes that belong to no element
     """
     for buffer, which, offset in global_places(m, group, address, count):
@@ -178,7 +182,7 @@ def write_global(
 
 
 def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tuple[np.ndarray, Any]:
-    """Return `count` bytes of shared memory for each thread, and the origins of uninitialized values.
+    """Return `count` bytes of shared memory for each thread, and their origins.
 
     The arguments and the result are those of `read_global`.
     """
@@ -195,8 +199,8 @@ def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tu
 def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int, bad: np.ndarray) -> np.ndarray:
     """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of shared memory.
 
-    Bytes that were stored from an uninitialized value have the origin of that value. All other unwritten bytes of
-    this read get one new origin.
+    A byte that was stored from an uninitialized value has the origin of that value. All other unwritten bytes of this
+    read get one new origin.
 
     flat      (threads,) indices in the flattened `shared.data`
     bad       indices in the group of the threads that read unwritten bytes

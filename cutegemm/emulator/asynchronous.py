@@ -51,7 +51,10 @@ class _Copies:
 
 @dataclass
 class _UnderWay:
-    """All copies under way, and the number of groups that each thread has closed: (threads,)."""
+    """All cp.async copies under way.
+
+    closed   (threads,) number of groups that each thread has closed
+    """
 
     copies: list[_Copies]
     closed: np.ndarray
@@ -170,9 +173,9 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of copies to shared memory. For race detection, the waiting warp writes it.
+    """Write the data of finished copies to shared memory. For race detection, the waiting warp writes it.
 
-    due       bool (threads,): the copies to finish
+    due       bool (threads,): the copies that are finished
     """
     flat, data, state = (v if due.all() else v[due] for v in (copies.flat, copies.data, copies.state))
     count = data.shape[1]

@@ -3,9 +3,10 @@
 An agent is a warp, all copies out of a CTA's shared memory together, or all copies into it that signal one mbarrier (a
 channel). A warp that has waited for one channel knows nothing of copies on another one.
 
-One counter is the clock of all agents. It grows with each synchronization, and each access is stamped with it.
-`known[slot * agents + w, u]` is the last stamp of agent u that agent w has synchronized with. An access of u is ordered
-before the next access of w if and only if its stamp is at most that value.
+One counter serves as the clock of all agents. It grows with each synchronization, and each access is stamped with it.
+The vector clock of agent w is row `slot * agents + w` of `known`: its entry u is the last stamp of agent u that w has
+synchronized with. An earlier access of u is ordered before an access of w if and only if its stamp is at most that
+entry.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Race(Exception):
 
     place   index of the conflicting access among those that were checked
     other   agent of the earlier access
-    kind    the earlier access, for messages: "written by", "read by"
+    kind    what the earlier access did, for messages: "written by", "read by"
     """
 
     def __init__(self, place: int, other: int, kind: str) -> None:
@@ -58,7 +59,10 @@ class Clocks:
     # --- synchronization ---------------------------------------------------------------------------------
 
     def barrier(self, slot: int, agents: np.ndarray) -> None:
-        """Synchronize agents of a CTA: each of them then knows what any of them knew."""
+        """Synchronize agents of a CTA: the clock of each becomes the maximum of their clocks.
+
+        agents   (n,) numbers over all CTAs
+        """
         local = agents - slot * self.agents
         joined = self.known[agents].max(axis=0)
         joined[local] = self.now
@@ -66,19 +70,28 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return what these agents of a CTA know together at this moment."""
+        """Return the maximum of the clocks of agents that arrive at a barrier.
+
+        agents   (n,) numbers over all CTAs
+        """
         joined = self.known[agents].max(axis=0)
         joined[agents % self.agents] = self.now
         self.now += 1
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Let agents of a CTA learn the clock of an arrival."""
+        """Add a clock that `arrive` returned to the clocks of agents of the CTA.
+
+        agents   (n,) numbers over all CTAs
+        """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
 
     def release(self, key: Hashable, agents: np.ndarray) -> None:
-        """Release the clocks of agents at `key`, such as a phase of an mbarrier, for agents that acquire it later."""
+        """Release the clocks of agents at `key`, such as a phase of an mbarrier, for agents that acquire it later.
+
+        agents   (n,) numbers over all CTAs
+        """
         for agent in agents:
             slot, local = divmod(int(agent), self.agents)
             clock = self.known[agent].copy()
@@ -88,7 +101,10 @@ class Clocks:
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """Let agents learn the clocks that agents of their CTA released at `key`."""
+        """Add to the clocks of agents what other agents of their CTA have released at `key`.
+
+        agents   (n,) numbers over all CTAs
+        """
         for agent in agents:
             slot = int(agent) // self.agents
             clock = self.released.get((key, slot))
@@ -98,7 +114,7 @@ class Clocks:
             self.tick(int(slot))
 
     def tick(self, slot: int) -> None:
-        """Advance the counter after a warp of a CTA has learned something, and recompute the CTA's `floor`."""
+        """Advance the counter after a clock of the CTA has changed, and recompute the CTA's `floor`."""
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
         self.now += 1
@@ -156,13 +172,13 @@ class Clocks:
         places: np.ndarray,
         kind: str,
     ) -> None:
-        """Raise Race if an earlier access is not ordered before the access that follows it.
+        """Raise Race if an earlier access is not ordered before the present access, for any of n pairs of accesses.
 
         slots     (n,) slot of the CTA
-        mine      (n,) agent that accesses now
+        mine      (n,) agent of the present access
         stamps    (n,) stamp of the earlier access
         others    (n,) agent of the earlier access
-        places    (n,) index of the access that is checked, for `Race`
+        places    (n,) index of the present access, for `Race`
         kind      for `Race`
         """
         unknown = (stamps > self.known[slots * self.agents + mine, others]) & (others != mine)
@@ -171,8 +187,9 @@ class Clocks:
             raise Race(int(places[first]), int(others[first]), kind)
 
     def read_together(self, units: np.ndarray, agents: np.ndarray) -> None:
-        """Record that each of several agents of a CTA reads units (n,): the warps of a warpgroup, or a copy.
+        """Record that all of several agents of a CTA read units (n,).
 
+        agents    the warps of a warpgroup, or one copy
         raises    Race with a write that is not ordered before the read
         """
         self.asynchronous |= bool((agents % self.agents >= self.warps).any())
@@ -192,7 +209,12 @@ class Clocks:
         self.written[units], self.writer[units] = self.now, agent % self.agents
 
     def _check_known(self, agents: np.ndarray, stamps: np.ndarray, others: np.ndarray, kind: str) -> None:
-        """Raise Race if an earlier access to units (n, ...) is not ordered before an access by each of the agents."""
+        """Raise Race if an earlier access to units (n, ...) is not ordered before the present access of all agents.
+
+        stamps    (n, ...) stamps of the earlier accesses
+        others    agents of the earlier accesses; the shape broadcasts to that of `stamps`
+        kind      for `Race`
+        """
         known = self.known[agents].min(axis=0)[others]
         if (stamps > known).any():
             at = np.nonzero(stamps > known)

@@ -68,7 +68,7 @@ def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def _barrier(instruction: Instruction) -> Action | None:
-    """Execute `bar.sync a{, n}` or `bar.arrive a, n`. Threads arrive as whole warps."""
+    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`. Threads arrive as whole warps."""
     waits = "arrive" not in instruction.opcode
     operands = [o for o in instruction.operands if o is not None]
     number = _count(operands[0])
@@ -138,7 +138,10 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Execute griddepcontrol.wait. The previous launch has ended: the emulator runs launches one after another."""
+    """Return the action of griddepcontrol.wait.
+
+    It never waits: the emulator runs launches one after another, so the previous launch has ended.
+    """
 
     def wait(m: Machine, group: Group) -> None:
         if m.early is not None:
@@ -148,7 +151,7 @@ def _grid_wait(instruction: Instruction) -> Action | None:
 
 
 def _fence(instruction: Instruction) -> Action | None:
-    """Execute a memory fence."""
+    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar."""
     scope = scope_of(instruction)
 
     def fence(m: Machine, group: Group) -> None:
@@ -159,7 +162,7 @@ def _fence(instruction: Instruction) -> Action | None:
 
 
 def _warp_sync(instruction: Instruction) -> Action | None:
-    """Execute bar.warp.sync: wait until the whole warp has arrived. For race detection a warp is one agent."""
+    """Return the action of bar.warp.sync, which waits for the whole warp. For race detection a warp is one agent."""
     return when_converged("warp", lambda m, group: None)
 
 

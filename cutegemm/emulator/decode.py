@@ -47,9 +47,9 @@ def programs(text: str) -> dict[str, tuple[Kernel, list[Decoded]]]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Disable Python's garbage collector while many small objects are made that all live on.
+    """Disable Python's garbage collector in the body of a `with` statement.
 
-    The collector would take four times as long as the decoding.
+    Decoding makes many small objects that all live on. The collector would take four times as long as the decoding.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -103,13 +103,16 @@ def _action(instruction: Instruction) -> Action | None:
 
 
 def _propagates_origins(instruction: Instruction) -> bool:
-    """Return whether the action of an instruction sets the origins of its results itself, or there are none to set."""
+    """Return whether an instruction needs no propagation of origins after its action (see `Machine`).
+
+    It needs none if the action sets the origins of its results itself, or if the instruction has no results.
+    """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip
 
 
 def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the indices of the registers that an instruction reads, and of those that it writes.
+    """Return the indices of the registers that an instruction reads, and the indices of those that it writes.
 
     The first operand counts as the result.
     """
@@ -216,7 +219,7 @@ def _computed(instruction: Instruction, operation: Pure) -> Action | None:
 
 
 def _selected(instruction: Instruction, compute: Any, put: Any, getters: list[Any]) -> Action:
-    """Return the action of selp. The result gets the origin of the chosen source only."""
+    """Return the action of selp. The result gets the origin of the chosen source only (see `Machine`)."""
     dest, *sources = (tuple([r.index for r in _registers_in(o)]) for o in instruction.operands)
 
     def act(m: Machine, group: Group) -> None:

@@ -1,6 +1,6 @@
-"""Loading of a shared library in which some imported functions are replaced.
+"""Load a copy of a shared library in which some imported functions are replaced.
 
-Only this copy of the library in this process is changed.
+Other copies of the library, and other processes, are not affected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
-    """Return the address at which a loaded library begins in memory.
+    """Return the memory address of a loaded library.
 
     symbols   value of each symbol: its offset from that address, or 0 for an import
     """

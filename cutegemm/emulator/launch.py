@@ -226,7 +226,11 @@ class HostFunction:
 
 
 def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None:
-    """Return the first `words` 32-bit words of a launch attribute; None if the launch does not have the attribute."""
+    """Return the first 32-bit words of the value of a launch attribute; None if the launch does not have it.
+
+    kind     cudaLaunchAttributeID
+    words    number of words
+    """
     for i in range(config.attribute_count):
         at = config.attributes + i * _ATTRIBUTE_BYTES
         if ctypes.c_int32.from_address(at).value == kind:

@@ -71,15 +71,19 @@ class Machine(Scheduler):
     shared_bytes   shared memory of a CTA
     params         uint8, the bytes of the kernel parameters
     check_races    whether to detect races in shared and global memory
-    grain          bytes of the unit in which races in shared memory are detected
+    grain          unit of race detection in shared memory, in bytes
     seed           None: a deterministic schedule; a number: a random one (see `Scheduler`)
     order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
                    machine runs all CTAs of the launch
     early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global
                    memory
 
-    `regs` has the bits of each register. `origins` has, for registers with uninitialized values, int32 (threads,): the
-    number of the read of unwritten memory that the value comes from (an index in `origin_texts`, from 1 on), or 0.
+    Attributes by index of a register:
+
+    regs           bits of the register for all threads; None if it was never written
+    origins        int32 (threads,): where an uninitialized value comes from. A number n > 0 is the n-th read of
+                   unwritten memory, described by `origin_texts[n - 1]`; 0 means that the value is initialized. A
+                   register without uninitialized values is absent
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class Machine(Scheduler):
         self.watch: Watch | None = None
 
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
-        """Give the results of an instruction the origins of its sources."""
+        """Give the results of an instruction the origins of its sources (see `Machine`)."""
         found = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
             self.set_origins(register, group.sel, found)
@@ -253,7 +257,10 @@ class Machine(Scheduler):
         return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Return what `shared_flat` returns, for addresses of which some are in other CTAs of the cluster."""
+        """Return the indices that `shared_flat` returns, for addresses in several CTAs of the cluster.
+
+        The arguments and errors are those of `shared_flat`.
+        """
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)
         own = rank < 0
         slots = self.block_of[group.threads].copy()
@@ -292,11 +299,11 @@ class Machine(Scheduler):
         )
 
     def check_waited(self, threads: np.ndarray, address: np.ndarray | None = None) -> None:
-        """Check that threads of a kernel that overlaps the previous launch (PDL) may access global memory.
+        """Raise EmulationError if the previous launch may still write the global memory that threads access.
 
-        address   of each thread; None if it is not known
-        raises    EmulationError if a thread has not executed griddepcontrol.wait and the previous launch may write the
-                  buffer
+        With PDL, a thread must execute griddepcontrol.wait before it accesses such memory.
+
+        address   (threads,) addresses of the access; None if they are not known
         """
         if self.early is not None and self.early[threads].any() and not self._are_settled(address):
             thread = int(threads[self.early[threads]][0])
@@ -332,6 +339,8 @@ class Machine(Scheduler):
     def new_origin(self, group: Group, which: int, text: str) -> int:
         """Record that a thread of a group has read unwritten memory, and return the number of this read.
 
+        The number is an origin (see `Machine`).
+
         which     index of the thread in the group
         text      what was read, for messages
         """
@@ -341,7 +350,7 @@ class Machine(Scheduler):
     def set_origins(self, register: int, sel: Selection, origins: Any) -> None:
         """Set the origins of a register's values for the selected threads.
 
-        origins   (threads,) or one number: the number of the read of unwritten memory that a value comes from, or 0
+        origins   (threads,) or one number for all of them; 0 for initialized values
         """
         present = self.origins.get(register)
         if present is None:

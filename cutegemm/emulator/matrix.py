@@ -219,8 +219,8 @@ def _mma(instruction: Instruction) -> Action | None:
 def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the (row, column) of each element of the fragments of A, B and C: three arrays (32 lanes, values, 2).
 
-    B is indexed as (k, n). A 32-bit register of A or B holds 32 // bits elements that are adjacent along k. None: the
-    shape is not implemented.
+    B is indexed as (k, n). A 32-bit register of A or B holds 32 // bits elements that are adjacent along k. The result
+    is None if the shape is not implemented.
 
     mnk      shape of the instruction
     kind     element type of A
@@ -302,8 +302,11 @@ def _scatter(
 def _propagate_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
     """Set the origins of D: an uninitialized element of A affects its row of D, one of B its column, one of C itself.
 
+    Origins are explained at `Machine`.
+
     vectors   registers of D, A, B and C
     places    (row, column) of the elements of A, B and C, from `fragments`
+    mnk       shape of the instruction
     """
 
     def spread(registers: tuple[Any, ...], place: np.ndarray, extents: tuple[int, int]) -> np.ndarray:

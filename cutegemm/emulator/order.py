@@ -1,12 +1,14 @@
 """Race detection in global memory: which accesses of different CTAs are ordered.
 
-The rules are those of the PTX memory consistency model, as far as GEMM kernels use them:
+The rules are those of the PTX memory consistency model, as far as GEMM kernels use them. The clock of a warp says which
+accesses of other warps are ordered before its next access (see `clocks`):
 
-- A release write publishes at its address all that its warp knows. A strong write (relaxed, volatile, atomic) publishes
-  what the warp knew at its last fence.
-- An acquire read learns what is published at its address. A strong read learns it at the next fence.
+- A release write publishes the clock of its warp at its address. A strong write (relaxed, volatile, atomic) publishes
+  the clock that the warp had at its last fence.
+- An acquire read adds what is published at its address to the clock of its warp. A strong read does so at the warp's
+  next fence.
 - An atomic adds to what is published at its address; a store replaces it.
-- A warp passes on all that it knows through barriers of its CTA and of its cluster (see `clocks`).
+- Barriers of a CTA and of its cluster exchange the clocks of warps.
 - The end of a kernel orders everything. A `GlobalOrder` therefore describes one launch.
 
 Two accesses to one unit of memory are a race if at least one is a write and nothing orders them. They are not a race if
@@ -57,7 +59,11 @@ class Strength:
 
 @dataclass(frozen=True)
 class Access:
-    """An access of some threads to global memory by one instruction. threads: (n,), over all CTAs in flight."""
+    """An access to global memory by one instruction.
+
+    threads    (n,) numbers over all CTAs in flight
+    strength   its memory ordering
+    """
 
     instruction: Instruction
     threads: np.ndarray
@@ -92,7 +98,9 @@ def smallest_access(program: Sequence[Decoded], space: str) -> int:
 
 
 def _access_bytes(instruction: Instruction, space: str) -> int:
-    """Return the bytes that each thread of an instruction accesses at once in a space; 8 if it does not access it.
+    """Return the bytes that one thread of an instruction accesses at once in a space.
+
+    Return 8, the largest unit of race detection, if the instruction does not access the space.
 
     >>> _access_bytes(Instruction(1, "", ("ld", "shared", "v2", "b16"), ()), "shared")
     4
@@ -122,11 +130,11 @@ def _orders(instruction: Instruction) -> bool:
 
 
 class _Log:
-    """The last accesses to each unit of a buffer, each as (index of the access << 32 | thread); 0 for no access.
+    """The last accesses to each unit of a buffer: (index of the access << 32 | thread), or 0 for no access.
 
-    written          last write
-    read             last read
-    read_elsewhere   last read by another CTA than that of `read`
+    written          last write of each unit
+    read             last read of each unit
+    read_elsewhere   last read of each unit by a CTA other than that of `read`
     """
 
     def __init__(self, units: int) -> None:
@@ -172,7 +180,7 @@ class GlobalOrder:
     # --- what orders -------------------------------------------------------------------------------------
 
     def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Publish what the warps of strong writes know.
+        """Publish clocks of the warps of strong writes at the written addresses.
 
         Call it after `write` has recorded the accesses.
 
@@ -194,9 +202,10 @@ class GlobalOrder:
             self.clocks.now += 1
 
     def strong_read(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Learn what is published at the addresses of strong reads, now or at the next fence.
+        """Add what is published at the addresses of strong reads to the clocks of the reading warps.
 
-        Call it after `read` has recorded the accesses.
+        An acquire read does so at once, any other strong read at the next fence. Call it after `read` has recorded the
+        accesses.
 
         threads     (n,) over all CTAs in flight
         addresses   (n,) generic addresses
@@ -214,7 +223,7 @@ class GlobalOrder:
                     _join(self._observed, (warp, group[0]), clock)
 
     def fence(self, threads: np.ndarray, scope: int) -> None:
-        """Execute a fence: learn what earlier strong reads observed, and keep what later strong writes publish.
+        """Execute a fence: add what earlier strong reads observed to the clocks, which later strong writes publish.
 
         threads     (n,) over all CTAs in flight
         scope       CTA, CLUSTER or DEVICE
@@ -230,9 +239,9 @@ class GlobalOrder:
         self.clocks.now += 1
 
     def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """Let a warp learn, through a cluster barrier, the clock of a warp of another CTA in flight.
+        """Add the clock of a warp of another CTA in flight to the clock of a warp, after a cluster barrier.
 
-        row     row of the learning warp in `Clocks.known`
+        row     row in `Clocks.known` of the warp whose clock is changed
         clock   row of `Clocks.known` of the other warp
         slot    slot of the CTA of the other warp
         """
@@ -253,19 +262,24 @@ class GlobalOrder:
         return (CTA, cta), (CLUSTER, cta // size), (DEVICE, 0)
 
     def _over_launch(self, clock: np.ndarray, cta: int) -> np.ndarray:
-        """Return the clock of a warp of `cta` as a clock over all warps of the launch."""
+        """Convert a row of `Clocks.known` of a warp of `cta` to a clock over all warps of the launch."""
         out = clock[self.clocks.agents :].copy()
         out[cta * self.warps : (cta + 1) * self.warps] = clock[: self.warps]
         return out
 
     def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
-        """Return the clock of a warp at this moment, over all warps of the launch."""
+        """Return the present clock of a warp, over all warps of the launch.
+
+        row    its row in `Clocks.known`
+        warp   its number in the launch
+        cta    its CTA in the grid
+        """
         out = self._over_launch(self.clocks.known[row], cta)
         out[warp] = self.clocks.now
         return out
 
     def _learn(self, row: int, clock: np.ndarray) -> None:
-        """Add a clock over the launch to what the warp in a row of the clocks knows."""
+        """Add a clock over all warps of the launch to the clock in a row of `Clocks.known`."""
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
         first = (self.first + slot) * self.warps
@@ -337,7 +351,7 @@ class GlobalOrder:
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
     def _note(self, access: Access) -> int:
-        """Record an access with the present clock, and return its index."""
+        """Record an access with the present value of the counter, and return its index."""
         self._accesses.append((access.instruction, access.strength))
         number = len(self._accesses)
         if number == len(self._stamps):
@@ -348,12 +362,12 @@ class GlobalOrder:
     def _check(
         self, access: Access, buffer: Buffer, units: np.ndarray, accesses: np.ndarray, does: str, was: str
     ) -> None:
-        """Check that the threads of an access know of the earlier accesses to its units.
+        """Raise EmulationError if the earlier accesses to the units of an access are not ordered before it: a race.
 
         units      (n, count), the units that each thread accesses
-        accesses   a log by unit: `written`, `read` or `read_elsewhere`
-        does, was  verbs for the message, such as "reads" and "written"
-        raises     EmulationError for a race
+        accesses   the earlier accesses: `written`, `read` or `read_elsewhere` of a log
+        does       what the access does, for the message: "reads" or "writes"
+        was        what the earlier access did: "written" or "read"
         """
         before = accesses[units]
         if not before.any():
@@ -403,6 +417,6 @@ def _thread(accesses: np.ndarray) -> np.ndarray:
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """Merge a clock into the clock that is stored under a key: the maximum, warp by warp."""
+    """Merge a clock into the clock that is stored under a key, by the maximum of each entry."""
     present = clocks.get(key)
     clocks[key] = clock if present is None else np.maximum(present, clock)

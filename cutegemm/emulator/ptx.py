@@ -101,7 +101,7 @@ def parse(text: str) -> dict[str, Kernel]:
 
 
 def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
-    """Return the address of each shared-memory symbol, and the bytes of the declared arrays.
+    """Return (address of each shared-memory symbol, bytes of all declared arrays).
 
     Arrays are placed in the order of the text. Dynamic shared memory, an array without a size, begins after them.
     """
@@ -133,9 +133,9 @@ def _params(text: str) -> tuple[Param, ...]:
 class _Body:
     """Reader of the text between the braces of a kernel.
 
-    kernel    gets the instructions and registers
-    at        position in the text
-    starts    position of each line
+    kernel    the kernel that gets the instructions and registers
+    at        position in the text after the opening brace
+    starts    position at which each line of the text begins
     symbols   address of each shared-memory symbol
     """
 
@@ -267,7 +267,7 @@ def _immediate(part: str) -> Immediate | None:
 
 
 def _split(text: str) -> list[str]:
-    """Split a list at the commas outside of brackets."""
+    """Split a list of operands at the commas outside of brackets."""
     out, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "{[":

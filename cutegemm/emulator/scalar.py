@@ -47,7 +47,10 @@ class Pure:
 
 
 def pure(instruction: Instruction) -> Pure | None:
-    """Return the operation of an instruction; None if it accesses memory, or its form is not implemented."""
+    """Return the operation of an instruction that accesses no memory.
+
+    Return None if the instruction accesses memory or its form is not implemented.
+    """
     op, *mods = instruction.opcode
     if op == "cvt":
         return _cvt(instruction, mods)
@@ -232,6 +235,8 @@ _BY_F32 = frozenset(
 def _of_16_bits(key: str, kind: str, count: int) -> Pure | None:
     """Return an operation on f16 or bf16, computed in f32 and rounded; None if it is not implemented.
 
+    key      opcode with its modifiers but the type
+    kind     "f16" or "bf16"
     count    number of sources
     """
     if key not in _BY_F32:
@@ -254,7 +259,10 @@ def _selp(a: Any, b: Any, p: Any) -> Any:
 
 
 def _comparison(name: str, is_float: bool) -> Compute | None:
-    """Return the comparison of setp, or None if it is unknown. Unordered comparisons are true if an operand is NaN."""
+    """Return the comparison of setp, or None if it is unknown. An unordered comparison is true if an operand is NaN.
+
+    name     modifier of setp: "lt", "ltu", "nan", ...
+    """
     if name in _ORDERED:
         if name != "ne" or not is_float:
             return _ORDERED[name]
@@ -324,9 +332,11 @@ _PAIRS_OF_BYTES = {"e4m3x2": e4m3, "e5m2x2": e5m2}
 
 
 def _cvt_bytes(how: list[str], to: str, source: str) -> Pure | None:
-    """Return a conversion of two f32 to a pair of fp8 bytes, or of such a pair to f16x2.
+    """Return a conversion of two f32 to a pair of fp8 values, or of such a pair to f16x2.
 
-    The first source is the high byte. None: the conversion is not implemented.
+    The first source becomes the high byte. Return None if the conversion is not implemented.
+
+    how      rounding modifiers
     """
     pair, other = (to, source) if to in _PAIRS_OF_BYTES else (source, to)
     if pair not in _PAIRS_OF_BYTES:
@@ -410,7 +420,10 @@ def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
 
 
 def _cvta(mods: list[str]) -> Pure | None:
-    """Return the operation of cvta, which converts between addresses of a state space and generic addresses."""
+    """Return the operation of cvta, which converts between addresses of a state space and generic addresses.
+
+    Return None if the state space or the type is not implemented.
+    """
     kind = TYPES["u64"]
     to = mods[0] == "to"
     space = mods[1 if to else 0].partition("::")[0]

@@ -1,9 +1,9 @@
 """Scheduling of emulated threads: which group of threads executes next.
 
-A group is a set of threads at one instruction. By default the group at the lowest instruction executes first. It runs
-until it branches, waits, or reaches an instruction where other threads are, which join it. So threads that diverge
-reconverge as early as the code allows. All CTAs in flight run together. A CTA sees another one only through global
-memory and through its cluster.
+A group is a set of threads at one instruction. By default, the group at the lowest instruction executes first. It runs
+until it branches, waits, or reaches an instruction at which other threads are; these then join it. So threads that
+diverge reconverge as early as the code allows. All CTAs in flight run together. A CTA sees another one only through
+global memory and through its cluster.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ Action = Callable[["Machine", Group], "bool | None"]
 
 
 def when_converged(scope: str, action: Action) -> Action:
-    """Return an action that runs only for complete warps or warpgroups. The other threads wait for the rest of theirs.
+    """Return an action that runs for complete warps or warpgroups only. Other threads wait until theirs is complete.
 
     scope     "warp" or "warpgroup"
+    action    the action of an instruction for complete warps or warpgroups
     """
 
     def act(m: Machine, group: Group) -> bool | None:
@@ -89,7 +90,7 @@ class Decoded:
 
     action           executes it for a group
     reads, writes    indices of its source and destination registers, for the propagation of origins
-    propagates       whether the action itself sets the origins of its results (see `Machine.origins`)
+    propagates       whether the action itself sets the origins of its results (see `Machine`)
     """
 
     instruction: Instruction
@@ -310,7 +311,7 @@ class Scheduler:
         return np.cumsum(self._counts)[:-1]
 
     def converged(self, group: Group, scope: str) -> Group | None:
-        """Return the threads of a group whose warps or warpgroups are complete, or None if there are none.
+        """Return the threads of a group whose warps or warpgroups are complete; None if no warp or warpgroup is.
 
         The other threads wait at the current instruction for the rest of their warp or warpgroup.
 

@@ -56,6 +56,7 @@ class Immediate:
     """A constant, or the address of a symbol.
 
     bits       the value as written, sign-extended; of a float constant its bit pattern
+    is_float   True for a float constant
     """
 
     bits: int
@@ -80,8 +81,8 @@ class Vector:
 class Memory:
     """A memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
 
-    offset         bytes
-    coordinates    of a TMA box, the contiguous mode first; None for an ordinary address
+    offset         in bytes
+    coordinates    coordinates of a TMA box, the contiguous mode first; None for an ordinary address
     """
 
     base: Register | Immediate
@@ -258,7 +259,7 @@ def wide_view(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def full_pattern(count: int) -> Any:
-    """Return the state of a value of `count` bytes that are all FULL, as `wide_view` presents states."""
+    """Return the state of `count` bytes that are all FULL, as one wide value (see `wide_view`)."""
     return _FULL[count]
 
 
@@ -296,10 +297,10 @@ class SharedMemory:
     data       uint8 (CTAs, size): the bytes, by slot and by offset in the window
     state      uint8 (CTAs, size): EMPTY, FULL or PENDING
     origin     int32 (CTAs * size,): for a byte that was stored from an uninitialized value, the origin of that value
-               (see `Machine.origins`), else 0; None until such a value is stored
+               (see `Machine`), else 0; None until such a value is stored
     reserved   bool (CTAs, size): True for the bytes of mbarrier objects, which ordinary stores must not touch
-    unfenced   int16 (CTAs, size / 16): for each 16 bytes, 1 + the warp that last stored there with no fence.proxy.async
-               since, ASYNC_STORE if st.async did, or 0 if there is no such store
+    unfenced   int16 (CTAs, size / 16): the last store to each 16 bytes that no fence.proxy.async has followed. 1 + warp
+               for an ordinary store, ASYNC_STORE for an st.async; 0 if all stores are fenced
     """
 
     def __init__(self, blocks: int, size: int) -> None:
@@ -395,7 +396,7 @@ class GlobalMemory:
         return None
 
     def near(self, address: int) -> str:
-        """Return a text in parentheses that locates an address in the nearest buffer; "" if there are no buffers."""
+        """Return a text in parentheses that locates an address in the nearest buffer; "" if there is no buffer."""
         if not self.buffers:
             return ""
         buffer = min(self.buffers, key=lambda b: min(abs(address - b.base), abs(address - b.end)))

@@ -25,7 +25,7 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Return the key under which a phase of an mbarrier releases clocks."""
+    """Return the key under which a phase of an mbarrier keeps released clocks (see `Clocks.release`)."""
     return ("mbarrier", slot, offset, phase & 1)
 
 
@@ -34,8 +34,8 @@ def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> No
 
     thread    the thread that uses it
     slot      slot of the CTA that the mbarrier is in
-    raises    RuleViolation if its initialisation is not fenced, or not ordered before the use by a cluster barrier, or
-              its CTA has ended
+    raises    RuleViolation if the initialisation is not fenced, if no cluster barrier orders it before the use, or if
+              the CTA has ended
     """
     machine = step.machine
     if not barrier.published:
@@ -133,7 +133,7 @@ def _inval(step: Step) -> None:
 def _arrive(step: Step) -> None:
     """Execute mbarrier.arrive, .expect_tx or .complete_tx: `{state, }[mbarrier]{, count}`.
 
-    count is a number of arrivals, or with .expect_tx a number of bytes.
+    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes.
     """
     machine, opcode = step.machine, step.instruction.opcode
     place = next(i for i, operand in enumerate(step.operands) if isinstance(operand, Memory))
@@ -166,7 +166,7 @@ def _arrive(step: Step) -> None:
 
 
 def _explain(step: Step) -> list[str]:
-    """Return, for a deadlock report, what the phases lack that the threads of a step wait for."""
+    """Return lines for a deadlock report: what the mbarrier phases lack that the threads of a step wait for."""
     _, at, asked, *_ = step.operands
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
     wanted = step.get(asked, np.uint32 if "parity" in step.instruction.opcode else np.uint64)

@@ -36,7 +36,7 @@ class Boxes:
     def box(self, i: int) -> tuple[TensorMap, tuple[int, ...]]:
         """Return the tensor map and the corner of the box of the i-th thread.
 
-        raises    RuleViolation for an invalid tensor map, or one of another rank
+        raises    RuleViolation for an invalid tensor map, or if its rank is not the number of coordinates
         """
         tensor_map = map_at(self.step, int(self.addresses[i]))
         corner = tuple(self.corners[i])
@@ -54,11 +54,11 @@ def map_at(step: Step, address: int) -> TensorMap:
 
 
 def places(copy: Request, box: TensorMap, address: np.ndarray, chosen: np.ndarray) -> tuple[Buffer, np.ndarray]:
-    """Return the buffer that a tensor map describes, and the offsets in it of the chosen bytes of a box.
+    """Return the buffer that a tensor map describes, and the offsets in the buffer of some bytes of a box.
 
     address   (units,) global address of each unit
     chosen    bool (units, 16): the bytes whose offsets are returned
-    raises    EmulationError if the tensor map is not of a buffer, or a byte lies outside of the buffer
+    raises    EmulationError if the tensor map does not describe a buffer, or a byte lies outside of it
     """
     buffer = copy.machine.memory.buffer_of(box.address)
     if buffer is None:

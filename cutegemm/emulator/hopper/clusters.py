@@ -93,10 +93,10 @@ def _cluster_wait(step: Step) -> None:
 
 @handles("mapa")
 def _mapa(step: Step) -> None:
-    """Execute mapa: return the address of the same location in another CTA of the cluster.
+    """Execute mapa: compute the address of the same location in another CTA of the cluster.
 
-    Compilers compute such addresses ahead of the branch that needs them, also for ranks that the cluster does not have.
-    An invalid address is therefore an error only when it is used.
+    Compilers compute such addresses earlier than the branch that needs them, also for ranks that the cluster does not
+    have. An invalid address is therefore an error only when it is used.
     """
     dest, address, rank = step.operands
     kind = np.uint64 if step.instruction.opcode[-1] == "u64" else np.uint32

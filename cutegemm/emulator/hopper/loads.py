@@ -34,7 +34,12 @@ def _prefetch(step: Step) -> None:
 
 @dataclass(frozen=True)
 class _Load:
-    """A load of a box to one CTA. barrier: address of the mbarrier in that CTA."""
+    """A load of a box to one CTA, under way.
+
+    map       tensor map of the box
+    corner    coordinates of its first element
+    barrier   address of the mbarrier in that CTA
+    """
 
     copy: Request
     map: TensorMap

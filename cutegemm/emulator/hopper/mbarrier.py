@@ -23,9 +23,9 @@ MAX_TX_BYTES = 2**20 - 1
 class MBarrier:
     """One mbarrier.
 
-    address      of its 8 bytes in the CTA's shared memory
-    arrivals     arrivals of each phase
-    pending      arrivals that the current phase still needs
+    address      address of its 8 bytes in the CTA's shared memory
+    arrivals     number of arrivals in each phase
+    pending      number of arrivals that the current phase still needs
     tx_bytes     bytes that the current phase still needs; negative if more bytes have come than were expected so far
     phase        number of complete phases
     published    True after a fence that makes the initialisation visible to the cluster and to the async proxy
@@ -63,7 +63,7 @@ class MBarrier:
         )
 
     def arrive(self, count: int = 1, expected_bytes: int = 0, may_complete: bool = True) -> int:
-        """Expect `expected_bytes` more, then arrive `count` times. Return the state token of the phase.
+        """Expect `expected_bytes` more bytes, then arrive `count` times. Return the token of the current phase.
 
         may_complete   False for .noComplete, which must not complete the phase
         raises         RuleViolation if the current phase needs fewer arrivals than `count`
@@ -95,7 +95,9 @@ class MBarrier:
         self._flip()
 
     def completed(self, parity: int) -> bool:
-        """Return whether the phase with this parity is complete: the current phase, or the one before it.
+        """Return whether the phase with this parity is complete.
+
+        The phase is the current one or the one before it, whichever has the parity.
 
         parity    0 or 1
         """
@@ -104,9 +106,10 @@ class MBarrier:
         return self.phase & 1 != parity
 
     def completed_state(self, token: int) -> bool:
-        """Return whether the phase is complete in which `arrive` returned this token.
+        """Return whether the phase of a token is complete.
 
-        raises    RuleViolation if that is neither the current phase nor the one before it
+        token     returned by `arrive` during that phase
+        raises    RuleViolation if the phase is neither the current one nor the one before it
         """
         if token not in (self.phase, self.phase - 1):
             raise RuleViolation(
@@ -166,7 +169,7 @@ class MBarriers:
     def at(self, address: int) -> MBarrier:
         """Return the barrier at an address.
 
-        raises   RuleViolation if there is none
+        raises   RuleViolation if no barrier is initialised there
         """
         barrier = self._at.get(address)
         if barrier is None:

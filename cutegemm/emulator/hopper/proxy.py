@@ -29,9 +29,9 @@ class Request:
 
     slot         slot of the CTA whose shared memory is accessed
     units        (units,) offsets of the accessed units in the window of that CTA
-    known        clock of that CTA that the thread had when it issued the access; None if races are not checked
-    channel      of a copy into shared memory: `MBarrier.number` of the barrier that the copy signals; otherwise None
-    warps        agents of the warps that read for wgmma; () for a copy
+    known        clock that the thread had for that CTA when it issued the access; None if races are not checked
+    channel      for a copy into shared memory, `MBarrier.number` of the barrier that it signals; otherwise None
+    warps        for a read by wgmma, the agents of the warps; otherwise ()
     unit_bytes   bytes of a unit: 16, or the bytes that each thread stores by st.async
     """
 
@@ -100,7 +100,7 @@ class AsyncProxy:
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
         """Let agents of a CTA learn the clocks that any CTA of their cluster has released at a key.
 
-        key     of a phase of an mbarrier or of the cluster barrier
+        key     key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
         slot    slot of the CTA of the agents
         """
         clocks, order = self.machine.clocks, self.machine.order

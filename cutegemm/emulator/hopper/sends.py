@@ -88,7 +88,12 @@ class _Send:
 
 @dataclass(frozen=True)
 class _Targets:
-    """The destinations of the threads of a step: slots of CTAs, offsets in their windows, and offsets of mbarriers."""
+    """The destinations of the threads of a step.
+
+    slots      (threads,) slots of the destination CTAs
+    offsets    (threads,) offsets of the stores in the windows of these CTAs
+    barriers   (threads,) offsets of the mbarriers
+    """
 
     slots: np.ndarray
     offsets: np.ndarray

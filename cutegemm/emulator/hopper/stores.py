@@ -1,4 +1,4 @@
-"""Handlers of TMA stores and reductions, and of the bulk groups in which threads wait for them.
+"""Handlers of TMA stores and reductions, and of bulk groups: threads wait for the stores of a group together.
 
 Shared memory is read when a thread waits for that (cp.async.bulk.wait_group.read). Global memory is written as late as
 possible, or when a thread waits for that.
@@ -180,7 +180,7 @@ def _commit(step: Step) -> None:
 def _wait(step: Step) -> None:
     """Execute cp.async.bulk.wait_group: finish all groups but the `count` latest.
 
-    With .read, shared memory is read; without it, global memory is also written.
+    With .read, only the reads of shared memory are finished; without it, also the writes of global memory.
     """
     machine = step.machine
     (count,) = step.operands

@@ -51,11 +51,11 @@ class TensorMap:
     """The arguments of cuTensorMapEncodeTiled, the contiguous mode first.
 
     element           a key of ELEMENT_BYTES
-    address           generic address in global memory
-    extents           of the tensor, in elements
-    strides           of modes 1 and on, in bytes
+    address           address of the tensor in global memory
+    extents           extents of the tensor, in elements
+    strides           strides of modes 1 and on, in bytes
     box               extents of a box, in elements
-    element_strides   stride in elements at which a box takes elements, for each mode
+    element_strides   for each mode, the stride of the elements of a box, in elements; 1 takes every element
     interleave        0 for none
     swizzle           "none", "32B", "64B" or "128B"
     nan_fill          whether elements out of bounds are loaded as NaN, not as zero
@@ -138,6 +138,7 @@ class TensorMap:
     def shared_units(self, start: int) -> np.ndarray:
         """Return the shared-memory addresses of the units of a box at `start`, with the swizzle applied.
 
+        start    shared-memory address of the box
         raises   RuleViolation if `start` is not aligned to 128 bytes
         """
         if start % TMA_SMEM_ALIGNED_BYTES:

@@ -46,7 +46,7 @@ class _Wgmma:
 class _Warpgroup:
     """The wgmmas of a warpgroup.
 
-    first     its first thread
+    first     number of its first thread
     open      wgmmas that have not been committed to a group yet
     groups    committed groups, the oldest first
     touched   registers that other instructions have used since the last wgmma.fence; None before the first fence
@@ -226,7 +226,7 @@ def _same(step: Step, values: np.ndarray, here: slice, name: str) -> Any:
     """Return the common value of all threads of a warpgroup.
 
     here      index of the warpgroup's threads in `step.threads`
-    name      of the value, for the message
+    name      what the value is, for the message
     raises    EmulationError if the values differ
     """
     differ = np.flatnonzero(values != values[0])
