@@ -29,7 +29,7 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
     raises      UnsupportedError if the file is not a 64-bit little-endian ELF library
     """
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name  # the loader takes another path for another library
+        copy = Path(folder) / path.name  # under another path, the loader loads the library once more
         copy.write_bytes(path.read_bytes())
         library = ctypes.CDLL(str(copy), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
     places, symbols = _imports(path)

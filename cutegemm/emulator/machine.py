@@ -125,9 +125,9 @@ class Machine(Scheduler):
 
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
         """Give the results of an instruction the origins of its sources (see `Machine`)."""
-        found = self.origins_of(decoded.reads, group)
+        origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
-            self.set_origins(register, group.sel, found)
+            self.set_origins(register, group.sel, origins)
 
     def report_access(
         self, op: str, space: str, bits: int, threads: np.ndarray, at: np.ndarray, other: Any = None

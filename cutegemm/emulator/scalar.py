@@ -243,7 +243,7 @@ def _of_16_bits(key: str, kind: str, count: int) -> Pure | None:
         return None
     compute = _FLOAT.get((key, "")) or _FLOAT[key, "f32"]
     narrow, wide, bits = _NARROW[kind], _WIDE[kind], TYPES["b16"]
-    return Pure(lambda *given: narrow(compute(*map(wide, given))), (bits,) * count, bits)
+    return Pure(lambda *sources: narrow(compute(*map(wide, sources))), (bits,) * count, bits)
 
 
 # --- predicates --------------------------------------------------------------------------------------------

@@ -183,9 +183,9 @@ def handles(
 def handler_of(instruction: Instruction) -> Handled | None:
     """Return the handler that is registered for an instruction, or None."""
     for count in range(len(instruction.opcode), 0, -1):
-        found = HANDLERS.get(".".join(instruction.opcode[:count]))
-        if found is not None:
-            return found
+        handled = HANDLERS.get(".".join(instruction.opcode[:count]))
+        if handled is not None:
+            return handled
     return None
 
 
@@ -378,12 +378,12 @@ class GlobalMemory:
         given         True for an operand of the kernel, which is only read
         """
         size = -(-max(1, len(data)) // 16) * 16
-        held = np.zeros(size // 16, np.complex128).view(np.uint8)  # aligned to 16 bytes
+        padded = np.zeros(size // 16, np.complex128).view(np.uint8)  # aligned to 16 bytes
         states = np.full(size // 16, 0, np.complex128).view(np.uint8)
         states[...] = self.OUTSIDE
-        held[: len(data)], states[: len(data)] = data, state
+        padded[: len(data)], states[: len(data)] = data, state
         base = self._FIRST + len(self.buffers) * self._APART
-        self.buffers.append(Buffer(name, base, held, states, describe, given=given))
+        self.buffers.append(Buffer(name, base, padded, states, describe, given=given))
         return self.buffers[-1]
 
     def buffer_of(self, address: int) -> Buffer | None:

@@ -207,7 +207,7 @@ class Shape:
 def _fragment(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and columns (128, n / 2) of the accumulator elements of each thread.
 
-    A warp has 16 rows. Of every 8 columns, a lane has two adjacent elements of row lane / 4, and two of row lane / 4 + 8.
+    A warp has 16 rows. Of every 8 columns, a lane has two adjacent elements of row lane / 4 and two of the row 8 below.
 
     source   PTX ISA, "wgmma.mma_async, register fragments of D"
     """
