@@ -112,9 +112,9 @@ def _propagates_origins(instruction: Instruction) -> bool:
 
 
 def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the indices of the registers that an instruction reads, and the indices of those that it writes.
+    """Return the indices of the source registers and of the destination registers of an instruction.
 
-    The first operand counts as the result.
+    The first operand counts as the destination.
     """
     operands = instruction.operands
     return (

@@ -1,4 +1,4 @@
-"""Load a copy of a shared library in which some imported functions are replaced.
+"""Load a copy of a shared library, with some of its imported functions replaced.
 
 Other copies of the library, and other processes, are not affected.
 """

@@ -1,9 +1,9 @@
 """Scheduling of emulated threads: which group of threads executes next.
 
 A group is a set of threads at one instruction. By default, the group at the lowest instruction executes first. It runs
-until it branches, waits, or reaches an instruction at which other threads are; these then join it. So threads that
-diverge reconverge as early as the code allows. All CTAs in flight run together. A CTA sees another one only through
-global memory and through its cluster.
+until it branches, waits, or reaches other threads, which then join it. So threads that diverge reconverge as early as
+the code allows. All CTAs in flight run together. A CTA sees another one only through global memory and through its
+cluster.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ CASES = [
 
 
 def carried_out(plan: GemmPlan, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Executed:
-    """Return every access of the compiled kernel. Matrices begin at cache lines, as the analysis assumes."""
+    """Return all accesses of the compiled kernel. Matrices begin at cache lines, as the analysis assumes."""
     monkeypatch.setattr(cutegemm.simulator.memory, "_GUARD_UNITS", 128)
     batch = (problem.l,) if problem.operands.batched else ()
     shapes = ((*batch, problem.m, problem.k), (*batch, problem.k, problem.n))
@@ -47,7 +47,7 @@ def carried_out(plan: GemmPlan, problem: Problem, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("family", "number"), CASES)
 def test_ragged_tiles_of_random_plans(family, number, monkeypatch):
-    """Instructions, wavefronts and sectors are equal exactly."""
+    """The analysis counts exactly the instructions, wavefronts and sectors of the compiled kernel."""
     drawn = draw(family, number + 1, seed=1)[number]
     plan = drawn.case().plan
     chance = random.Random(number)

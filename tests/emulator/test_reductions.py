@@ -139,7 +139,7 @@ def test_floats_are_not_added_by_atomics(name, case):
     ],
 )
 def test_a_result_of_one_byte_and_its_absolute_maximum(kind, layout, name):
-    """Scale 16-bit operands' products and round once to e4m3, saturating. The maximum is of the unscaled values."""
+    """Round the scaled accumulator once to e4m3, saturating. The maximum is of the unscaled values."""
     operands = Operands.of(kind, layout=layout, out="e4m3")
     element = Operand.of_kind(Element, f32)
     epilogue = parse_epilogue("acc * scale, amax = total_max(abs(acc))", {"scale": Element})
