@@ -18,7 +18,10 @@ def plan_of_one_tile(**options) -> GemmPlan:
 
 
 def test_partial_sums_overflow_int32():
-    """Check the inputs: two results fit int32 although a partial sum does not, and four do not fit. Both signs occur."""
+    """Check the inputs: two results fit int32 although a partial sum does not, and four do not fit.
+
+    Overflows of both signs occur.
+    """
     fits = (EXACT >= -(2**31)) & (EXACT < 2**31)
     partial = np.cumsum(A[:, :, None].astype(np.int64) * B[None], axis=1)
     assert (fits & ((partial >= 2**31) | (partial < -(2**31))).any(axis=1)).tolist() == [
