@@ -106,7 +106,7 @@ class Arrival:
 
     at      index of the barrier instruction
     waits   True for bar.sync; False for bar.arrive, which does not wait
-    known   clock that the warps had when they arrived; None if races are not checked
+    known   clock of their warps at the arrival (see `Clocks.arrive`); None if races are not checked
     """
 
     at: int

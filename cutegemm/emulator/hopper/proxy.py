@@ -57,10 +57,10 @@ class AsyncProxy:
         self.machine = machine
         # (CTAs, units): for each 16 bytes, how many copies have not read them yet
         self.to_be_read = np.zeros((len(machine.blocks), machine.shared.size // UNIT_BYTES), np.int16)
-        # By (agent, slot): what an agent knows of the warps of another CTA of its cluster
+        # By (agent, slot): clock that an agent has for another CTA of its cluster
         self._elsewhere: dict[tuple[int, int], np.ndarray] = {}
 
-    # --- when ----------------------------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> None:
         """Run an action as late as possible; with a random schedule, possibly at once."""
@@ -69,7 +69,7 @@ class AsyncProxy:
         else:
             self.machine.defer(action)
 
-    # --- who knows what ------------------------------------------------------------------------------------
+    # --- clocks --------------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -85,7 +85,7 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return what a thread now knows of the warps of a CTA of its cluster; None if races are not checked."""
+        """Return the clock that a thread now has for a CTA of its cluster (see `Clocks`); None if races are not checked."""
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return None
@@ -98,7 +98,7 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Let agents of a CTA learn the clocks that any CTA of their cluster has released at a key.
+        """Add to the clocks of agents of a CTA what any CTA of their cluster has released at a key.
 
         key     key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
         slot    slot of the CTA of the agents
@@ -121,7 +121,7 @@ class AsyncProxy:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """Return the agent of a copy, after giving it the clock of the thread that issued the copy."""
+        """Return the agent of a copy. Its clock is set to the one that the issuing thread had."""
         clocks = self.machine.clocks
         assert clocks is not None
         assert copy.known is not None
