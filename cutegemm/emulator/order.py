@@ -177,7 +177,7 @@ class GlobalOrder:
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)
 
-    # --- what orders -------------------------------------------------------------------------------------
+    # --- synchronization -------------------------------------------------------------------------------------
 
     def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
         """Publish clocks of the warps of strong writes at the written addresses.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SCOPES = {"warp": WARP, "warpgroup": WARPGROUP}
 _LANDS = 0.25  # with a random schedule: probability that an asynchronous copy takes place at once
-_MOST_SPINS = 50  # times that a polling loop runs without any change of memory before a deadlock is reported
+_MOST_SPINS = 50  # a polling loop that runs this often without a change of memory is a deadlock
 
 Selection = Any  # index of threads in a register's array: None for all threads, a slice, or an array of numbers
 

@@ -396,7 +396,7 @@ class GlobalMemory:
         return None
 
     def near(self, address: int) -> str:
-        """Return a text in parentheses that locates an address in the nearest buffer; "" if there is no buffer."""
+        """Return a text in parentheses that locates an address in the nearest buffer; "" without any buffer."""
         if not self.buffers:
             return ""
         buffer = min(self.buffers, key=lambda b: min(abs(address - b.base), abs(address - b.end)))
