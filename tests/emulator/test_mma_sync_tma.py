@@ -1,4 +1,4 @@
-"""Compiled mma.sync kernels that TMA feeds, emulated: exact, in whatever order the warps go; faults in their PTX."""
+"""Emulated mma.sync kernels that load by TMA: exact in any order of the warps; faults planted in their PTX."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cutegemm.run.emulated import emulate
 from tests.emulator.snippets import edited
 from tests.kernels.mma_sync_forms import form
 
-# Ragged tiles of 64 x 64, three for each of two CTAs; with four k-tiles each, a ring of three turns over
+# Ragged tiles of 64 x 64, three for each of two CTAs; four k-tiles each wrap around a pipeline of three stages
 RAGGED = (136, 72)
 
 
 def run(plan, mnk, **options):
-    """Return what the kernel makes of small whole numbers, and what is right."""
+    """Emulate a plan on small whole numbers. Return D and the expected D."""
     m, n, k = mnk
     rng = np.random.default_rng(m + n + k)
     lead = (2,) if plan.operands.batched else ()
@@ -41,7 +41,7 @@ def run(plan, mnk, **options):
         pytest.param("tma_tf32_tt", [1], {}, marks=pytest.mark.thorough),
     ],
 )
-def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
+def test_every_majorness_is_exact_in_any_order(name, seeds, options):
     plan = form(name, ctas=2)
     k = 3 * plan.cta_tile[2] + 8
     for seed in seeds:
@@ -62,8 +62,8 @@ def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
         pytest.param("tma_eight_warps", (136, 72, 200), marks=pytest.mark.thorough),
     ],
 )
-def test_other_ways(name, mnk):
-    ctas = {"ctas": 2} if name == "tma_bf16_nt" else {}  # as above, so that it is compiled once
+def test_other_forms_are_exact(name, mnk):
+    ctas = {"ctas": 2} if name == "tma_bf16_nt" else {}  # this plan is used above too, and compiled once
     found, right = run(form(name, **ctas), mnk, beta=1.0)
     assert np.array_equal(found, right)
 
@@ -85,7 +85,7 @@ FAULTS = {
         edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
         r"ldmatrix.*race: it reads shared memory at .* written by an asynchronous copy",
     ),
-    "a slot is written while it is stored": (
+    "an epilogue stage is written while it is stored": (
         edited(r"(cp\.async\.bulk\.wait_group\.read\s+)1;", r"\g<1>2;"),
         r"cp\.async\.bulk\.tensor\.2d\.global.*race: it reads shared memory at .* written by warp \d+",
     ),
