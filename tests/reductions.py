@@ -16,7 +16,7 @@ BF16, F32, F64 = (Operands.of(dtype, layout="nt") for dtype in ("bf16", "f32", "
 NN = Operands.of("bf16", layout="nn")
 M_MAJOR = Operands.of("f32", out_major="m")
 WARPS = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
-# Few sums of a thread: faster to compile
+# Few accumulators per thread: faster to compile
 FEWER = {"block": (32, 64, 8), "warp": (16, 32), "thread": (4, 4)}
 TILE = {"tile": (64, 32, 64), "ctas": 2}
 SHARED = {"tile": (128, 32, 64), "schedule": "cooperative", "ctas": 4}
