@@ -130,7 +130,10 @@ def test_by_hand():
 
 
 def test_the_workspace():
-    """4 x 3 tiles of 32 x 64; a row of the tile has pieces of two warps, a column too, all of it four. Each region is whole units of 256 bytes."""
+    """4 x 3 tiles of 32 x 64; a row of the tile has pieces of two warps, a column too, all of it four.
+
+    Each region is whole units of 256 bytes.
+    """
     plan = CASES["reduced"].on(PLANS["simt"]())
     found = {region.name: region.size for region in regions(plan, 100, 136, 8, 1)}
     assert found == {
