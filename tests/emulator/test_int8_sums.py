@@ -13,7 +13,7 @@ from tests.int8_sums import EXACT, A, B
 
 def plan_of_one_tile(**options) -> GemmPlan:
     operands = Operands.of("s8", layout="nt", out="s32")
-    return sm90_plan(operands, tile=(64, 32, 128), epi_tile_n=16, **options)
+    return sm90_plan(operands, tile=(64, 32, 512), **options)
 
 
 def test_partial_sums_pass_32_bits():
@@ -38,7 +38,7 @@ def test_emulated():
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     from cutegemm.run.emulated import emulate
 
-    assert np.array_equal(emulate(plan_of_one_tile(ctas=2), A, B).d, EXACT.astype(np.int32))
+    assert np.array_equal(emulate(plan_of_one_tile(schedule="single"), A, B).d, EXACT.astype(np.int32))
 
 
 def test_torch_on_a_cpu():
