@@ -293,7 +293,7 @@ def bytes_of(shape, strides, size, address):
     return {address + at * size + byte for at in found for byte in range(size)}
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(placed(), placed())
 def test_shared_memory_by_brute_force(first, second):
     """Exactly those tensors share memory that have a byte in common."""

@@ -45,7 +45,7 @@ def launch(call):
 
 # A choice takes a tenth of a second: examples are not made smaller, which would take minutes.
 @settings(
-    max_examples=80,
+    max_examples=50,
     deadline=None,
     phases=(Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -66,9 +66,9 @@ def test_ragged_tiles_of_random_plans(family, number, monkeypatch):
 
 
 def test_a_few_tiles_stand_for_the_whole_grid(monkeypatch):
-    """The accesses of a few tiles, scaled, are those of 3 x 2 ragged tiles with nine k-tiles each."""
-    plan = plan_named("simt:block=32x64x8,warp=32x32,thread=8x4,stages=2", Operands.of("f32", align_bytes=4))
-    problem = Problem(81, 97, 67, operands=plan.operands)
+    """3 x 2 tiles and nine k-tiles, ragged all of them, against the four kinds of tiles of fewer k-tiles."""
+    plan = plan_named("simt:block=16x32x8,warp=16x32,thread=4x4,stages=2", Operands.of("f32", align_bytes=4))
+    problem = Problem(41, 49, 67, operands=plan.operands)
     whole = carried_out(plan, problem, monkeypatch)
     few = executed_accesses(plan, problem)
     assert {op: (w.requests, w.wavefronts) for op, w in few.counts.items()} == {

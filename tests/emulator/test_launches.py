@@ -26,14 +26,14 @@ from tests.epilogues import CASES
 from tests.kernels.sm90_forms import fitting, form
 from tests.reductions import PLANS, operands
 
-SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (32, 32, 8), "warp": (16, 32), "thread": (4, 4)}
 WAIT = "griddepcontrol.wait;"
 MADE = {
     "simt": lambda: simt_plan(Operands.of("f32"), **SMALL),
     "hopper, packed": lambda: form("pack_tf32", 2),
     "simt, packed and split": lambda: simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab", split_k=2),
     "mma.sync, split": lambda: mma_sync_plan(
-        Operands.of("bf16", layout="nt"), block=(64, 64, 32), warp=(32, 32), split_k=2
+        Operands.of("bf16", layout="nt"), block=(32, 32, 32), warp=(16, 16), split_k=2
     ),
     "mma.sync, reduced": lambda: CASES["reduced"].on(PLANS["mma.sync"]()),
     "hopper, reduced": lambda: CASES["reduced"].on(PLANS["pingpong"]()),
@@ -74,14 +74,18 @@ def test_each_kernel_waits_as_the_plan_says(name):
     assert [launch.uses_pdl for launch in found.launches] == [said.waits for said in planned.values()]
 
 
+def repacked(ctas):
+    """Return a plan that repacks A and B, for `ctas` CTAs per multiprocessor."""
+    return simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab", ctas_per_sm=ctas)
+
+
 @pytest.mark.parametrize("ctas", [1, 2])
-def test_where_the_repack_pass_triggers_the_gemm(ctas):
-    """The repack pass triggers the GEMM before its first load, or after its last store if GEMM CTAs share an SM."""
-    plan = simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="a", ctas_per_sm=ctas)
-    (text,) = kernels(compile_plan(plan).ptx, "repack")
-    steps = re.findall(r"griddepcontrol\.launch_dependents|ld\.global|st\.global", text)
-    assert steps.count("griddepcontrol.launch_dependents") == 1
-    assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
+def test_where_packing_lets_the_gemm_begin(ctas):
+    """After the last store if CTAs of the GEMM share a multiprocessor, else before the first load."""
+    for text in kernels(compile_plan(repacked(ctas)).ptx, "repack"):
+        steps = re.findall(r"griddepcontrol\.launch_dependents|ld\.global|st\.global", text)
+        assert steps.count("griddepcontrol.launch_dependents") == 1
+        assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
 
 
 @pytest.mark.thorough
@@ -95,9 +99,9 @@ def test_no_pdl_on_ampere():
 
 
 @pytest.mark.parametrize("rows", [4096, 8192])
-def test_a_large_repack_pass_ends_before_the_gemm(rows):
-    """The GEMM may begin during the repack pass of 8 MiB of A, but not of 16 MiB. No kernel is executed."""
-    plan = simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab")
+def test_much_is_packed_before_the_gemm_begins(rows):
+    """8 and 16 MiB of A, and a tile of B; nothing is executed."""
+    plan = repacked(1)
     kernel = compile_plan(plan)
     of = (((rows, 512), (512, 1)), ((512, 64), (1, 512)), *[((rows, 64), (64, 1))] * 2)  # A, B, C and D
     tensors = [TensorArgument(1 << 32 + i, f32, *each) for i, each in enumerate(of)]

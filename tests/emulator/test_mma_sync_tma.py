@@ -13,10 +13,7 @@ from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.run.emulated import emulate
 from tests.emulator.snippets import edited
-from tests.kernels.mma_sync_forms import form
-
-# Ragged tiles of 64 x 64, three for each of two CTAs; four k-tiles each wrap around a pipeline of three stages
-RAGGED = (136, 72)
+from tests.kernels.mma_sync_forms import small
 
 
 def run(plan, mnk, **options):
@@ -41,11 +38,12 @@ def run(plan, mnk, **options):
         pytest.param("tma_tf32_tt", [1], {}, marks=pytest.mark.thorough),
     ],
 )
-def test_every_majorness_is_exact_in_any_order(name, seeds, options):
-    plan = form(name, ctas=2)
-    k = 3 * plan.cta_tile[2] + 8
+def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
+    plan = small(name, ctas=2)
+    bm, bn, bk = plan.cta_tile
+    mnk = (2 * bm + 8, bn + 8, 3 * bk + 8)  # 3 tiles per CTA, of 4 k-tiles each: the 3 stages are used again
     for seed in seeds:
-        found, right = run(plan, (*RAGGED, k), seed=seed, **options)
+        found, right = run(plan, mnk, seed=seed, **options)
         assert np.array_equal(found, right)
 
 
@@ -62,9 +60,9 @@ def test_every_majorness_is_exact_in_any_order(name, seeds, options):
         pytest.param("tma_eight_warps", (136, 72, 200), marks=pytest.mark.thorough),
     ],
 )
-def test_other_forms_are_exact(name, mnk):
-    ctas = {"ctas": 2} if name == "tma_bf16_nt" else {}  # this plan is used above too, and compiled once
-    found, right = run(form(name, **ctas), mnk, beta=1.0)
+def test_other_ways(name, mnk):
+    ctas = {"ctas": 2} if name == "tma_bf16_nt" else {}  # as above, so that it is compiled once
+    found, right = run(small(name, **ctas), mnk, beta=1.0)
     assert np.array_equal(found, right)
 
 
@@ -103,6 +101,6 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault):
     edit, says = FAULTS[fault]
-    plan = form("tma_bf16_nt", ctas=2)
+    plan = small("tma_bf16_nt", ctas=2)
     with pytest.raises(EmulationError, match=says):
         run(plan, (128, 192, 448), ptx=edit(compile_plan(plan).ptx))

@@ -20,7 +20,7 @@ from cutegemm.errors import EmulationError, PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulator import simulate
-from tests.kernels.mma_sync_forms import form
+from tests.kernels.mma_sync_forms import small
 from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.marks import with_thorough
 
@@ -92,7 +92,7 @@ def test_other_types(dtype):
 @pytest.fixture(scope="module")
 def with_c() -> GemmPlan:
     operands = Operands.of("f32", layout="tt", out_major="m", batched=True)
-    return simt_plan(operands, name="emulated", block=(64, 64, 8), warp=(32, 32), thread=(8, 4))
+    return simt_plan(operands, name="emulated", block=(32, 32, 8), warp=(16, 32), thread=(4, 4))
 
 
 def test_batch_majorness_and_c(with_c):
@@ -113,8 +113,8 @@ THOROUGH_OF_MMA_SYNC = (
 
 @pytest.mark.parametrize("name", with_thorough((*OF_MMA_SYNC, *THOROUGH_OF_MMA_SYNC), THOROUGH_OF_MMA_SYNC))
 def test_mma_sync_kernels_agree_with_the_simulator(name):
-    """Whole numbers give the same bits in the emulator, in the simulator and in float64."""
-    plan = form(name)
+    """On whole numbers to the bit. On others to the roundings of a sum: K of them in each, of f32 or f16."""
+    plan = small(name)
     bm, bn, bk = plan.cta_tile
     extents = (bm + 16, bn + 32, 2 * bk + 16)
     given = whole(plan, *extents)
@@ -124,11 +124,11 @@ def test_mma_sync_kernels_agree_with_the_simulator(name):
     assert asks_for_the_shared_memory_of(plan, found)
 
 
-def test_a_tile_of_d_larger_than_the_stages_of_a_and_b():
-    """D reuses the shared memory of A and B, and needs more of it if its elements are wider."""
-    how = {"block": (64, 128, 32), "warp": (32, 64), "stages": 2}
+def test_a_tile_of_d_that_is_larger_than_the_stages_it_lies_over():
+    """D lies over A and B; it needs more where its elements are wider."""
+    how = {"block": (32, 64, 16), "warp": (16, 32), "stages": 2}
     narrow, wide = (mma_sync_plan(Operands.of("bf16", layout="nt", out=out), **how) for out in ("bf16", "f32"))
-    assert (narrow.smem_bytes()["d"], wide.smem_bytes()["d"]) == (0, 8192)
+    assert (narrow.smem_bytes()["d"], wide.smem_bytes()["d"]) == (0, 2048)
     given = whole(wide, 72, 136, 40)
     found = emulate(wide, *given[:2])
     assert np.array_equal(found.d, exact(wide, given, 1.0, 0.0))
@@ -138,7 +138,7 @@ def test_a_tile_of_d_larger_than_the_stages_of_a_and_b():
 @pytest.mark.parametrize("reduction", with_thorough(["kernel", "last"], ["kernel"]))
 def test_split_k_with_f16_accumulators(reduction):
     plan = simt_plan(
-        Operands.of("f16", acc="f16"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4), split_k=2,
+        Operands.of("f16", acc="f16"), block=(32, 32, 8), warp=(16, 32), thread=(4, 4), split_k=2,
         reduction=reduction,
     )  # fmt: skip
     given = whole(plan, 40, 40, 72)
@@ -146,9 +146,9 @@ def test_split_k_with_f16_accumulators(reduction):
 
 
 @pytest.mark.parametrize("name", ["rna", "five_stages"])
-def test_mma_sync_kernels_on_normal_numbers(name):
-    """The error is at most K roundings of f32 and one of the result. tf32 operands have 10 bits of mantissa."""
-    plan = form(name)
+def test_mma_sync_kernels_on_other_numbers(name):
+    """To K roundings of f32 and one of the result; tf32 operands count by their upper 10 bits of mantissa."""
+    plan = small(name)
     a, b = normal(plan, 80, 96, 144)
     kind = plan.operands
     factors = [round_to(kind.a.dtype, x, "rna").astype(np.float64) for x in (a, b)]
@@ -204,7 +204,7 @@ def without(text: str, pattern: str, which: int) -> str:
 
 
 def plan_of(name: str) -> GemmPlan:
-    return SIMT_LADDER.step(name).build() if name.startswith("sgemm") else form(name)
+    return SIMT_LADDER.step(name).build() if name.startswith("sgemm") else small(name)
 
 
 def barriers(text: str) -> int:
@@ -241,8 +241,8 @@ def test_a_looser_wait_is_found(name):
 
 
 @pytest.mark.parametrize("shift", [16, 4])
-def test_a_wrong_address_of_ldmatrix_is_found(shift):
-    plan = form("five_stages")
+def test_an_address_of_ldmatrix_that_is_off_is_found(shift):
+    plan = small("five_stages")
     text = compile_plan(plan).ptx
     address = re.search(r"ldmatrix[^;]*\[%r\d+(\+\d+)?\];", text)
     assert address is not None

@@ -23,9 +23,8 @@ def whole(*shape, dtype=torch.float32):
     ("plan", "batch"),
     [
         (None, ()),
-        (None, (2,)),
         ("sm90:tile=64x64x64,ctas=3,split_k=2", (2,)),
-        ("swap_ab:sm90_epi_stages", ()),
+        ("swap_ab:sm90_64x32", ()),
     ],
 )
 def test_results_in_the_order_of_the_function(monkeypatch, plan, batch):

@@ -31,19 +31,21 @@ BOTH = (
     "single", "split", "fp8",
 )  # fmt: skip
 THOROUGH = ("simt, f64", "simt, split, last", "mma.sync, TMA", "cluster along N", "overlapped", "fixup")
-ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
+ALSO = {("pingpong", "rms"), ("pingpong", "absmax")}
+MORE = {("simt", "rms"), ("mma.sync", "absmax")}
 
 
 def of(name, is_quick):
     """Return a test parameter. If it is not quick, it is marked `slow`: such tests take minutes."""
     marks = [] if is_quick else [pytest.mark.slow]
-    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and name[0] in THOROUGH else marks)
+    is_thorough = name[0] in THOROUGH or name in MORE
+    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and is_thorough else marks)
 
 
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        of((name, case), (case == "reduced" and name not in BOTH) or (name, case) in ALSO)
+        of((name, case), (case == "reduced" and name not in BOTH) or (name, case) in ALSO | MORE)
         for name in PLANS
         for case in REDUCED
     ],

@@ -40,9 +40,9 @@ def ended(build, layout: str, batched: bool = False) -> GemmPlan:
 @pytest.mark.parametrize(
     ("build", "layout", "batch"),
     [
-        (lambda of: sm90_plan(of, tile=(64, 64, 64), ctas=2), "nt", ()),
+        (lambda of: sm90_plan(of, tile=(64, 32, 64), ctas=2), "nt", ()),
         (lambda of: sm90_plan(of, tile=(64, 24, 64), ctas=2), "nn", (2,)),
-        (lambda of: mma_sync_plan(of, block=(64, 64, 32), warp=(32, 32), stages=3), "tn", ()),
+        (lambda of: mma_sync_plan(of, block=(32, 32, 32), warp=(16, 16), stages=3), "tn", ()),
     ],
 )
 def test_rows_stay_rows_and_columns_columns(run, build, layout, batch):

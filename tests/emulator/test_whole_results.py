@@ -13,10 +13,11 @@ from cutegemm.dtypes import round_to, s8
 from cutegemm.plan import Operands
 from cutegemm.run.emulated import emulate
 from cutegemm.simulator import simulate
+from tests.marks import with_thorough
 
 WHOLE, BF16 = Operands.of("s8", layout="nt"), Operands.of("bf16", layout="nt", out="s8")
 SMALL = {"tile": (64, 64, 64), "ctas": 2}
-SIMT = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SIMT = {"block": (32, 32, 8), "warp": (16, 32), "thread": (4, 4)}
 MADE = {
     "epilogue stages": lambda: sm90_plan(WHOLE, **SMALL),
     "direct": lambda: sm90_plan(WHOLE, **SMALL, store="direct"),
@@ -28,10 +29,12 @@ MADE = {
     "simt": lambda: simt_plan(Operands.of("f32", out="s8"), **SIMT),
     "simt, split": lambda: simt_plan(Operands.of("f32", out="s8"), **SIMT, split_k=2),
 }
+# Pairs of what the others have
+THOROUGH = ("overlapped", "split", "of bf16, direct", "simt, split")
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", with_thorough(MADE, THOROUGH))
 def test_whole_results(name, scale):
     """Results exceed both ends of int8, and with scale 0.5 some are ties. Emulator and simulator agree."""
     plan, rng = MADE[name](), np.random.default_rng(len(name))

@@ -139,7 +139,7 @@ def test_a_thread_value_layout_is_derived() -> None:
     assert results[-1] == f"= {make_layout_tv(parse('(4,8):(8,1)'), parse('(2,2):(2,1)'))[1]}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_page(text: str) -> None:
     shown = Page(answer(query(expr=text)).html)

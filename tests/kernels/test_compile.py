@@ -26,10 +26,10 @@ from cutegemm.errors import CompileError, PlanError, UnsupportedError
 from cutegemm.layout import product
 from cutegemm.plan import Operands
 from cutegemm.plan.program.thread_schedule import Multiply, Read, Repeat
-from tests.kernels.plans import check_each, in_groups, random_plans
+from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import on_few_ctas
 
-SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (64, 32, 8), "warp": (32, 16), "thread": (4, 4)}
 # By layout; those of nn and tn are read by test_compile_ladder.py too.
 LARGE = {"nn": "simt_128x256", "nt": "simt_128x256", "tn": "simt_256x128", "tt": "simt_128x128"}
 
@@ -158,11 +158,6 @@ def test_other_types():
 
     plans = [plan_named("simt_64x64", Operands.of(dtype)) for dtype in opcodes]
     check_each(plans, multiplies, are_kept=True)
-
-
-@pytest.mark.thorough
-def test_random_plans_compile():
-    assert [error for error in map(compiler._outcome, random_plans(2, 99), ["sm_90a"] * 2) if error] == []
 
 
 def test_a_report_says_what_is_over():
