@@ -400,7 +400,7 @@ def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
     kernel(Memory(256, 64), Memory(64, 512), "e", "d", 1.0, 2.0)
     ((_, _, e, d, space, *scalars),) = calls
     assert (e, d, space.dtype, scalars) == ("e", "d", torch.uint8, [1.0, 2.0])
-    with pytest.raises(UnsupportedError, match=r"7 arguments are given. .*; pass \(a, b, e, d, alpha, gamma\)"):
+    with pytest.raises(UnsupportedError, match=r"got 7 arguments. .*\. Pass \(a, b, e, d, alpha, gamma\)"):
         kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 2.0)
 
 
