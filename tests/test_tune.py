@@ -262,8 +262,16 @@ WRONG = [
         PlanError,
         "best = 0; a whole number from 1 on is expected",
     ),
-    (lambda path: gemm(*matrices(), plan="sm90_64x64", tune=True), UnsupportedError, "Leave one out"),
-    (lambda path: gemm(*matrices(), varying_rows=1), UnsupportedError, "varying_rows = 1; True or False"),
+    (
+        lambda path: gemm(*matrices(), plan="sm90_64x64", tune=True),
+        UnsupportedError,
+        "which times several plans and uses the fastest. Leave out one",
+    ),
+    (
+        lambda path: gemm(*matrices(), varying_rows=1),
+        UnsupportedError,
+        "varying_rows = 1 is not a bool. Pass True or False",
+    ),
 ]
 
 

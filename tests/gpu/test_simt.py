@@ -317,9 +317,9 @@ def test_overlaps_are_refused():
 def test_what_is_refused_names_what_is_served():
     a, b = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     for call, words in (
-        (lambda: gemm(a, b.cpu()), "b is on cpu; tensors on a CUDA device"),
+        (lambda: gemm(a, b.cpu()), "b is on cpu. Pass tensors on a CUDA device"),
         (lambda: gemm(a, b.double()), "of one type"),
-        (lambda: gemm(a.int(), b.int()), "float16, bfloat16, float32, float64, .* are served"),
+        (lambda: gemm(a.int(), b.int()), "Supported are float16, bfloat16, float32, float64, .*int8"),
         (lambda: gemm(a, b[:5]), "a has 8 columns, b has 5 rows"),
         (lambda: gemm(a, b, beta=1.0), "no c is given"),
         (lambda: gemm(a, b, plan="simt_1x1"), "no plan is called 'simt_1x1'. Is it simt_"),
