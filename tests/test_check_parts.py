@@ -76,7 +76,7 @@ def test_arguments_that_do_not_fit(arguments, block, text):
 
 
 def test_a_kernel_must_be_named_among_several():
-    with pytest.raises(UnsupportedError, match="name one of them"):
+    with pytest.raises(UnsupportedError, match="start of one of these names"):
         executed_ptx(PTX + PTX.replace("columns", "others"), ["s32[64]", "4"])
 
 
