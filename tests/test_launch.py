@@ -169,8 +169,8 @@ REFUSED = [
     (lambda: gemm(A.half(), B.half(), c=torch.zeros(8, 16), out=torch.zeros(8, 16).half()), "of one type"),
     (lambda: gemm(A, B, beta=1.0), "beta = 1.0, but no c is given"),
     (lambda: gemm(A, B, plan="nope"), "no plan is called 'nope'. `cutegemm plans` lists them"),
-    (lambda: gemm([1.0], B), "a is a list; a torch tensor, or an array with DLPack"),
-    (lambda: gemm([1.0], 2), "(?s)a is a list; .* b is a int; a torch tensor"),
+    (lambda: gemm([1.0], B), "a is a list. Pass a torch tensor, or an array with DLPack"),
+    (lambda: gemm([1.0], 2), "(?s)a is a list. Pass .* b is a int. Pass a torch tensor"),
     (lambda: gemm(A.to_sparse(), B), "Pass a dense tensor on a CUDA device: a.to_dense"),
     (lambda: gemm(A.clone().requires_grad_(), B), "a and b are on cpu"),  # of gradients, see tests/torch
     (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
@@ -183,8 +183,8 @@ REFUSED = [
         "a is to have gradients, and out is given",
     ),
     (lambda: gemm(A, B, plan=3), "plan is a int. Pass a GemmPlan or the name of a plan"),
-    (lambda: gemm(None, B), "a is a NoneType; a torch tensor"),
-    (lambda: gemm(A, None), "b is a NoneType; a torch tensor"),
+    (lambda: gemm(None, B), "a is a NoneType. Pass a torch tensor"),
+    (lambda: gemm(A, None), "b is a NoneType. Pass a torch tensor"),
     (lambda: gemm(torch.tensor(1.0), B), r"a has shape \(\); b|two matrices, or two batches"),
     (lambda: gemm(torch.zeros(1, 1).expand(2**31, 1), A[:1]), "M is 2147483648. The largest extent is 2147482624"),
     (lambda: gemm(Wrapped(A), B), "a is a Wrapped without memory of its own. Pass the tensor inside of it"),
@@ -363,7 +363,7 @@ def test_in_a_compiled_function_the_same_is_refused():
 def test_negative_strides_of_another_framework():
     """torch itself would end the process."""
     numpy = pytest.importorskip("numpy")
-    with pytest.raises(UnsupportedError, match=r"a has strides of \(-48, 4\) bytes; none may be negative"):
+    with pytest.raises(UnsupportedError, match=r"a has a negative stride: \(-48, 4\) bytes"):
         gemm(numpy.zeros((8, 12), numpy.float32)[::-1], B)
 
 

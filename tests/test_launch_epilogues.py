@@ -130,7 +130,7 @@ def test_strides_of_extents_of_one(launched):
         (lambda: two(torch.empty(96).expand(64, 96)), "several of its elements may lie in one place"),
         (lambda: two(torch.empty(64, 96, dtype=torch.int32)), r"out\[1\] is of int32. Pass a tensor of a floating"),
         (lambda: two(torch.empty(64, 96, dtype=torch.int64)), r"out\[1\] is of int64. Pass a tensor of a floating"),
-        (lambda: two(3), r"out\[1\] is a int; a torch tensor"),
+        (lambda: two(3), r"out\[1\] is a int. Pass a torch tensor"),
         (lambda: two(torch._neg_view(torch.empty(64, 96))), r"out\[1\] is a view whose elements are negated"),
         (lambda: rows(torch.empty(63)), r"out\[1\], for row_sum\(acc\), has shape \(63,\). Pass a tensor of shape"),
         (lambda: rows(torch.empty(128)[::2]), r"out\[1\], for row_sum\(acc\), has strides \(2,\). Pass a contiguous"),

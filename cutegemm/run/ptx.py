@@ -111,8 +111,8 @@ def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> n
             )
         if param.size > 8:
             raise UnsupportedError(
-                f"check: the parameter {param.name} has {param.size} bytes, but an argument has at most 8. Use a kernel "
-                "without larger parameters."
+                f"check: the parameter {param.name} has {param.size} bytes, but 8 is the most. Use a kernel with "
+                "smaller parameters."
             )
         raw = (value & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
         out[param.offset : param.offset + param.size] = np.frombuffer(raw, np.uint8)
