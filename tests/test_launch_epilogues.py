@@ -354,5 +354,5 @@ def test_arrays_of_another_framework(launched):
     assert (type(d), aux is out, d.ctypes.data) == (numpy.ndarray, True, passed["d"].data_ptr())
     only = gemm(A.float(), B.float(), epilogue=lambda acc, r: acc + r, r=r)
     assert isinstance(only, torch.Tensor)
-    with pytest.raises(UnsupportedError, match=r"(?s)b is a list; .*r is a str"):
+    with pytest.raises(UnsupportedError, match=r"(?s)b is a list. .*r is a str"):
         gemm(a, [1.0], epilogue=lambda acc, r: acc + r, r="x")
