@@ -173,7 +173,10 @@ REFUSED = [
     (lambda: gemm([1.0], 2), "(?s)a is a list. Pass .* b is a int. Pass a torch tensor"),
     (lambda: gemm(A.to_sparse(), B), "Pass a dense tensor on a CUDA device: a.to_dense"),
     (lambda: gemm(A.clone().requires_grad_(), B), "a and b are on cpu"),  # of gradients, see tests/torch
-    (lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)), "may lie in one place"),
+    (
+        lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)),
+        "may share memory. Pass a tensor whose elements do not overlap",
+    ),
     (
         lambda: gemm(A, B, out=torch.zeros(8, 16, requires_grad=True)),
         "out requires gradients, but a call with out= does not record them",

@@ -127,7 +127,7 @@ def test_strides_of_extents_of_one(launched):
     [
         (lambda: two(torch.empty(64, 95)), r"out\[1\] has shape \(64, 95\). Pass a tensor of shape \(64, 96\)"),
         (lambda: two(torch.empty(64, 192)[:, ::2]), r"out\[1\] has strides \(192, 2\). Pass a tensor with stride 1 in"),
-        (lambda: two(torch.empty(96).expand(64, 96)), "several of its elements may lie in one place"),
+        (lambda: two(torch.empty(96).expand(64, 96)), "several of its elements may share memory"),
         (lambda: two(torch.empty(64, 96, dtype=torch.int32)), r"out\[1\] is of int32. Pass a tensor of a floating"),
         (lambda: two(torch.empty(64, 96, dtype=torch.int64)), r"out\[1\] is of int64. Pass a tensor of a floating"),
         (lambda: two(3), r"out\[1\] is a int. Pass a torch tensor"),
