@@ -231,7 +231,7 @@ def _toolchain() -> str:
 def dsl_version() -> str:
     """Return the version of the installed CuTe DSL, without importing it.
 
-    It is "at" and a path for a DSL that was not installed as a package, and `NO_DSL` if there is no DSL.
+    It is "at" and a path for a DSL that was not installed as a package, and `NO_DSL` without a DSL.
     """
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")

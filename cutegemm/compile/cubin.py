@@ -69,7 +69,7 @@ class ResourceReport:
         return self.count("LDL") + self.count("STL")
 
     def violations(self, plan: GemmPlan, arch: str) -> list[str]:
-        """Return one sentence for each resource of which the machine code uses more than the plan allows."""
+        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
         from cutegemm.plan.rules.registers import register_budget
 
         budget, violations = register_budget(plan, arch_named(arch)), []

@@ -27,7 +27,7 @@ def load_function(folder: Path, manifest: cache.Manifest) -> Any:
     symbol = manifest["symbol"]
     if "kernel.so" in manifest["files"]:
         return getattr(tvm_ffi.load_module(str(folder / "kernel.so")), symbol)
-    # The entry has only an object file, since there was no linker: the DSL's own loader accepts that.
+    # An entry that was written without a linker has only an object file, which the DSL's own loader accepts.
     from cutlass._mlir._mlir_libs._cutlass_ir._execution_engine import BinaryExecutionEngine
 
     engine = BinaryExecutionEngine((folder / "kernel.o").read_bytes(), [str(cache.runtime_library())], True)

@@ -136,7 +136,7 @@ class CompiledKernel:
         return cubin.resources((self.folder / "kernel.cubin").read_bytes(), self.sass)
 
     def violations(self) -> list[str]:
-        """Return one sentence for each resource of which the machine code uses more than the plan allows."""
+        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
         return self.resources.violations(self.plan, self.arch)
 
 
@@ -203,7 +203,7 @@ def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: 
 
     A plan that does not compile raises its error when it is called.
 
-    least   number of missing plans from which on starting processes is worth the time; fewer are not compiled here
+    least   least number of missing plans that are compiled; for fewer, starting processes is not worth the time
     """
     missing = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
     if len(missing) >= least:
@@ -316,7 +316,7 @@ def short_message(text: str) -> str:
 
 
 def link(objects: Sequence[Path], library: Path, runtime_in: str) -> bool:
-    """Link object files to a shared library; return False if there is no linker or no DSL, or if linking fails.
+    """Link object files to a shared library; return False without a linker or the DSL, or if linking fails.
 
     objects      object files
     library      file to write

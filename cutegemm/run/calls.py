@@ -38,7 +38,7 @@ class Calls:
     """A cache of prepared calls of one kind, from the signature of the arguments to the prepared call.
 
     found   the entries, a plain dictionary, which a warm call reads directly
-    most    number of entries from which on a new one replaces all others
+    most    largest number of entries. If there are as many, a new one replaces all of them
 
     >>> calls = Calls()
     >>> calls.keep(("a signature",), "a prepared call")

@@ -217,8 +217,8 @@ def execute(
 def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
     """Add a matrix to the emulated global memory and return its buffer.
 
-    state   of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if no access is allowed. Memory between
-            its rows is OUTSIDE
+    state   state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
+            between its rows is OUTSIDE
     """
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize

@@ -48,7 +48,7 @@ def executed_accesses(
             for i, number in enumerate(numbers):
                 total[i] += count * number
     compiled = compile_plan(plan, arch)
-    counts = {op: Wavefronts(*total) for op, total in totals.items()}
+    counts = {op: Wavefronts(total[0], total[1], total[2]) for op, total in totals.items()}
     return ExecutedAccesses(counts, _is_wider(compiled.ptx, compiled.resources))
 
 

@@ -1,6 +1,6 @@
 """`gemm` with an epilogue: operands by name, their kinds inferred from their shapes, and several results.
 
-A call whose signature was seen before looks up the prepared call, allocates the results and launches. The epilogue's
+A call whose signature is known looks up the prepared call, allocates the results and launches. The epilogue's
 function is called with symbols in the first call of a signature. It is called in every call if it reads something
 whose changes cannot be noticed, such as an attribute of an object.
 """
@@ -77,10 +77,10 @@ class _Call:
     reads      (name, region) of each tensor that is read; None until a call passes tensors for results
     writes     region of the caller's tensor for each result; None for a new tensor
     written    function that tells autograd that a tensor has changed
-    held       the caller's plan. The signature has its id, so it must not be freed
+    plan       the caller's plan. The signature has its id, so it must not be freed
     """
 
-    __slots__ = ("held", "launch", "new", "prepared", "reads", "reduced", "results", "writes", "written")
+    __slots__ = ("launch", "new", "plan", "prepared", "reads", "reduced", "results", "writes", "written")
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class _Call:
         a: Any,
         operands: Mapping[str, Any],
         results: Mapping[str, _Result],
-        held: Any,
+        plan: Any,
         as_rows: bool = False,
     ) -> None:
         from torch.autograd.graph import increment_version
 
-        self.prepared, self.held, self.written = prepared, held, increment_version
+        self.prepared, self.plan, self.written = prepared, plan, increment_version
         self.results = tuple([(result.shape, result.dtype) for result in results.values()])
         self.new = tuple([new_like(a, *shape_and_dtype) for shape_and_dtype in self.results])
         indexed = enumerate(results.values())
@@ -733,7 +733,7 @@ def _results_of(
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
-    """Return the kind of an operand by its shape: Element, Row, Column or Tile; None if the shape is none of these.
+    """Return the kind of an operand by its shape: Element, Row, Column or Tile; None for other shapes.
 
     A shape that fits several kinds, since M or N is 1, gets the first of them in this order.
 

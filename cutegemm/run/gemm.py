@@ -37,17 +37,17 @@ class _Call:
     kernel     the kernel's text for error messages
     check      function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
     written    function that tells autograd that `out` has changed
-    held       the caller's plan. The signature has its id, so it must not be freed
+    plan       the caller's plan. The signature has its id, so it must not be freed
     """
 
-    __slots__ = ("check", "held", "into", "kernel", "new", "written")
+    __slots__ = ("check", "into", "kernel", "new", "plan", "written")
 
     def __init__(self, into: Callable[..., None], new: Callable[[], Any], kernel: str) -> None:
         from torch.autograd.graph import increment_version
 
         self.into, self.new, self.kernel, self.written = into, new, kernel, increment_version
         self.check: Any = None
-        self.held: Any = None
+        self.plan: Any = None
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
@@ -275,7 +275,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
         if isinstance(prepared, list):
             return prepared
         call = _call_of(prepared, a)
-        call.held = how.plan
+        call.plan = how.plan
         if c is None and out is None:
             recall.keep(key, a, how, prepared)
     _calls.keep(key, call)

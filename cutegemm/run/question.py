@@ -33,7 +33,7 @@ _LARGE_TILE = 128 * 256
 # A tile of 64 rows has less MMA work than epilogue work. silu over pairs of columns takes 13% longer with 64x192 tiles
 # than with 128x128 (H200, 2048x16384x4096). A D of few rows has no higher tiles to choose from.
 _LOW_ROWS, _MANY_ROWS = 64, 1024
-_LEAST_ROW_BYTES = 64  # of D in an epilogue stage, if the epilogue is gated
+_LEAST_ROW_BYTES = 64  # least bytes of a row of D in an epilogue stage, if the epilogue is gated
 _MOST_LAYERS = 1024  # layers whose recipes this process remembers
 _NEAR = 2.0  # candidates up to this multiple of the least predicted time are considered
 

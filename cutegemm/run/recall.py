@@ -151,7 +151,8 @@ def _text(key: Any, a: Any) -> str:
 
 
 def remembered(kind: str, text: str) -> Any:
-    """Return the value that `remember` stored for a text; None if there is none, or if another user could write it.
+    """Return the value that `remember` stored for a text; None if nothing is stored, or if another user could
+    write it.
 
     Values that another version of the package's files stored are not found.
 

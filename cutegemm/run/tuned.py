@@ -55,7 +55,7 @@ class Table:
     records: dict[str, Record] = field(default_factory=dict)
 
     def find(self, question: Question, device: str) -> Record | None:
-        """Return the record for a question on the device with this name; None if there is none.
+        """Return the record for a question on the device with this name; None if the table has none.
 
         If the DSL is not installed, a record of any version of the DSL is returned.
         """
