@@ -112,7 +112,9 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:
-    """Return an array of the values rounded to an element type, each in one rounding.
+    """Return an array of the values rounded to an element type.
+
+    Each value is rounded once, from float64 or float32 directly to the type.
 
     values     numbers, or an array of any shape
     rounding   rne   to nearest, ties to even

@@ -66,7 +66,7 @@ class UnsupportedError(CutegemmError):
 
 
 class CompileError(CutegemmError):
-    """Raised if the CuTe DSL, ptxas or the linker does not compile a plan. The message quotes theirs."""
+    """Raised if the CuTe DSL, ptxas or the linker fails on a plan. The message includes the message of that tool."""
 
 
 class CopyWarning(UserWarning):

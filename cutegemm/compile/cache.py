@@ -101,7 +101,7 @@ def entry(plan: GemmPlan, arch: str) -> Path:
 
 
 def untrusted(folder: Path) -> str | None:
-    """Return why another user could write to a folder or to the files in it; None if only its owner can.
+    """Return a sentence why another user could write to a folder or to the files in it; None if only its owner can.
 
     It returns None on Windows too, where nothing is checked.
     """
@@ -143,7 +143,8 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
     If another process stores the same entry first, that entry stays and its manifest is returned.
 
     folder   final folder of the entry
-    build    function that writes the files of the entry to the folder it gets, and returns facts for the manifest
+    build    function that writes the files of the entry to the folder that it gets, and returns a dictionary for the
+             manifest: plan, architecture, key and symbol
     raises   CompileError if the entry cannot be written
     """
     try:

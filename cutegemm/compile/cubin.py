@@ -226,7 +226,7 @@ def listing_of(sass: str, kernel: str) -> str:
 
 
 def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
-    """Return attribute -> value from the records of .nv.info that hold one number for this kernel."""
+    """Return the attributes of a kernel in the section .nv.info that are one number: attribute code -> value."""
     names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
     entries = range(table, table + table_size, _SYMBOL_BYTES)
     symbols = [struct.unpack_from("<I", cubin, at)[0] for at in entries]

@@ -29,8 +29,8 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
     path      file to write, such as kernels.so; the runtime library of the DSL is copied to the same folder
     arch      architecture such as "sm_90a"
     returns   the list of the kernels in the file
-    raises    the errors of `compile_plan`; CompileError if linking fails, for example without a linker; UnsupportedError if
-              `plans` is empty or the file cannot be written
+    raises    the errors of `compile_plan`; CompileError if linking fails, for example without a linker;
+              UnsupportedError if `plans` is empty or the file cannot be written
 
     >>> cutegemm.export([plan_named("sm90_overlapped_2x1", operands)], "kernels.so")  # doctest: +SKIP
     """

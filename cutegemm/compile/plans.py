@@ -284,7 +284,7 @@ def compiled_into(
 
 
 def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
-    """Compile a plan, write and link its object file in a folder, and return the facts for the manifest."""
+    """Compile a plan, write and link its object file in a folder, and return the manifest without its hashes."""
     symbol = symbol_of(plan, arch)
     compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)
     runtime = cache.runtime_library()
