@@ -157,7 +157,7 @@ def _recorded(question: Question) -> Recipe | None:
 
 
 def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Question:
-    """Return the question of a `gemm` call with compact, 16-byte aligned matrices.
+    """Return what the plan of a `gemm` call with compact, 16-byte aligned matrices is chosen by.
 
     shape      (M, N, K) or (M, N, K, L)
     operands   element types and majorness of the matrices
@@ -196,7 +196,8 @@ def _ends(rows: Sequence[int]) -> tuple[int, int]:
 def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list[tuple[GemmPlan, str]]:
     """Return (plan, architecture) of each kernel that layers use for the numbers of rows of their inputs.
 
-    questions   (question, numbers of rows) of each layer. The number of rows in the question itself is ignored
+    questions   for each layer: what its plans are chosen by, and the numbers of rows of its input. The number of rows
+                in the `Question` itself is ignored
     """
     plans = []
     for question, rows in questions:
@@ -250,6 +251,7 @@ def _progress(count: int) -> Any:
 
     @contextmanager
     def shown() -> Any:
+        """Show the progress bar, and yield the function that advances it."""
         columns = TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=count)

@@ -15,7 +15,7 @@ BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epil
 
 @dataclass(frozen=True)
 class How:
-    """The options of `gemm` that the choice of a plan depends on. `gemm` describes them."""
+    """The options of `gemm` that the choice of a plan depends on. The docstring of `gemm` describes them."""
 
     plan: GemmPlan | str | None = None
     accumulate: str = "fast"
@@ -37,7 +37,7 @@ def shapes_of(a: Any, b: Any) -> str:
 class Calls:
     """A cache of prepared calls of one kind, from the signature of the arguments to the prepared call.
 
-    found   the entries, a plain dictionary, which a warm call reads directly
+    found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
     most    largest number of entries. If there are as many, a new one replaces all of them
 
     >>> calls = Calls()

@@ -133,7 +133,7 @@ def wrong_devices(tensors: dict[str, Any]) -> list[str]:
 
 
 def wrong_memory(tensors: dict[str, Any]) -> list[str]:
-    """Return a sentence for each tensor whose elements are not what its memory holds."""
+    """Return a sentence for each tensor that has no memory of its own, or whose elements are negated when read."""
     wrong = []
     for name, tensor in tensors.items():
         if tensor.numel() and not tensor.data_ptr() and tensor.device.type != "meta":
@@ -226,7 +226,7 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gate
 
     name            "a", "b", "c" or "out"
     element_bytes   size of its elements
-    gated           `Epilogue.gated`, or ""
+    gated           "halves" or "pairs" for a gated epilogue; "" for another one
     """
     if isinstance(plan, GemmPlan):
         return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
@@ -276,7 +276,7 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
 
 
 def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
-    """Return the rules that are not part of a signature: beta without c, and gradients that would be lost."""
+    """Return the rules that beta and gradients break: beta needs c, and a call with `out` does not record gradients."""
     wrong = []
     if beta != 0 and "c" not in tensors:
         wrong.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
@@ -338,7 +338,7 @@ def overlaps(first: Region, start: int, second: Region, other_start: int) -> boo
 
 
 def is_same(tensor: Any, out: Any) -> bool:
-    """Return whether each element of a tensor is at the address of the element of `out` that is computed from it."""
+    """Return whether a tensor is `out` itself, or has the same address, type, shape and strides."""
     if tensor is out:
         return True
     same = tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype

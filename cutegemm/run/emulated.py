@@ -263,8 +263,9 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
 def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
     """Return the workspace arguments of a kernel with their buffers, in the order of the arguments.
 
-    It is one workspace, whose first bytes may be semaphores. If warps have roles and the plan splits K, it is an int32
-    tensor of semaphores, which may be empty, and the workspace. Semaphores are 0, other bytes are poisoned.
+    If warps have roles and the plan splits K, they are an int32 tensor of semaphores, which may be empty, and the
+    workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
+    other bytes are poisoned.
     """
     size, zeroed = workspace_bytes(plan, problem)
     if plan.pipeline is None or not plan.split.is_split:

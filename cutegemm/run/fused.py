@@ -52,7 +52,7 @@ from cutegemm.run.checks import (
     wrong_out_dtype,
     wrong_values,
 )
-from cutegemm.run.graph import are_stood_for, arguments, through_torch
+from cutegemm.run.graph import arguments, belong_to_transformation, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
@@ -278,7 +278,7 @@ def fused(
     key: Any
     try:
         if state is None and epilogue is not None:
-            epilogue, state = _called(epilogue, a, b, operands)
+            epilogue, state = _evaluate(epilogue, a, b, operands)
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), (a.data_ptr() or 0.5) % 16, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), (b.data_ptr() or 0.5) % 16, b.get_device(), b.is_neg(),
@@ -292,8 +292,8 @@ def fused(
         key = call = None
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
-        in_transform = key is None and _are_stood_for({"a": a, "b": b, **_tensors(operands)})
-        if in_transform or getattr(a, "is_meta", False):  # a tensor on the meta device has only a shape
+        is_transformed = key is None and _in_transformation({"a": a, "b": b, **_tensors(operands)})
+        if is_transformed or getattr(a, "is_meta", False):  # a tensor on the meta device has only a shape
             return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
         as_tensors = _as_tensors(a, b, outs, operands)
         if as_tensors is not None:
@@ -356,7 +356,7 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 
 
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
-    """Return the tensor of each result: the caller's, or a new one if that is None.
+    """Return the tensor of each result: the caller's, or a new one where the caller passes None.
 
     raises   UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
              gradients
@@ -400,7 +400,7 @@ def _signature(value: Any) -> Any:
     )  # fmt: skip
 
 
-class _Called:
+class _Evaluated:
     """A caller's function that was called with symbols: calling this object returns the same expressions again."""
 
     __slots__ = ("function", "returned")
@@ -416,9 +416,9 @@ class _Called:
         return self.returned
 
 
-def _called(
+def _evaluate(
     function: Callable[..., Any], a: Any, b: Any, operands: Mapping[str, Any]
-) -> tuple[_Called, tuple[Expression | None, ...]]:
+) -> tuple[_Evaluated, tuple[Expression | None, ...]]:
     """Call the epilogue's function with symbols, and return the called function and its expressions.
 
     The expressions are part of the signature of the call.
@@ -436,7 +436,7 @@ def _called(
     results = tuple(map(expression_of, returned if isinstance(returned, tuple | list) else (returned,)))
     if None in results:
         raise TypeError("the function returned something that is not an expression")
-    return _Called(function, returned), results
+    return _Evaluated(function, returned), results
 
 
 def _type_name(dtype: Any) -> str:
@@ -444,12 +444,12 @@ def _type_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _are_stood_for(values: dict[str, Any]) -> bool:
+def _in_transformation(values: dict[str, Any]) -> bool:
     """Return whether some of the tensors belong to a transformation of torch, such as vmap."""
     from cutegemm.run import torch_ops
 
     tensors = torch_ops.tensors_of(values)
-    return bool(without_addresses(tensors)) and are_stood_for(tensors)
+    return bool(without_addresses(tensors)) and belong_to_transformation(tensors)
 
 
 def _tensors(operands: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
-from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
+from cutegemm.run.graph import arguments, belong_to_transformation, through_torch, torch_sees
 from cutegemm.run.launches import new_like, of_transpose, on_device
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
         ) from error
     tensors = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
     wrong = without_addresses(tensors)
-    if wrong and are_stood_for(tensors):
+    if wrong and belong_to_transformation(tensors):
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
     if wrong:
         raise refused(tensors["a"], tensors["b"], wrong)

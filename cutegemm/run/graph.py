@@ -95,8 +95,11 @@ def autocast_dtype(x: Any) -> Any:
     return dtype if x.dtype != dtype and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else None
 
 
-def are_stood_for(tensors: Mapping[str, Any]) -> bool:
-    """Return whether tensors without addresses belong to a transformation or a graph; if not, one of them is sparse."""
+def belong_to_transformation(tensors: Mapping[str, Any]) -> bool:
+    """Return whether tensors without addresses belong to a transformation such as vmap or to a graph.
+
+    If they do not, one of them is sparse.
+    """
     return all(str(tensor.layout) == "torch.strided" for tensor in tensors.values())
 
 

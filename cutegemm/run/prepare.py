@@ -72,9 +72,10 @@ _asked: list[Question] | None = None
 
 @contextmanager
 def asking() -> Iterator[list[Question]]:
-    """Collect the questions of calls instead of compiling and launching kernels, while the context is active.
+    """Collect what the plans of calls are chosen by, instead of compiling and launching, while the context is active.
 
-    Its value is the list of the questions. The calls return uninitialized tensors. It affects all threads.
+    Its value is a list with a `Question` for each signature. The calls return uninitialized tensors. The context
+    affects all threads.
     """
     global _asked
     calls.forget()
@@ -162,7 +163,7 @@ def prepare(
     b_kind = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
 
     def operands(by_box: str | None) -> Operands:
-        """Return the operands as `operands_of` does, whose parameter `by_box` this is."""
+        """Return the result of `operands_of` for one value of its parameter `by_box`."""
         return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
     question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)

@@ -142,7 +142,7 @@ class Question:
     device: Device
 
     def all_operands(self, by_box: str | None) -> Operands:
-        """Return the operands with those of the epilogue. `by_box` is the argument of `operands`."""
+        """Return the operands together with those of the epilogue. `by_box` is the argument of the field `operands`."""
         operands, ending = self.operands(by_box), self.ending
         return ending.with_gated_b(operands.with_aux(**ending.aux), self.extents[1]) if ending else operands
 
@@ -214,7 +214,7 @@ class Question:
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """Return everything except the number of rows of A, as the key of a layer."""
+        """Return a key with everything except the number of rows of A: two calls of one layer have the same key."""
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
@@ -223,7 +223,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer to a question.
+    """The plan that is chosen for a `Question`.
 
     plan      the plan; it may swap A and B
     problem   the problem that the plan solves: D^T = B^T A^T if it swaps A and B
@@ -251,7 +251,7 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
 
 
 def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
-    """Return the plan for a question, and the problem that it solves.
+    """Return the plan for a `Question`, and the problem that the plan solves.
 
     wanted         the caller's plan or recipe; None: it is chosen by predicted time
     varying_rows   whether to choose among the few recipes that serve all numbers of rows, from `few_of`
@@ -285,7 +285,7 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
 
 
 def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
-    """Return the plan with the lowest predicted time that can solve a question; None if none can.
+    """Return the plan with the lowest predicted time that can solve the problem of a question; None if none can.
 
     among   the recipes to consider; None: all
     """
@@ -318,7 +318,7 @@ def few_of(question: Question) -> tuple[Recipe, ...]:
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:
-    """Return the few recipes of a layer. All of them can implement the epilogue; others are excluded."""
+    """Return the few recipes of a layer without using the caches. All of them can implement the epilogue."""
     compared, excluded = functools.cache(question.compared), set[Recipe]()
 
     def candidates(count: int) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Records on the disk of prepared calls, so that the first calls of a process do not import plans and the choice.
+"""Records of prepared calls on the disk, so that a new process can call its kernels without choosing plans again.
 
 A record has the cache entry of the kernel for a signature, and how the kernel is called. Its file name is a hash of the
 signature, the device and the package's files, so that another version does not find it. Its content follows from these
@@ -151,8 +151,7 @@ def _text(key: Any, a: Any) -> str:
 
 
 def remembered(kind: str, text: str) -> Any:
-    """Return the value that `remember` stored for a text; None if nothing is stored, or if another user could
-    write it.
+    """Return the value that `remember` stored for a text; None if there was none or another user can write it.
 
     Values that another version of the package's files stored are not found.
 

@@ -93,9 +93,10 @@ def default_file() -> Path:
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
     """Return the fastest recipe for a question, from a table or by timing it now; None to use the predicted times.
 
-    wanted   whether the call has tune=True
-    trial    function that makes a call of a decision's kernel; the call must not write to the caller's tensors
-    device   function that returns the name of the device
+    question   what the choice of a plan depends on
+    wanted     whether the call has tune=True
+    trial      function that makes a call of a decision's kernel; the call must not write to the caller's tensors
+    device     function that returns the name of the device
     """
     tuner = _active or (_default() if wanted else None)
     if tuner is None and not _used:
@@ -106,10 +107,11 @@ def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], 
 
 
 def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Recipe | None:
-    """Return the recipe that a table has for a question on a device; None if no table has one that works.
+    """Return the fastest recipe for a question on a device from the tables; None if no table has one that works.
 
-    device   name of the device
-    first    tables to search before those of `use_tuned`
+    question   what the choice of a plan depends on
+    device     name of the device
+    first      tables to search before those of `use_tuned`
     """
     for table in (*first, *_used):
         record = table.find(question, device)

@@ -35,7 +35,7 @@ _OF_DSL = re.compile(r"DSL [^|]*(?= \|)")
 
 @dataclass(frozen=True)
 class Record:
-    """The measured times of plans for one question on one device.
+    """The measured times of several plans for one `Question` on one device.
 
     plan   name of the fastest plan
     us     plan name -> microseconds, for each plan that was timed
@@ -148,7 +148,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def key_of(question: Question, device: str) -> str:
-    """Return the key of a question on the device with this name: one line of text."""
+    """Return the key of a `Question` on the device with this name: one line of readable text."""
     ending = "" if question.ending is None else f"; {question.ending.epilogue}"
     with_c = "; with C" if question.has_c and question.ending is None else ""
     boxed, by_threads = [

@@ -28,7 +28,7 @@ class View:
               without elements, whose strides may have any value. None: the tensor's own strides are used
     region    the bytes that the elements occupy
 
-    With an extent of 0 or 1, both modes may be major. It is then the mode `wanted`, if that is not None.
+    If an extent is 0 or 1, both modes may be major. `wanted` is then the mode that is major, unless it is None.
     """
 
     __slots__ = ("align", "boxed", "major", "region", "strides")
@@ -80,7 +80,7 @@ class View:
         """Return the view of a torch tensor.
 
         name      "a", "b", "c" or "out"
-        wanted    see the class
+        wanted    mode to be major, if the shape leaves both modes possible; None for no preference
         raises    UnsupportedError if elements of "out" may share memory
         """
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -192,7 +192,7 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether two elements may have the same address.
 
-    They cannot if, in the order of their strides, the stride of each mode is larger than the reach of all modes before.
+    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before it.
     """
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
@@ -226,6 +226,7 @@ def operands_of(
     kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
+        """Return the alignment of a matrix in bytes."""
         if by_box is None or name == "out":
             return view.align
         return view.boxed if name in by_box else min(view.align, view.boxed)
