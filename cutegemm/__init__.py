@@ -1,6 +1,6 @@
-"""cutegemm: a GEMM described once, by layouts; checked, simulated, analysed, drawn, and run at full speed.
+"""cutegemm: describe a GEMM kernel once, by layouts; then check, simulate, analyse, draw and run it.
 
-`import cutegemm` needs numpy and imports the layout algebra. Everything else here is imported at its first use.
+`import cutegemm` needs numpy alone and imports only the layout algebra. All other names are imported at first use.
 """
 
 from importlib import import_module
@@ -82,7 +82,7 @@ _LATER = {
     "wgmma": "cutegemm.tile",
     "widest_smem_kind": "cutegemm.tile",
 }
-_OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its names are shadowed
+_OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must not shadow names of torch
     "addmm": "cutegemm.torch",
     "bmm": "cutegemm.torch",
     "GatedMLP": "cutegemm.torch",
@@ -127,7 +127,7 @@ __all__ = [
     "UnsupportedError",
 ]
 
-if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
+if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers and editors
     from cutegemm.build import gemv_plan as gemv_plan
     from cutegemm.build import mma_sync_plan as mma_sync_plan
     from cutegemm.build import mma_tma_plan as mma_tma_plan
@@ -202,6 +202,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
 else:
 
     def __getattr__(name: str) -> Any:
+        """Import a public name or subpackage when it is first used."""
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
         if name in _OF_TORCH:
@@ -212,27 +213,34 @@ else:
 
 
 def __dir__() -> list[str]:
+    """Return all public names, also those that are not imported yet."""
     return sorted({*__all__, *_OF_TORCH, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
+# The functions below connect lower modules to higher ones, which are imported when the function is first called.
+
+
 def _notebook(thing: Any) -> Any:
+    """Return the HTML that a notebook displays for a layout or a plan."""
     return import_module(f"{__name__}.draw").notebook(thing)
 
 
 _hooks.notebook.register(_notebook)
 
 
-def _through_torch(given: Any) -> Any:
-    from cutegemm.torch.gemm import gemm_in_torch  # a statement, which Dynamo follows
+def _through_torch(arguments: Any) -> Any:
+    """Run a call of `gemm` as a torch operator. `arguments` maps the parameters of `gemm` to their values."""
+    from cutegemm.torch.gemm import gemm_in_torch  # an import statement: Dynamo does not trace `import_module`
 
-    return gemm_in_torch(given)
+    return gemm_in_torch(arguments)
 
 
 _graph.through_torch.register(_through_torch)
 
 
-def _questions_of(given: Any) -> Any:
-    return import_module(f"{__name__}.torch.models.preparation").questions_of(*given)
+def _questions_of(modules_and_rows: Any) -> Any:
+    """Return a `Question` for each layer in a pair (torch modules, numbers of rows of their inputs)."""
+    return import_module(f"{__name__}.torch.models.preparation").questions_of(*modules_and_rows)
 
 
 _graph.questions_of.register(_questions_of)

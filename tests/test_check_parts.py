@@ -66,8 +66,8 @@ def test_ptx_on_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "block", "text"),
     [
-        (["s32[64]"], (64,), "1 arguments for the parameters out (8 bytes), stride (4 bytes)"),
-        (["s32[64]", "four"], (64,), "'four' is neither a buffer"),
+        (["s32[64]"], (64,), "arguments is 1, but the parameters are out (8 bytes), stride (4 bytes)"),
+        (["s32[64]", "four"], (64,), "'four' is not valid. Pass a whole number, or a buffer"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, block, text):
@@ -76,7 +76,7 @@ def test_arguments_that_do_not_fit(arguments, block, text):
 
 
 def test_a_kernel_must_be_named_among_several():
-    with pytest.raises(UnsupportedError, match="name one of them"):
+    with pytest.raises(UnsupportedError, match="start of one of these names"):
         executed_ptx(PTX + PTX.replace("columns", "others"), ["s32[64]", "4"])
 
 

@@ -605,7 +605,7 @@ def test_check_of_an_empty_problem() -> None:
     [
         (
             MemoryError("Unable to allocate 74.5 GiB"),
-            "this does not fit into memory: Unable to allocate 74.5 GiB",
+            "not enough memory: Unable to allocate 74.5 GiB",
         ),
         (
             FileNotFoundError(2, "No such file or directory", "/proc/d.npy"),

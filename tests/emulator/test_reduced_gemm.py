@@ -81,12 +81,12 @@ def test_reductions_of_empty_matrices(monkeypatch, m, n):
 @pytest.mark.parametrize(
     ("out", "says"),
     [
-        ((None, torch.empty(41)), "out[1], for row_sum(acc), has shape (41,); (40,) is"),
+        ((None, torch.empty(41)), "out[1], for row_sum(acc), has shape (41,). Pass a tensor of shape (40,)"),
         (
             (None, torch.empty(40, dtype=torch.float16)),
-            "out[1], for row_sum(acc), is of float16; float32 is expected",
+            "out[1], for row_sum(acc), is of float16. Pass a tensor of float32",
         ),
-        ((None, torch.empty(80)[::2]), "has strides (2,); elements side by side are expected"),
+        ((None, torch.empty(80)[::2]), "has strides (2,). Pass a contiguous tensor"),
     ],
 )  # fmt: skip
 def test_invalid_out_is_an_error(monkeypatch, out, says):

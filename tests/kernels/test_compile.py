@@ -160,6 +160,11 @@ def test_other_types():
     check_each(plans, multiplies, are_kept=True)
 
 
+@pytest.mark.thorough
+def test_random_plans_compile():
+    assert [error for error in map(compiler._compile_error, random_plans(2, 99), ["sm_90a"] * 2) if error] == []
+
+
 def test_a_report_says_what_is_over():
     report = cubin.ResourceReport("k", 200, 16, 512, 0, {"LDL": 3, "STL.64": 1})
     found = report.violations(small(ctas_per_sm=4), "sm_90a")
@@ -181,7 +186,7 @@ def test_many_kernels_are_read_back_as_each_is():
 
 
 def test_what_is_no_cubin():
-    with pytest.raises(CompileError, match="no cubin"):
+    with pytest.raises(CompileError, match="not a cubin"):
         cubin.resources(b"MZ" + bytes(100), "")
 
 
