@@ -334,7 +334,7 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
     """Return the names of the caller's matrices that TMA loads, such as "ab"; None if threads load all of them."""
-    if not isinstance(plan.load_a, TmaBox):
+    if not isinstance(plan.a.load, TmaBox):
         return None
     packed = [repack.name for repack in plan.repacks]
     boxed = "".join([name for name in "ab" if name not in packed])

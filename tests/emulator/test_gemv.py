@@ -160,7 +160,7 @@ def spills_nothing(kernel):
     plan, report = kernel.plan, kernel.resources
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL")) == (0, 0)
-    of_a = plan.mma_tile[0] // 8 * len(plan.schedule.prologue)
+    of_a = plan.mma_tile[0] // 8 * len(plan.body.prologue)
     assert report.count("LDG.E.EF.LTC128B.128") >= of_a  # at least the loads of the prologue
     assert report.count("ACQBULK") >= 1
     assert report.count("PREEXIT") == 1

@@ -44,7 +44,7 @@ def boxes(plan: GemmPlan, operand: str) -> int:
 
 def check(kernel: CompiledKernel) -> None:
     plan, report = kernel.plan, kernel.resources
-    pipeline, epi_stages = plan.pipeline, plan.epi_stages
+    pipeline, epi_stages = plan.body, plan.epi_stages
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
 
