@@ -376,7 +376,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
                 "--plan",
                 "sm90:tile=64x64x64,fixup=yes",
             ),
-            "'fixup=yes' does not read as 1 for yes or 0 for no",
+            "'fixup=yes': 1 for yes or 0 for no is expected",
         ),
         (("plans", "nothing"), "no name begins with nothing. Names begin with simt, mma, gemv"),
     ],

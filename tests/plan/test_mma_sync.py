@@ -96,7 +96,7 @@ def test_the_names_stand_for_what_they_say():
         "rna",
         Layout((64, 32, 2), (40, 1, 2560)),
     )
-    with pytest.raises(PlanError, match="'blok' is no argument"):
+    with pytest.raises(PlanError, match="'blok' is not an argument"):
         plan_named("mma_sync:blok=1x1x1", Operands.of("bf16"))
 
 

@@ -529,9 +529,9 @@ def test_a_plan_spelled_out():
     plan = plan_named(text, BF16)
     assert (plan.cta_tile, plan.cluster_mn, plan.pipeline.ctas) == ((256, 128, 64), (1, 2), None)
     assert (plan.pipeline.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
-    with pytest.raises(PlanError, match="'tyle' is no argument"):
+    with pytest.raises(PlanError, match="'tyle' is not an argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
-    with pytest.raises(PlanError, match="'epi_stages=two' does not read"):
+    with pytest.raises(PlanError, match="'epi_stages=two': a whole number is expected"):
         plan_named("sm90:epi_stages=two", BF16)
 
 

@@ -59,7 +59,7 @@ class SimtRecipe(Recipe):
         """
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
-        given = {"quad": (quad, quad), "stages": 2, **self.options, "repack": self.packed(operands)}
+        given = {"quad": (quad, quad), "stages": 2, **self.options, "repack": self.repacked(operands)}
         given |= self.split_options
         if operands.batched:  # a batch of few tiles has nothing to group, and which tile is next is found sooner
             given.setdefault("raster", "along_m")

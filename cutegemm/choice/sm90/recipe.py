@@ -131,7 +131,7 @@ class Sm90Recipe(Recipe):
         raises   PlanError where the operands break its rules
         """
         ops, with_c = operands.as_tf32, target.with_c
-        repack = self.packed(ops)
+        repack = self.repacked(ops)
         reads = not self.spelled_out and is_to_read(ops) and "a" not in repack and self.may_read
         own = self.reading if reads else self
         most = arch_named(target.arch).blocks_per_sm
