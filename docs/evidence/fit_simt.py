@@ -71,7 +71,7 @@ def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
 
 def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
     """Whether CTAs share k-tiles evenly, of a k-major operand that is not packed."""
-    packed = recipe.packed(problem.operands)
+    packed = recipe.repacked(problem.operands)
     found = [getattr(problem.operands, name).major for name in "ab" if name not in packed]
     return recipe.ctas is not None and "k" in found
 

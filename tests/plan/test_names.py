@@ -142,7 +142,10 @@ def test_a_name_that_there_is_not(name):
         ("sm90_64x64_1x1x4/fixup", "where K is split besides, CTAs do not share K"),
         ("sm90:tile=64x64x64,cluster_k=-1", "cluster_k = -1; a positive integer is expected"),
         ("sm90:tile=64x64x64,cluster_k=x", "'cluster_k=x': a whole number is expected"),
-        ("simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2", "'shared_a=k.1.2': a value of shared_a is expected"),
+        (
+            "simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2",
+            "'shared_a=k.1.2': a value of shared_a is expected",
+        ),
         ("sm90_128x128/k" + "9" * 5000, "no plan is called"),
         ("sm90_١٢٨x١٢٨", "no plan is called"),
     ],
