@@ -63,7 +63,7 @@ def _families(request: Request, problem: Problem) -> list[SimtFamily]:
 
 def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
     """Whether several CTAs of a multiprocessor begin while operands are packed."""
-    repacks = recipe.packed(problem.operands)
+    repacks = recipe.repacked(problem.operands)
     rows = sum({"a": problem.m, "b": problem.n}[name] for name in repacks)
     few = 4 * rows * problem.k * problem.l <= MAX_REPACKED_BYTES
     return bool(repacks) and few and recipe.options.get("ctas_per_sm", 1) > 1
