@@ -133,10 +133,10 @@ def test_a_name_that_there_is_not(name):
         ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
         ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
         ("sm90_64x64_4x1x4", "a cluster of 16 CTAs; 8 are the most"),
-        ("sm90_64x64_1x2x4", "cluster = .1, 2.: beside cluster_k = 4 its tiles lie along M"),
+        ("sm90_64x64_1x2x4", "cluster = .1, 2.: with cluster_k = 4 its tiles must lie along M"),
         (
             "sm90_64x64_1x1x7",
-            "1 rule is broken.\n  - cluster_k = 7: each of them stores as many of the 64 columns",
+            "1 rule is broken.\n  - cluster_k = 7: each CTA must store an equal number of the 64 columns",
         ),
         ("sm90_64x64_1x1x4/k2", "where K is split besides, CTAs do not share K"),
         ("sm90_64x64_1x1x4/fixup", "where K is split besides, CTAs do not share K"),
