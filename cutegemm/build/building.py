@@ -220,15 +220,16 @@ class Builder(PlanBuilder):
         cache: str = "cg",
         several: int = 1,
     ) -> TiledCopy:
-        """Return the tiled copy that loads a tile of A or B: neighbouring threads along the contiguous mode, the others
-        across it.
+        """Return the tiled copy that loads a tile of A or B.
+
+        Neighbouring threads lie along the contiguous mode, the others across it.
 
         extent    extent of the tile along M or N
         kind      "cp.async" or "register"
-        vector    most elements of an access; fewer if the tile does not have as many for each thread
+        vector    elements of an access at most; fewer if the tile does not have as many for each thread
         k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
         cache     "cg" or "ca", for cp.async of 16 bytes
-        several   if an access has one element: most neighbouring elements that a thread copies, one by one; fewer if
+        several   if an access has one element: neighbouring elements that a thread copies one by one, at most; fewer if
                   the tile does not have as many for each thread
         """
         bk, dtype = self.block[2], operand.dtype
@@ -250,13 +251,12 @@ class Builder(PlanBuilder):
         if operand.major != "k":
             return make_tiled_copy_tv(atom, Layout((run, across)), Layout((own, 1)))
         rows = gcd(across, extent)
-        deep = across // rows  # threads for which there are no rows left copy further along K
+        deep = across // rows  # if the tile has fewer rows than threads across, some threads copy further along K
         thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
         return make_tiled_copy_tv(atom, thr, Layout((1, own)))
 
     def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
-        """Return the tiled copy of D from shared to global memory: neighbouring threads copy neighbouring vectors of a
-        line.
+        """Return the tiled copy of D from shared to global memory, with neighbouring threads along its lines.
 
         vector   elements of an access
         raises   PlanError if the threads do not divide the lines evenly

@@ -74,7 +74,7 @@ def warpgroup_epi_stages(
 
     columns    columns of a consumer's tile
     a_source   "shared" or "register": where wgmma reads A from
-    most       most columns of an epilogue tile that the builder chooses; None: no limit
+    most       largest number of columns of an epilogue tile that the builder chooses; None: no limit
     stages     see `EpiStageBuilder`
     """
     step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
@@ -88,10 +88,10 @@ class EpiStageBuilder:
                 registers
     tile        (M, N) of that tile: the rows of an epilogue tile, and the step of its columns
     in_places   whether neighbours in a fragment are neighbours in D, so that stmatrix can be used
-    least       fewest epilogue stages of a consumer
-    most        most columns of an epilogue tile that the builder chooses; None: no limit
+    least       smallest number of epilogue stages of a consumer
+    most        largest number of columns of an epilogue tile that the builder chooses; None: no limit
     stages      function that returns the number of mainloop stages that fit next to a layout of epilogue stages; None:
-                epilogue stages may take room of mainloop stages
+                epilogue stages may take the room of mainloop stages
     """
 
     def __init__(
@@ -159,8 +159,7 @@ class EpiStageBuilder:
         shared_d: str = "swizzled",
         with_operands: bool = False,
     ) -> tuple[int, int, int]:
-        """Return columns of an epilogue tile, number of epilogue tiles of a consumer, and number of its epilogue
-        stages.
+        """Return (columns of an epilogue tile, epilogue tiles of a consumer, epilogue stages of a consumer).
 
         consumer_tile, consumers   (M, N) of D that a consumer computes, and the number of consumers
         epi_tile_n, epi_stages     as in `epi_stages`
@@ -194,8 +193,11 @@ class EpiStageBuilder:
         return next(count for count in (*dividing, usual, 3, 2) if self.stages_left(count, columns, consumers) == most)
 
     def stages_left(self, count: int, columns: int, consumers: int) -> int:
-        """Return the number of mainloop stages that fit next to `count` epilogue stages of `columns` columns per
-        consumer.
+        """Return the number of mainloop stages that fit next to the epilogue stages of all consumers.
+
+        count       epilogue stages of a consumer
+        columns     columns of an epilogue stage
+        consumers   number of consumers
         """
         assert self.stages is not None
         return self.stages(Layout((self.tile[0], columns, count, consumers)))

@@ -23,8 +23,8 @@ _COLUMNS_OF_SEVERAL = 32
 def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand] | None = None) -> GemmPlan:
     """Return the plan with another epilogue.
 
-    A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. The same holds if
-    threads store long rows, and the epilogue needs the registers that these take.
+    A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. It is also laid out
+    again if threads store long rows and the epilogue needs their registers.
 
     aux      element type, majorness and alignment of the epilogue's operands and auxiliary outputs, by name, if they
              differ from those of C and D
@@ -71,16 +71,17 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
 
 def _most_columns(epilogue: Epilogue, epi_stages: EpiStages) -> int | None:
-    """Return the most columns of lines that threads store; None if there is no limit.
+    """Return the largest number of columns of the lines that threads store; None: no limit.
 
-    With auxiliary outputs there is one, because all outputs are computed together.
+    Auxiliary outputs limit it, because all outputs of a line are computed together.
     """
     return _COLUMNS_OF_SEVERAL if epi_stages.rotates_lines and epilogue.outputs[1:] else None
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """Return a plan with a schedule and the epilogue. mma.sync plans store D through shared memory, SIMT plans from
-    registers.
+    """Return a plan that has a thread schedule with another epilogue.
+
+    mma.sync plans store D through shared memory, SIMT plans from registers.
     """
     changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
     if plan.family == "mma_sync":
@@ -92,7 +93,7 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> G
 
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """Return a plan with warp roles and the epilogue, with epilogue stages for D's tile."""
+    """Return a plan that has warp roles with another epilogue, and with epilogue stages for D's tile."""
     epi_stages, pipeline = plan.epi_stages, plan.pipeline
     assert epi_stages is not None
     assert pipeline is not None

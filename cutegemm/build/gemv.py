@@ -127,7 +127,8 @@ class _GemvBuilder(Builder):
     def mma(self, atom: MmaAtom) -> TiledMma:
         """Return the tiled MMA with the warps along K.
 
-        Of a vector that a lane loads, one k-block takes the first two registers, and the next k-block the other two.
+        Each vector that a lane loads serves two k-blocks: one takes its first two registers, the next one the other
+        two.
         """
         in_register, vector = self.packed, self.vector
         warp_k = self.vectors * _LANES_K * vector
@@ -138,8 +139,7 @@ class _GemvBuilder(Builder):
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
     def load(self, cache: str) -> TiledCopy:
-        """Return the tiled copy from global memory straight to the fragments: each lane loads the vectors that it
-        multiplies.
+        """Return the tiled copy by which each lane loads the vectors that it multiplies straight to its fragments.
 
         cache   cache hint of the loads
         """

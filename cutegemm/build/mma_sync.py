@@ -75,10 +75,10 @@ def mma_sync_plan(
     load_chunks                     chunks that the copies of a k-tile are divided into; None: one for each k-block
     load                            "cp.async" or "register"; None: cp.async if accesses have at least 4 bytes. For TMA
                                     see `mma_tma_plan`
-    load_bytes                      most bytes of an access to global memory
-    load_run                        for rows that are aligned to single elements of 16 bits: most neighbours that a
-                                    thread loads one by one, and writes to shared memory at once
-    cache                           of cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
+    load_bytes                      bytes of an access to global memory, at most
+    load_run                        for rows that are aligned to single elements of 16 bits: neighbours that a thread
+                                    loads one by one, and writes to shared memory at once, at most
+    cache                           cache of cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
     k_run                           elements along K of a K-major operand that neighbouring threads copy; None: bK
     shared                          layout of A and B in shared memory: "swizzled", without bank conflicts; "padded", by
                                     16 bytes along K or 8 elements along M or N; "plain"; or a `Shared`
@@ -163,8 +163,10 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Return the copy atom from shared memory to fragments: ldmatrix, or plain reads of a register along K or of an
-    element.
+    """Return the copy atom from shared memory to fragments.
+
+    It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
+    K, or one element.
     """
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
@@ -227,8 +229,7 @@ class _MmaBuilder(Builder):
         load_bytes: int,
         **how: Any,
     ) -> Loading | None:
-        """Return how the tile of operand `name` is loaded; None if that is not possible, which is collected as
-        violations.
+        """Return how the tile of operand `name` is loaded, or None with violations collected.
 
         shared, read, load, load_bytes   as in `mma_sync_plan`
         how                              further arguments of `Builder.copy`
@@ -282,7 +283,7 @@ def _warp_rows(extent: int, own: int, step: int) -> Layout:
     """Return the permutation (atom, warps, atoms of a warp) -> place along M or N of the block.
 
     Each warp tile is contiguous. If that would cut cache lines of 128 bytes, each warp has the largest contiguous
-    pieces that do not.
+    pieces that keep lines whole.
 
     extent   extent of the block
     own      extent of a warp tile
@@ -371,7 +372,7 @@ def _lines_of_words(extent: int) -> ComposedLayout:
 
     ldmatrix cannot transpose 32-bit elements, so a read takes 8 neighbours for each of 4 k. The two low bits of k
     select one of four groups of 8 banks: by the swizzle, or by the stride if a row is too short for four groups. A row
-    of 128 bytes is then written at once, and each read is served at once.
+    of 128 bytes is then written in one wavefront, and each read takes one wavefront.
     """
     row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
     swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)

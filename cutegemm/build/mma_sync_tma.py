@@ -179,7 +179,7 @@ class _Builder(PipelineBuilder):
         """Return how many rows or columns of a warp are contiguous in the tile.
 
         They are all of the warp's, or half of them for a gated B. If that would cut lines of shared memory, it is the
-        largest piece that does not.
+        largest piece that keeps lines whole.
 
         mode     "M" or "N"
         extent   extent of the tile along the mode
@@ -194,17 +194,19 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """Return whether fragments of A are spread over a line along M, and those of B along N: see `_places`."""
+        """Return whether rows of an atom are spread over a line of A, and columns over a line of B: see `_places`."""
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
     def storing(
         self, mma: TiledMma, warp: tuple[int, int], stages: int | None
     ) -> tuple[EpiStages, SharedLayout] | None:
-        """Return the epilogue stages of each warp and their shared memory, with the most mainloop stages that fit next
-        to them.
+        """Return the epilogue stages of each warp, with their layout in shared memory.
 
-        An epilogue tile has the rows of an atom; or those of a line if they are spread over it, with fewer columns.
+        Of the possible epilogue tiles, those are chosen that leave room for the most mainloop stages. An epilogue tile
+        has the 16 rows of an atom, or 32 rows if the rows of an atom are spread over a line: see `_places`.
 
+        warp      tile (M, N) of D that a warp stores
+        stages    mainloop stages that the caller gives, or None
         returns   None if D must be stored from registers: no epilogue stages fit, or D is not aligned to 16 bytes and
                   the columns of a warp are not contiguous
         raises    PlanError if no epilogue tiles fill the warp's tile
@@ -255,15 +257,16 @@ def _is_spread(operand: Operand) -> bool:
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Return the permutation along M or N: the layout of an atom's places, and that of the atoms of a warp.
+    """Return two layouts along M or N: where the rows of an atom lie in the tile, and where the atoms of a warp lie.
 
     own         extent of a warp tile
     step        extent of the atom
-    is_spread   whether the places of an atom are spread over a line
+    is_spread   whether the rows of an atom are spread over a line of 32 elements
 
-    In memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by exclusive or. 8 neighbours would
-    be two chunks, and for four k the same two chunks twice: a bank conflict. Chunks 0 and 4, and their counterparts for
-    the other k, are eight different chunks. So the second half of the 8 places lies 16 elements further.
+    Rows stand for columns along N. In memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by
+    exclusive or. Eight neighbouring rows are two chunks, and for four k they would be the same two chunks twice: a bank
+    conflict. Chunks 0 and 4, and their counterparts for the other k, are eight different chunks. So the second half of
+    eight rows lies 16 elements further.
 
     >>> [str(layout) for layout in _places(8, 64, True)]
     ['(4,2,1):(1,16,4)', '(4,2):(4,32)']

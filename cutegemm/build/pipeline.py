@@ -88,8 +88,7 @@ class PipelineBuilder(PlanBuilder):
         return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.partials_bytes_
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, cluster_k: int) -> None:
-        """Reserve shared memory for the accumulators that CTAs exchange with cluster split-K: see
-        `reduction.exchanged`.
+        """Reserve shared memory for the accumulators that CTAs exchange with cluster split-K: see `exchanged`.
 
         consumer_tile   (M, N) of D that a consumer stores
         consumers       consumers of a CTA
@@ -99,8 +98,9 @@ class PipelineBuilder(PlanBuilder):
         self.partials_bytes_ = elements * self.operands.acc.bits // 8
 
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
-        """Return the number of mainloop stages that fit shared memory next to the epilogue stages; None: there are
-        none.
+        """Return the number of mainloop stages that fit shared memory next to the epilogue stages.
+
+        smem_d   layout of the epilogue stages; None: D is stored from registers
         """
         used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))
@@ -113,7 +113,7 @@ class PipelineBuilder(PlanBuilder):
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
-        """Return the mainloop and epilogue buffers; None if they are not possible, which is collected as violations.
+        """Return the mainloop and epilogue buffers, or None with violations collected.
 
         loaded    operands as they are loaded, after repack passes
         storing   epilogue stages of D and their shared memory; None: D is stored from registers

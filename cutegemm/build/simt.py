@@ -189,8 +189,7 @@ class _SimtBuilder(Builder):
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
     ) -> Loading | None:
-        """Return how the tile of operand `name` is loaded; None if that is not possible, which is collected as
-        violations.
+        """Return how the tile of operand `name` is loaded, or None with violations collected.
 
         load, shared   as `load_a` and `shared_a` of `simt_plan`
         """

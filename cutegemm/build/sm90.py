@@ -30,7 +30,7 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
 
-_MANY_ACCUMULATORS = 160  # registers of a thread's accumulators from which on a consumer needs all it can get
+_MANY_ACCUMULATORS = 160  # registers of a thread's accumulators; with more, a consumer needs all registers it can get
 # Registers of a thread for two alternating accumulators and a total, by consumers. With more, a wgmma computes half of
 # the columns if accumulators are promoted. Two consumers leave a thread 240 registers, three leave 160.
 _TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
@@ -262,7 +262,7 @@ def _gpc_raster(
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
-    """Return whether clusters take tiles in GPC-aware order by default, on devices where it is known.
+    """Return whether clusters take tiles in GPC-aware order by default, if the order of the device is known.
 
     Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order.
 
@@ -361,7 +361,7 @@ class _Builder(PipelineBuilder):
     """Builder of the components of a Hopper plan."""
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
-        """Return the most columns of an epilogue tile; None if there is no limit.
+        """Return the largest number of columns of an epilogue tile; None: no limit.
 
         stages              mainloop stages that the caller gives, or None
         has_few_registers   whether the accumulators leave threads few registers
@@ -372,9 +372,10 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """Return the most columns of an epilogue tile that threads store, so that enough mainloop stages fit.
+        """Return the largest number of columns of an epilogue tile that threads store, so that enough mainloop stages
+        fit.
 
-        These are `stages`, or `_LEAST_STAGES` if that is more or `stages` is None. See `EpiStageBuilder.line_columns`.
+        Enough are `stages`, or `_LEAST_STAGES` if `stages` is less or None. See `EpiStageBuilder.line_columns`.
         """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
@@ -399,9 +400,7 @@ class _Builder(PipelineBuilder):
         return 1
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
-        """Return the L2 policies of A, B and D; the default ones if `l2` is not valid, which is collected as a
-        violation.
-        """
+        """Return the L2 policies of A, B and D; the default ones if `l2` is not valid, with a violation collected."""
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
         self.violations.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")

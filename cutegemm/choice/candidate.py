@@ -1,8 +1,8 @@
 """Candidates: the plans that `choose` compares, and the interface of the families that offer them.
 
 A `Family` holds the recipes that can implement the operands, and a time model. `candidates` returns the recipes for a
-problem, each with the K splits to try; `predict` returns the time of all of them at once, in columns; `ranked` sorts
-them by time. Families differ only in their candidates and in the terms of their models.
+problem, each with the divisions of K to try; `predict` returns the times of all of them at once, in columns; `ranked`
+sorts them by time. Families differ only in their candidates and in the terms of their models.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 class Request:
     """What a plan is chosen for, apart from the extents of the problem.
 
-    operands     the operands, with the alignment that TMA needs for A and B
-    by_threads   the same operands, with the alignment that loads of threads need; None: as `operands`
+    operands     operands with the alignment of A and B that TMA loads see
+    by_threads   operands with the alignment that loads of threads see; None: as `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models take
     accumulate   for fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
@@ -54,12 +54,12 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands with the alignment that loads of threads need."""
+        """Return the operands with the alignment that loads of threads see."""
         return self.by_threads or self.operands
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return the values of `swap_ab` that plans may have."""
+        """Return the values of `swap_ab` that plans may have: (False, True) if the request has None."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
@@ -86,8 +86,8 @@ class Predicted:
     """Columns of predicted times, one entry for each candidate.
 
     us       microseconds after a flush of the L2 cache; infinite if the device cannot run the plan
-    bounds   returns, by name, the microseconds that each bound of a plan would take by itself. A number holds for all
-             plans
+    bounds   function that returns, for each bound such as "DRAM", the microseconds that it takes by itself: a column,
+             or a number that holds for all plans
     """
 
     us: Column
@@ -105,10 +105,10 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Variants:
-    """Columns of candidates, each a recipe with one K split. A number holds for all candidates.
+    """Columns of candidates, each a recipe with one division of K. A number holds for all candidates.
 
     recipe   index of the recipe
-    splits   K splits of each tile; 1 if K is not split
+    splits   split-K: number of K splits of each tile; 1 without split-K
     ctas     stream-K: CTAs that share evenly the k-tiles of the tiles that do not fill the grid; 0 without it
     fixup    whether stream-K fixup divides the k-tiles of the tiles that do not fill the grid
     """
@@ -120,7 +120,7 @@ class Variants:
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
-        """Return each recipe once, with the K split of its name or options.
+        """Return each recipe once, with the division of K of its name or options.
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -133,7 +133,7 @@ class Variants:
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
-        """Return the recipe of the candidate at index `place`, with its K split."""
+        """Return the recipe of the candidate at index `place`, with its division of K."""
         splits, ctas, fixup = [
             column[place] if isinstance(column, np.ndarray) else column
             for column in (self.splits, self.ctas, self.fixup)
@@ -143,7 +143,7 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
-    """Return a recipe with a K split, cached; the recipe itself if nothing splits K."""
+    """Return a recipe with a division of K, cached; the recipe itself if K is not divided."""
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)
     if splits == 1 and not fixup:
@@ -159,7 +159,7 @@ class Family(Protocol):
         """Return the recipes; an empty sequence if none can implement the operands."""
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes that may be the fastest for a problem, each with the K splits to try."""
+        """Return the recipes that may be the fastest for a problem, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of the candidates `variants`."""

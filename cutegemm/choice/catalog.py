@@ -115,15 +115,14 @@ def chosen(
     can_implement: CanImplement | None = None,
     by_threads: Operands | None = None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the recipe with the lowest predicted time and its plan, which computes D^T = B^T A^T if the recipe says
-    so.
+    """Return the recipe with the lowest predicted time, and its plan.
 
-    operands        the operands, with the alignment that TMA needs for A and B
+    operands        operands with the alignment of A and B that TMA loads see
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
-    swap_ab         True: plans for D^T only; False: plans for D only; None: both
+    swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
     can_implement   further condition on a plan, such as room for an epilogue; if no plan meets it, the fastest plan is
                     returned all the same
-    by_threads      the same operands, with the alignment that loads of threads need; None: as `operands`
+    by_threads      operands with the alignment that loads of threads see; None: as `operands`
     raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
@@ -177,9 +176,10 @@ def built(
 ) -> GemmPlan:
     """Return the plan of a candidate.
 
-    operands, by_threads   see `chosen`: the alignment for operands that TMA loads, and for those that threads load
-    raises                 PlanError if the operands or the architecture break rules of the plan; TooLargeError if the
-                           problem does
+    operands     operands with the alignment of A and B that TMA loads see
+    by_threads   operands with the alignment that loads of threads see
+    raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem
+                 does
     """
     is_hopper = recipe.family == "sm90"
     boxes, read = recipe.boxes(operands), by_threads
@@ -240,7 +240,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
     has_mma_sync = kind.is_float and not is_mixed and runs_on(WITH_FLOAT8, arch)
     if kind.bits == 8 and arch != WITH_WGMMA and not has_mma_sync:
         both = f"{kind} and {other} are" if is_mixed else f"{kind} is"
-        only = f"{both} multiplied by wgmma alone; {WITH_WGMMA} has it and {arch} does not."
+        only = f"{both} multiplied only by wgmma; {WITH_WGMMA} has it, {arch} does not have it."
         if kind.is_float and not is_mixed:
             only = (
                 f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on; {arch} "
@@ -258,9 +258,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return whether K is short, or D is small with few rows or columns: then mma.sync plans are candidates next to
-    wgmma.
-    """
+    """Return whether K is short, or D small with few rows or columns: mma.sync plans are candidates then."""
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS

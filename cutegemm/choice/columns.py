@@ -15,8 +15,7 @@ _FOURTH = 4.0
 
 
 def of_rows(column: Column, rows: Column) -> Column:
-    """Return the entries of `column` at the indices `rows`; a number stands for a column of equal entries, and is
-    returned.
+    """Return the entries of `column` at the indices `rows`. A number stands for equal entries, and is returned itself.
 
     >>> of_rows(np.array([1, 2, 3]), np.array([2, 2])), of_rows(5, np.array([2]))
     (array([3, 3]), 5)

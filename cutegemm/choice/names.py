@@ -7,8 +7,8 @@ sm90_64x128/k4         split-K: each tile has 4 K splits. A second kernel adds t
                        plans; with /k4last the CTA that ends last does, as it does in every Hopper plan
 simt_128x128/s264      stream-K, also for mma_: the k-tiles of the tiles that do not fill a grid of 264 CTAs are divided
                        evenly among these CTAs
-sm90_wide_2x1/stream   stream-K of a Hopper plan: the same for the tiles that do not fill the grid and for one full
-                       wave; /stream1 leaves the full wave out
+sm90_wide_2x1/stream   stream-K of a Hopper plan: the k-tiles of the tiles that do not fill the grid, and of one full
+                       wave, are divided evenly among its CTAs; /stream1 leaves the full wave out
 sm90_wide_2x1/fixup    stream-K fixup: the CTAs that the last wave leaves idle take the last k-tiles of its tiles
 simt:block=64x64x8     the arguments of a builder, after simt:, mma_sync:, mma_tma:, gemv: or sm90:
 swap_ab:NAME           the plan NAME for D^T = B^T A^T
@@ -102,7 +102,7 @@ def is_own(name: str) -> bool:
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """Return the ladder and the step that a name stands for; None for other names, and for steps that are plans to use.
+    """Return the ladder and the step that a name stands for; None if the plan is not a step, or is also a plan to use.
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number
@@ -214,13 +214,13 @@ def recipe_named(name: str) -> Recipe:
 
 
 def _of_package(name: str) -> Recipe | None:
-    """Return the plan of a table, of a ladder, or of a tile that has this name; None if there is none."""
+    """Return the recipe of a built-in name, of a table, a ladder or a tile; None for other names."""
     tile = NamedTile.of(name)
     return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:
-    """Return the named plan with the repack pass and the K split of its suffixes; None for an unknown name."""
+    """Return the recipe of a name and its suffixes for repack passes and the division of K; None if it is unknown."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

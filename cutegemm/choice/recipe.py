@@ -1,8 +1,8 @@
 """Recipes: named plans as values, before the operands are known.
 
-A recipe holds the arguments of a family's builder and the options that a name adds to them: repack passes, a K split,
-swap A/B. `Recipe.build` makes its plan for given operands, `dataclasses.replace` makes a variant, and `str` writes its
-name, which `choice.names.recipe_named` reads.
+A recipe holds the arguments of a family's builder and the options that a name adds to them: repack passes, a division
+of K, swap A/B. `Recipe.build` makes its plan for given operands, `dataclasses.replace` makes a variant, and `str`
+writes its name, which `choice.names.recipe_named` reads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Recipe(ABC):
 
     arguments     names of the builder's arguments, each with the function that converts its text to a value
     loads_boxes   whether TMA loads A and B; TMA takes rows of any length, but no stride of 0
-    splits        suffixes for K splits that a name may have, such as "k" of `/k4`: see `choice.names`
+    splits        suffixes for the division of K that a name may have, such as "k" of `/k4`: see `choice.names`
     repacks       whether a name may end with `+repack`
     reduction     who adds the accumulators of K splits if the name does not say it: see `KSplit`
     """
@@ -90,7 +90,7 @@ class Recipe(ABC):
 
     @property
     def _split_text(self) -> str:
-        """Return the suffix of the name for the K split, such as "/k4"; "" if the name has none."""
+        """Return the suffix of the name for the division of K, such as "/k4"; "" if the name has none."""
         split = self.split
         if split is None:
             return ""
@@ -117,6 +117,7 @@ class Recipe(ABC):
         return options
 
     def __str__(self) -> str:
+        """Return the name of the plan, with the prefix for swap A/B."""
         return f"{SWAP_AB if self.swap_ab else ''}{self.plan_name}"
 
     def build(
@@ -168,7 +169,7 @@ class Recipe(ABC):
     def boxes(self, operands: Operands) -> str | None:
         """Return the names of the operands that TMA loads, in "ab"; None if threads load both.
 
-        operands   of the problem for D, with the alignment that TMA would find
+        operands   operands of the problem for D, with the alignment that TMA loads see
         """
         if not self.loads_boxes:
             return None

@@ -20,7 +20,7 @@ _STEP = 1.12  # ratio of a sampled number of rows to the one before: about a six
 _EVEN_STEP = 352  # rows between further samples; they meet the ends of tiles, and numbers between them
 _MOST_EVEN = 1 << 17  # rows; beyond, only the samples of the octaves are taken
 _NEVER = 10.0  # time / least time of a recipe for rows that it is not a candidate for
-_BY_OCTAVES = 0.3  # share of the mean in which each octave of rows counts alike; in the rest each number of rows does
+_BY_OCTAVES = 0.3  # share of the mean that counts each octave of rows alike; the rest counts each number of rows alike
 _NEAR = 1.1  # time / least time: a recipe that is never below it is left out, unless it serves all rows
 _BEGINNINGS = 4  # first recipes that the search is repeated from
 

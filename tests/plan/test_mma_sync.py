@@ -187,7 +187,7 @@ def test_float8_of_two_types_is_multiplied_by_wgmma_alone():
     with pytest.raises(PlanError, match=r"mma\.sync plans multiply float8 of one type\. Use an sm90_plan"):
         mma_sync_plan(mixed)
     for arch in ("sm_80", "sm_89", "sm_120a"):
-        with pytest.raises(PlanError, match=rf"e4m3 and e5m2 are multiplied by wgmma alone; sm_90a has it and {arch}"):
+        with pytest.raises(PlanError, match=rf"e4m3 and e5m2 are multiplied only by wgmma; sm_90a has it, {arch}"):
             chosen(mixed, problem, arch, default_device(arch))
     for small in (problem, Problem(1, 4096, 4096)):
         recipe, plan = chosen(mixed, small)

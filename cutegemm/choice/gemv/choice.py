@@ -17,8 +17,8 @@ from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 
-FEW_COLUMNS = 16  # columns of D up to which A may have any number of rows
-SMALL = 1 << 16  # elements of D up to which plans with cluster split-K, or for more columns, are candidates
+FEW_COLUMNS = 16  # with at most as many columns of D, A may have any number of rows
+SMALL = 1 << 16  # elements of a small D, for which plans with cluster split-K, or for more columns, are candidates
 _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 
@@ -29,8 +29,9 @@ class GemvFamily(Model):
     recipes: tuple[GemvRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes for few columns of D, or of D^T, and for a small D; none if K is not a multiple of 16
-        bytes.
+        """Return the recipes for few columns of D, or of D^T, and for a small D.
+
+        There are none if K is not a multiple of 16 bytes.
         """
         can_implement = np.zeros(len(self.recipes), bool)
         elements = problem.m * problem.n * problem.l

@@ -13,7 +13,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
 _FEW_COLUMNS = 8  # columns of one MMA
-_FEW_ACCUMULATORS = 16 * 16  # accumulators of two MMAs, one beside the other
+_FEW_ACCUMULATORS = 16 * 16  # accumulators of two MMAs
 _MANY_WARPS = 8  # warps of a CTA; if a CTA has more, plans for 8-bit elements have one CTA per SM
 
 

@@ -37,9 +37,9 @@ LATENCY_US = 0.565  # latency of a load, with many in flight
 READ_SHARE = 0.905  # share of the data sheet's memory bandwidth that loads of threads reach
 UNALIGNED = 1.1  # factor on the time from memory, if rows do not begin at cache lines
 L2_SHARE = 0.52  # share of the peak L2 bandwidth that loads of A and B reach together
-READ_US = 0.0133  # of a multiprocessor, for 8 rows or columns: one vector of 16 bytes for each lane of 8 warps
+READ_US = 0.0133  # time of a multiprocessor to load one vector of 16 bytes to each lane of 8 warps
 WIDEN = 1.93  # factor on READ_US for 8-bit elements, which are converted to f16
-MULTIPLY_US = 0.0237  # of a multiprocessor, for one mma.sync of 256 bits along K by each of 8 warps
+MULTIPLY_US = 0.0237  # time of a multiprocessor for one mma.sync of 256 bits along K by each of 8 warps
 _WARPS = 8
 _BYTE_BITS = 8
 _ATOM_MN = 16, 8
@@ -48,7 +48,7 @@ _DEFAULTS = {name: parameter.default for name, parameter in signature(gemv_plan)
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """Columns of the properties of many plans that their time depends on.
+    """Columns of the properties of gemv plans that their time depends on.
 
     rows, columns   tile of a cluster
     ctas            CTAs of a cluster that split K
@@ -83,7 +83,7 @@ class Streams:
 
     @cached_property
     def doublings(self) -> Column:
-        """Return how often 1 is doubled to the number of CTAs that split K."""
+        """Return the logarithm to base 2 of the number of CTAs that split K."""
         return np.log2(self.ctas)
 
     @cached_property

@@ -26,16 +26,16 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 class MmaSyncFamily(Model):
     """The mma.sync plans that can implement the operands: see `candidate.Family`.
 
-    may_be_whole   whether each recipe is a candidate without a K split: see `spills`
+    may_be_whole   whether each recipe is a candidate with K undivided: see `spills`
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
     may_be_whole: Column = True
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes without a K split, and with split-K.
+        """Return the recipes with K undivided, and with split-K.
 
-        Split-K is tried with as many K splits as the SMs run at a time, or as there are k-tiles, and with all smaller
+        The numbers of K splits are: as many as the SMs run at a time, but at most one for each k-tile; and all smaller
         numbers in `SPLITS`.
         """
         tiles, sms = self.tiles, self.device.sms
@@ -68,9 +68,7 @@ def family(request: Request) -> MmaSyncFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaSyncRecipe], MmaSyncFamily | None]:
-    """Return the recipes that can implement the operands, and their family; None for the family if there are no
-    recipes.
-    """
+    """Return the recipes that can implement the operands, and their family. Without recipes the family is None."""
     serving = Serving.of(MMA_SYNC_PLANS, operands, arch, device, _rule)
     if not serving.recipes:
         return serving, None

@@ -72,8 +72,7 @@ def spills(plan: GemmPlan) -> bool:
 
 
 def by_halves(plan: GemmPlan) -> bool:
-    """Return whether a large tile is loaded by accesses of 2 bytes through registers: threads then hold too many
-    elements.
+    """Return whether a large tile is loaded by accesses of 2 bytes through registers, so that threads hold too many.
 
     114 x 8536 x 4937 of bf16 (nt) takes 164 us in 128 x 256, and 113 us with repack passes and wgmma (H100,
     2026-11-22).
@@ -184,10 +183,9 @@ class MmaTmaRecipe(MmaSyncRecipe):
     splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: k-tiles of 128 bytes along K, or of 64 if two do not
-        fit.
+        """Return the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
 
-        raises   PlanError if neither fits
+        raises   PlanError if neither fits shared memory
         """
         ops = operands.as_tf32
         defaults = {"name": self.name, "summary": self.summary, "arch": target.arch, "ctas": target.sms}

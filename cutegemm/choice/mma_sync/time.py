@@ -3,9 +3,10 @@
 The multiprocessor (SM) with the most CTAs determines the time. It runs a few CTAs at a time, in rounds, and each CTA
 goes through its k-tiles one after the other. A k-tile takes as long as the slowest of
 
-    latency        of memory, divided by the k-tiles in flight; plus narrow loads, which a warp issues one after another
-    loads          of all CTAs of the SM, by the bytes of an access: narrow loads need many
-    tensor cores   for the MMAs, at the rate of the plan's tiles
+    latency        a load from memory, divided by the k-tiles in flight; plus narrow loads, which a warp issues one
+                   after another
+    loads          loads of all CTAs of the SM, by the bytes of an access: narrow loads need many accesses
+    tensor cores   MMAs, at the rate of the plan's tiles
 
 Activities that overlap add up partly: see `together`. The kernel takes at least as long as A and B take to be read from
 DRAM. To this are added the start of the kernel, the first k-tile and the store of D for each round of CTAs, and the
@@ -40,23 +41,24 @@ _ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 
 @dataclass(frozen=True)
 class MmaCosts:
-    """Fitted constants: microseconds, unless they are a factor or an exponent.
+    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
 
     start                           start of a kernel until its first loads are issued, and from its last store to the
                                     end
-    round                           for each round of CTAs: the first k-tile arrives and D is stored, without MMAs
-    fill                            more of `round`, for each `_FILLED` bytes of the first k-tiles
-    hot                             more of `round`, for each sector of the first k-tiles that all CTAs together request
-                                    from one slice of L2
-    latency                         of a k-tile, from memory
-    own_halves                      for each access of 2 bytes that a thread has for a k-tile
-    quads, doubles, words, halves   for each access of a warp, of 16, 8, 4 and 2 bytes per lane
+    round                           time of each round of CTAs in which the first k-tile arrives and D is stored,
+                                    without MMAs
+    fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
+    hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
+                                    request from one slice of L2
+    latency                         latency of a k-tile from memory
+    own_halves                      time of each access of 2 bytes that a thread has for a k-tile
+    quads, doubles, words, halves   time of each access of a warp, of 16, 8, 4 and 2 bytes per lane
     peak                            share of the tensor cores' peak that tiles of rate 1 reach
-    store                           for each access of a warp to D
-    last                            for each access of a warp to the last tile of an SM, which nothing overlaps
+    store                           time of each access of a warp to D
+    last                            time of each access of a warp to the last tile of an SM, which nothing overlaps
     written                         factor on the time that D takes at the speed of memory
-    launch                          of the kernel that adds K splits
-    added                           for each `_ADDED_AT_ONCE` K splits
+    launch                          launch of the kernel that adds K splits
+    added                           time for each `_ADDED_AT_ONCE` K splits in that kernel
     accumulators                    factor on the time that accumulators of K splits take to be written and read
     within                          exponent of `together` for a k-tile
     """
@@ -86,7 +88,7 @@ COSTS = MmaCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of the properties of many plans that their time depends on.
+    """Columns of the properties of mma.sync plans that their time depends on.
 
     bm, bn, bk                      tile of a CTA
     ctas                            CTAs that share an SM
@@ -112,7 +114,7 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
-        """Return the columns of plans without a K split, with their rates."""
+        """Return the columns of plans whose K is not divided, with their rates."""
         accesses = [_accesses(plan) for plan in plans]
         tiles = [plan.cta_tile for plan in plans]
         return cls(
@@ -147,8 +149,9 @@ def _ahead(plan: GemmPlan) -> int:
 
 
 def _accesses(plan: GemmPlan) -> dict[int, float]:
-    """Return the accesses of warps for a k-tile, by the bytes of a lane. TMA loads do not count: one thread issues
-    them.
+    """Return the accesses of warps for a k-tile, by the bytes of a lane.
+
+    TMA loads do not count, because one thread issues them.
     """
     (bm, bn, bk), by_bytes = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
     for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
@@ -159,9 +162,7 @@ def _accesses(plan: GemmPlan) -> dict[int, float]:
 
 
 def _stores(plan: GemmPlan) -> float:
-    """Return the store accesses of warps for a tile of D: whole lines through shared memory, or fragments from
-    registers.
-    """
+    """Return the store accesses of warps for a tile of D, of whole lines through shared memory or from registers."""
     bm, bn, _ = plan.cta_tile
     values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
     return bm * bn / (values * WARP_THREADS)
@@ -220,6 +221,7 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
+            """Return the microseconds of each bound."""
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
             us_of = waited, loads_us * k_tiles_of_sm, mma_us * k_tiles_of_sm, memory_us, ends_us, added_us

@@ -40,10 +40,10 @@ class SimtFamily(Model):
     recipes: tuple[SimtRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes without a K split, with split-K, and with even stream-K.
+        """Return the recipes with K undivided, with split-K, and with k-tiles divided evenly among CTAs (stream-K).
 
-        Split-K is tried with as many K splits as the SMs run at a time, with the next larger number in `SPLITS`, and
-        with all smaller ones.
+        The numbers of K splits are: as many as the SMs run at a time, the next larger number in `SPLITS`, and all
+        smaller ones.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -63,17 +63,17 @@ class SimtFamily(Model):
 
     @cached_property
     def _has_thirds(self) -> Column:
-        """Return whether a tile has three times a power of two rows or columns."""
+        """Return whether the rows or columns of each tile are three times a power of two."""
         return (self.tiles.bm % 3 == 0) | (self.tiles.bn % 3 == 0)
 
     @cached_property
     def _may_share(self) -> Column:
-        """Return whether CTAs may divide the k-tiles of each plan evenly, cached."""
+        """Return whether stream-K is tried for each plan, cached: see `may_share`."""
         return may_share(self.tiles)
 
 
 def may_share(tiles: Tiles) -> Column:
-    """Return whether CTAs may divide the k-tiles of plans with these tiles evenly: even stream-K."""
+    """Return whether stream-K, with k-tiles divided evenly among CTAs, is tried for plans with these tiles."""
     is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
     return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW) & (tiles.ctas <= _MOST_CTAS)
 
@@ -91,9 +91,7 @@ def family(request: Request) -> SimtFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[SimtRecipe], SimtFamily | None]:
-    """Return the recipes that can implement the operands, and their family; None for the family if there are no
-    recipes.
-    """
+    """Return the recipes that can implement the operands, and their family. Without recipes the family is None."""
     serving = Serving.of(_recipes(operands), operands, arch, device)
     if not serving.recipes:
         return serving, None

@@ -23,9 +23,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 def _shared(text: str) -> Shared:
-    """Return the `Shared` of a text: "mn+4" is along M or N with a padding of 4 elements, "k^2.3.4" along K with a
-    swizzle.
-    """
+    """Return the `Shared` of a text: "mn+4" is along M or N, padded by 4 elements; "k^2.3.4" along K, swizzled."""
     text, _, swizzle = text.partition("^")
     major, _, pad = text.partition("+")
     if not swizzle:
@@ -56,8 +54,7 @@ class SimtRecipe(Recipe):
     reduction: ClassVar[str] = "kernel"
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: `simt_plan` with options that suit the width of their
-        elements.
+        """Return the plan for the operands that the kernel sees: `simt_plan` with options that suit their types.
 
         raises   PlanError if they break rules of the plan
         """
@@ -81,8 +78,8 @@ class SimtRecipe(Recipe):
         return plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass pays: K-major ones, and those aligned to less than
-        16 bytes.
+        """Return the names of the operands for which a repack pass pays: K-major ones, or aligned to less than 16
+        bytes.
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]

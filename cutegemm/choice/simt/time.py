@@ -3,11 +3,11 @@
 The multiprocessor (SM) with the most CTAs determines the time. It runs a few CTAs at a time, in rounds, and each CTA
 goes through its k-tiles one after the other. A k-tile takes as long as the slowest of
 
-    latency         of memory, divided by the k-tiles in flight (one if a tile is loaded through registers); plus the
-                    barrier and the first fragments of each k-block
-    loads           of all CTAs of the SM: accesses of warps to global memory and, for fragments, to shared memory
-    multiply-adds   of all CTAs of the SM: with fewer warps than schedulers some schedulers idle, and with few warps
-                    the waits of one warp are not covered by others
+    latency         a load from memory, divided by the k-tiles in flight (one if a tile is loaded through registers);
+                    plus the barrier and the first fragments of each k-block
+    loads           accesses of the warps of all CTAs of the SM to global memory and, for fragments, to shared memory
+    multiply-adds   multiply-adds of all CTAs of the SM. With fewer warps than schedulers some schedulers idle, and with
+                    few warps the waits of one warp are not covered by others
 
 Activities that overlap add up partly: see `together`. The kernel takes at least as long as A and B take to be read from
 DRAM and D to be written; short runs and partial sectors are slower. The CTAs of an SM start together and drift apart
@@ -49,33 +49,32 @@ _FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers a
 
 @dataclass(frozen=True)
 class SimtCosts:
-    """Fitted constants: microseconds, unless they are a factor or an exponent.
+    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
 
     start            start of a kernel until its first loads are issued, and from its last store to the end
-    alone            more of the start, divided by the CTAs that fit an SM, which start side by side
-    round            for each round of CTAs: until the first k-tile has arrived; nothing is multiplied meanwhile
+    alone            additional start, divided by the CTAs that fit an SM, since these start side by side
+    round            time of each round of CTAs until the first k-tile has arrived; nothing is multiplied meanwhile
     drain            factor on the multiply-adds of the last k-tile, if each warp has a scheduler to itself; nothing is
                      loaded meanwhile
-    latency          of a k-tile, from memory
-    step, block      for each k-tile, and for each k-block, besides the latency of memory
-    wide, narrow     for each access of a warp to global memory, of at least 8 bytes per lane, and of fewer
-    transposes       for each access of a warp to shared memory that transposes elements of a K-major tile
-    reads            for each access of a warp to shared memory that reads fragments
-    few              exponent of (CTAs that fit an SM) / (CTAs that it has), a factor on the multiply-adds
-    crowded          factor on the share of a last round that is occupied: how far its CTAs fill some SMs completely
-    store            for each access of a warp to D
-    written          factor: time to write D / time to read as many bytes
-    runs             added to the factor 1 on writing D, for cache lines / runs of a tile of D
-    torn             added to the factor 1 on writing D, if every sector is written in parts
-    apart            increase of the exponent of `together` for storing D, per CTA of an SM beyond two: how far storing
-                     overlaps
+    latency          latency of a k-tile from memory
+    step, block      time of each k-tile, and of each k-block, in addition to the latency of memory
+    wide, narrow     time of each access of a warp to global memory, of at least 8 bytes per lane, and of fewer
+    transposes       time of each access of a warp to shared memory that transposes elements of a K-major tile
+    reads            time of each access of a warp to shared memory that reads fragments
+    few              exponent: multiply-adds take (CTAs that fit an SM / CTAs that it has) ** few times as long
+    crowded          factor on the share of a partial last round that is occupied: how far its CTAs crowd on some SMs
+    store            time of each access of a warp to D
+    written          time to write D, relative to reading as many bytes
+    runs             relative increase of the time to write D, if a contiguous run of D in a tile is one cache line
+    torn             relative increase of the time to write D, if every sector is written in parts
+    apart            increase of the exponent of `together` for storing D, for each CTA of an SM beyond two; the larger
+                     the exponent, the more the store overlaps
     across           factor on the multiply-adds of threads with more columns than rows
     full             factor on writing D, for threads with more than `_FULL_ACCUMULATORS` accumulators
-    issue            for each access of a warp to global memory, besides: the schedulers issue no multiply-adds
-                     meanwhile
-    added            for each `_ADDED_AT_ONCE` K splits, in the kernel that adds them
+    issue            time in which an access of a warp to global memory keeps the schedulers from issuing multiply-adds
+    added            time for each `_ADDED_AT_ONCE` K splits, in the kernel that adds them
     accumulators     factor on the time that accumulators of K splits take to be written and read
-    streamed         for even stream-K: the second tile of a CTA, and the search for the K splits of a tile
+    streamed         time of stream-K for the second tile of a CTA, and for the search for the K splits of a tile
     repack, packed   start of the repack passes, and factor on the time of their bytes
     within, beside   exponents of `together`: for a k-tile, and for DRAM
     """
@@ -115,7 +114,7 @@ COSTS = SimtCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of the properties of many plans that their time depends on.
+    """Columns of the properties of SIMT plans that their time depends on.
 
     bm, bn, bk                        tile of a CTA
     ctas                              CTAs that share an SM
@@ -125,8 +124,8 @@ class Tiles:
     wide, narrow, transposes, reads   accesses of warps for a k-tile: see `SimtCosts`
     across                            1 if a thread has more columns than rows, else 0
     stores                            accesses of warps for a tile of D
-    torn, torn_even                   writes of partial sectors / sectors of D; `torn_even` with even stream-K
-    runs                              cache line / run of a tile of D in memory
+    torn, torn_even                   writes of partial sectors per sector of D; `torn_even`: with stream-K
+    runs                              size of a cache line, divided by the size of a contiguous run of D in a tile
     packs_a, packs_b                  1 if a repack pass copies the operand, else 0
     """
 
@@ -151,7 +150,7 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
-        """Return the columns of plans without a K split."""
+        """Return the columns of plans whose K is not divided."""
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
     def tiles_of(self, problem: Problem) -> Column:
@@ -186,13 +185,13 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
 
 
 def _runs(plan: GemmPlan) -> float:
-    """Return the size of a cache line divided by the size of a contiguous run of a tile of D."""
+    """Return the size of a cache line, divided by the size of a contiguous run of D in a tile."""
     operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
     return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
-    """Return writes of partial sectors / sectors of D: as the plan stores D, and with stores from registers."""
+    """Return the writes of partial sectors per sector of D: as the plan stores D, and with stores from registers."""
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
     by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
@@ -217,8 +216,8 @@ class _Work:
     rest       CTAs of a last round, each with `last` k-tiles
     slots      accumulator tiles that are written to the workspace
     added      K splits of a tile
-    is_split   whether K is split
-    is_even    whether the K split is even stream-K
+    is_split   whether K is divided
+    is_even    whether stream-K divides the k-tiles evenly among CTAs
     """
 
     rounds: Column
@@ -242,7 +241,7 @@ def _work(
     resident         CTAs that share an SM
     count, k_tiles   tiles of D, and k-tiles of each
     splits           K splits of each tile
-    grid             CTAs of an even stream-K split, or 0
+    grid             CTAs of a stream-K grid; 0 without stream-K
     """
     ctas, at_once, deep = count * splits, sms * resident, np.ceil(k_tiles / splits)
     rounds = np.floor(ctas / at_once)
@@ -259,7 +258,7 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Select `even` for candidates with even stream-K, else `split`."""
+        """Select `even` for candidates with stream-K, else `split`."""
         return np.where(is_even, even, split)
 
     return _Work(
@@ -322,6 +321,7 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
+            """Return the microseconds of each bound."""
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
             ends = ends_us + written_us
@@ -373,7 +373,7 @@ class Model:
 
     @cached_property
     def _sectors_torn_by_partials(self) -> Column:
-        """Return writes of partial sectors / sectors of D for the kernel that adds K splits, at most 1."""
+        """Return the writes of partial sectors per sector of D by the kernel that adds K splits, at most 1."""
         return np.minimum(1.0, self.tiles.torn_even)
 
     def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
@@ -399,7 +399,7 @@ class Model:
 
 
 def _idle(warps: Column) -> Column:
-    """Return the factor on multiply-adds for schedulers that idle: fewer warps than schedulers, or an uneven division.
+    """Return the factor on multiply-adds if schedulers idle: with fewer warps than schedulers, or an uneven division.
 
     >>> _idle(np.array([2, 4, 6, 8])).round(2).tolist()
     [2.0, 1.0, 1.15, 1.0]

@@ -28,11 +28,11 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16)
 MOST_SPLITS = 3  # numbers of K splits that are tried for a tile: the largest that fit the grid
 MAX_SPLITS = 1 << 20  # larger than any number of K splits
 LEAST_K_TILES = 8  # k-tiles of a K split: they fill the mainloop pipeline of a large tile twice
-UNSPLIT = 128 * 192  # elements of a tile from which on split-K in less than a wave gains nothing
-SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of a tile from which on large clusters may run this many waves
+UNSPLIT = 128 * 192  # elements of a tile; larger tiles gain nothing from split-K in less than a wave
+SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of a tile; large clusters of larger tiles may run this many waves
 MOST_DEEP_K_TILES = 40  # k-tiles of a problem; with more, split-K is faster than deep k-tiles
-FEW_ROWS = 64  # rows or columns of a D up to which most of the time is the loading of the other operand
-FEW_COLUMNS = 48  # columns of a D up to which tiles of few columns are candidates
+FEW_ROWS = 64  # rows or columns of D; with as few, most of the time is the loading of the other operand
+FEW_COLUMNS = 48  # columns of D; tiles of few columns are candidates for as many at most
 MIN_FIXUP_K_TILES = 32  # k-tiles of a problem; with fewer, stream-K fixup gains nothing
 _BYTE_BITS, _BYTE_COLUMNS = 8, 32  # with cluster split-K, each CTA stores a multiple of 32 columns of an 8-bit D
 _FOUR = 4  # CTAs of a cluster
@@ -46,7 +46,7 @@ class Sm90Family(Model):
     recipes: tuple[Sm90Recipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes without a K split, with K splits that fit the grid, and with stream-K fixup."""
+        """Return the recipes with K undivided, with split-K that fits the grid, and with stream-K fixup."""
         tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
         tiles, grid = tiling.tiles, tiling.grid
         may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
@@ -93,22 +93,29 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """Return the most tiles for which each shape is a candidate: one per CTA if it has another form for several."""
+        """Return the largest number of tiles for which each shape is a candidate.
+
+        It is one tile per CTA if the same tile has another form for several tiles per CTA, else infinite.
+        """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """Return the most tiles for which each shape is a candidate without a K split, if D has more than few rows."""
+        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D is not small.
+
+        A D is small if it has at most `FEW_ROWS` rows or columns.
+        """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
         return np.where(self._needs_one, most, np.inf)
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
-        """Return the same limit for a D of few rows: for clusters of eight, and for CTAs of one warpgroup.
+        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D has few rows.
 
-        A cluster of eight would wait for another one, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in
-        64 x 32 takes 8.2 us, cuBLAS 7.0 us (H200, 2026-11-25).
+        It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup. A second cluster of eight would
+        wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes 8.2 us,
+        cuBLAS 7.0 us (H200, 2026-11-25).
         """
         shapes = self.shapes
         needs_one = shapes.single | (shapes.cm * shapes.cn > _FOUR)
@@ -116,24 +123,26 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_columns(self) -> Column:
-        """Return the most columns of D for which each shape is a candidate without a K split.
+        """Return the largest number of columns of D for which each shape is a candidate with K undivided.
 
-        Tiles of few columns are slow for many columns: 704 x 1680 x 64 takes 8.4 us in 128 x 32, and 5.8 us by cuBLAS
+        Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128 x 32, and 5.8 us by cuBLAS
         (H100, 2026-11-22).
         """
         return np.where(~self._needs_one & self.shapes.is_for_few, FEW_COLUMNS, np.inf)
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """Return the fewest k-tiles for which each shape is a candidate: with cluster split-K, `LEAST_K_TILES` for each
-        CTA.
+        """Return the smallest number of k-tiles for which each shape is a candidate.
+
+        With cluster split-K it is `LEAST_K_TILES` for each CTA that splits K, else 0.
         """
         return np.where(self.shapes.splits_k_in_cluster, self.shapes.cluster_k * LEAST_K_TILES, 0)
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """Return the most k-tiles for which each shape is a candidate without a K split; only deep k-tiles have a
-        limit.
+        """Return the largest number of k-tiles for which each shape is a candidate with K undivided, if D is not small.
+
+        Only shapes with deep k-tiles have a limit; it is infinite for others.
         """
         shapes = self.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
@@ -160,7 +169,7 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the most waves of shapes for one tile per CTA: large tiles in large clusters may have several.
+    """Return the largest number of waves for shapes for one tile per CTA: 1, or more for large tiles in large clusters.
 
     ctas       CTAs of a cluster
     elements   elements of a tile
@@ -226,7 +235,10 @@ def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with
 
 
 def _can_store(operands: Operands, swap_ab: bool) -> bool:
-    """Return whether threads can store D, or D^T: their fragments hold an 8-bit D in pairs along N."""
+    """Return whether the kernel can store D from its fragments.
+
+    Fragments hold pairs along N, so an 8-bit D must be N-major as the kernel sees it.
+    """
     return operands.d.dtype.bits > _BYTE_BITS or (operands.d.major == "m") == swap_ab
 
 

@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sm90Costs:
-    """Fitted constants: microseconds and KiB, unless they are a factor or a share.
+    """Fitted constants of the time model: microseconds, unless they are in KiB, a factor or a share.
 
     start                     start of a kernel until its first MMA, and from its last MMA to the end
     single                    factor on `start`, if one warpgroup computes one tile, or with cluster split-K
-    fours                     for each four CTAs of a cluster, until all of them have started
+    fours                     time for each four CTAs of a cluster, until all of them have started
     l2                        factor on the time of loads from L2, if all SMs load
     l2_fours                  further factor on that time in clusters of four or eight
     l2_joined                 factor on loads without multicast under GPC-aware rasterization: loads within one GPC
                               coalesce
-    asked                     for each request for the same cache line of first k-tiles, by CTAs that start at the same
-                              time
+    asked                     time of each request for the same cache line of first k-tiles, by CTAs that start at the
+                              same time
     missing                   factor on rows that are loaded but not needed: beyond the end of an operand (TMA fills
                               zeros) or next to the tile
     load                      latency of the load of a k-tile
-    step                      for each k-tile, besides
-    asks                      for each k-tile, besides, if the warpgroup that multiplies it also issues its load
+    step                      further time of each k-tile
+    asks                      further time of each k-tile, if the warpgroup that multiplies it also issues its load
     store                     KiB of D that an SM stores in a microsecond
     store_across              factor on `store` for a D that threads store, if its rows are the columns of the kernel's
                               tile
     ends_of_rows              bytes added to such a D for each row of the tiles of a cluster, because of partial sectors
     store_along               factor on `store` for a D larger than L2, if tiles follow each other along the rows of D
-    epi_tile                  for each epilogue tile of a consumer
-    tile                      for each tile
+    epi_tile                  time of each epilogue tile of a consumer
+    tile                      time of each tile
     cooperative, overlapped   share of a tile's store that no MMAs overlap, by the kind of epilogue
     waited                    factor on that share for a D larger than L2
-    meet                      for split-K, until the CTAs of a tile have met
+    meet                      split-K: time until the CTAs of a tile have met
     accumulators              KiB of accumulators that a CTA writes to L2, or reads from there, in a microsecond
-    shared                    for cluster split-K, until each CTA has the accumulators of its own columns
+    shared                    cluster split-K: time until each CTA has the accumulators of its own columns
     sent                      KiB of accumulators that a CTA sends and adds in a microsecond
-    ends                      for stream-K fixup, until the CTAs of the shared tiles have the accumulators of the
+    ends                      stream-K fixup: time until the CTAs of the shared tiles have the accumulators of the
                               helpers
     burst                     time of tensor cores at work until the chip reaches its power limit
     rests                     factor on the share of a wave without MMAs: at the power limit a problem takes that much

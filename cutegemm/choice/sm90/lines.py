@@ -16,8 +16,7 @@ WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  #
 
 
 def touched(step_bytes: int) -> tuple[float, ...]:
-    """Return the mean number of lines that boxes touch for each 128 bytes of their rows, for each width in
-    `WIDTHS_BYTES`.
+    """Return the mean number of lines that boxes touch per 128 bytes of their rows, for each width in `WIDTHS_BYTES`.
 
     step_bytes   bytes from one row of the matrix to the next
 
@@ -29,7 +28,7 @@ def touched(step_bytes: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8)
 def _touched(step: int) -> tuple[float, ...]:
-    """Return the same numbers for rows that begin equally often at each multiple of `step` bytes in a line, cached."""
+    """Return `touched` for rows that begin equally often at each multiple of `step` bytes in a line, cached."""
     means = []
     for width in WIDTHS_BYTES:
         in_line = CACHE_LINE_BYTES // width

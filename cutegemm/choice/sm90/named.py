@@ -1,14 +1,14 @@
 """The named Hopper plans that `choose` considers; `ladders.sm90` has further ones, for the tutorial.
 
-Names of tiles, and the suffixes that may follow any name:
+Forms of the names, and the suffixes that any name may have:
 
 sm90_128x144_2x1              a tile, and its cluster: see `sm90.tiles`
 sm90_64x32_deep_2x2           a tile with k-tiles of 256 bytes along K instead of 128
 sm90_128x112_coop_2x1         a tile that its consumers share, as the only tile of its CTA
 sm90_64x64_2x1x4              cluster split-K: 2 x 1 tiles per cluster, and four CTAs split the K of each
 sm90_64x16_deep_occ2          two CTAs per SM, each with half of the shared memory; there are four such names
-sm90_epi_stages+repack        operands that TMA cannot load, or wgmma cannot multiply, as they are go through a repack
-                              pass first
+sm90_epi_stages+repack        repack passes first, for operands that TMA cannot load, or wgmma cannot multiply, as they
+                              are
 sm90_64x128/k4                split-K: each tile has 4 K splits, and the consumer that ends last adds their accumulators
 sm90_cooperative_2x1/stream   stream-K: the k-tiles of the tiles that do not fill the grid, and of one full wave, are
                               divided evenly among all CTAs; /stream1 leaves the full wave out

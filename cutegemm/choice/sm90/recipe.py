@@ -55,7 +55,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Return (bM, bN)."""
+        """Return (bM, bN), the tile of a CTA."""
         rows, columns, *_ = self.options["tile"]
         return rows, columns
 
@@ -101,8 +101,9 @@ class Sm90Recipe(Recipe):
 
     @property
     def reading(self) -> Sm90Recipe:
-        """Return the recipe for an A that threads read into registers: consumers share each tile, and do not overlap
-        its store.
+        """Return the recipe for an A that threads read into registers.
+
+        Its consumers share each tile, and store it before they begin the next one.
         """
         options = {name: value for name, value in self.options.items() if name not in _SHARED_A_OPTIONS}
         summary = "{} x {} by consumers that share the tile and read A into registers".format(*self.tile)
@@ -130,9 +131,9 @@ class Sm90Recipe(Recipe):
         A D that is not aligned to 16 bytes is stored by the threads: line by line through padded epilogue stages, or
         from registers if no epilogue tiles fill the tile or if they do not fit shared memory.
 
-        Unless the options are spelled out, they are adapted to the operands: without an overlapped epilogue if the plan
-        reads C or if `may_overlap` is False; pingpong in place of a single tile that consumers share if `may_share` is
-        False; consumers that share each tile if threads read A into registers.
+        Unless the options are spelled out, they are adapted to the operands. The epilogue is not overlapped if the plan
+        reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share` is
+        False. Consumers share each tile if threads read A into registers.
 
         raises   PlanError if the operands break rules of the plan
         """

@@ -19,20 +19,21 @@ from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
 K_TILE_BYTES = 128  # bytes of a k-tile along K: one row of the widest swizzle
-_OVERLAPPED_BITS = 16  # bits of an element of D for which registers hold a finished tile next to the accumulators
+_OVERLAPPED_BITS = 16  # bits of an element of D, at most, if registers hold a finished tile next to the accumulators
 _SHARED_BITS = 16  # bits of an element of D for which consumers may share the only tile of a CTA
-_JOINT_COLUMNS = 32  # columns of a tile up to which its MMAs do not hide that consumers wait for each other
-_STREAMED_COLUMNS = 16  # columns of a tile with cluster split-K up to which the loads of A hide the rest
+_JOINT_COLUMNS = 32  # columns of a tile whose MMAs do not hide that consumers wait for each other, at most
+_STREAMED_COLUMNS = 16  # columns of a tile with cluster split-K for which loads of A hide the rest, at most
 _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 
 @dataclass(frozen=True)
 class TileShape:
-    """The properties of a plan that its predicted time depends on.
+    """The properties of a Hopper plan that its predicted time depends on.
 
     tile                     (bM, bN)
     cluster                  CTAs of a cluster along M and N
-    epilogue                 "pingpong", "cooperative", "overlapped" or "single": which MMAs hide the store of a tile
+    epilogue                 "pingpong", "cooperative", "overlapped" or "single"; it determines which MMAs hide the
+                             store of a tile
     raster                   order of the tiles; None if it follows from the cluster
     promoted                 whether threads promote the accumulators of each k-tile
     consumers                number of consumer warpgroups
@@ -64,8 +65,9 @@ class TileShape:
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Return whether consumers alternate in taking tiles, also if `alone` asks to share a tile and `may_share` is
-        False.
+        """Return whether consumers alternate in taking tiles.
+
+        They also do if `alone` asks them to share a tile and `may_share` is False.
         """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
@@ -243,7 +245,10 @@ class Shapes:
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return whether the shape is for one tile per CTA, and its tile has another form for several."""
+        """Return whether the shape is for one tile per CTA, and its tile has another form for several tiles per CTA.
+
+        This is so in clusters of at most two.
+        """
         return self.alone & ~self.is_large_cluster
 
     @cached_property
@@ -273,9 +278,7 @@ class Shapes:
 
     @cached_property
     def is_for_few(self) -> Column:
-        """Return whether the shape is only for a D of few columns, where most of the time is the loading of A from
-        memory.
-        """
+        """Return whether the shape is only for a D of few columns: loading A from memory takes most of the time."""
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @cached_property
@@ -295,8 +298,8 @@ class Shapes:
 
     @cached_property
     def waits(self) -> Column:
-        """Return the waiting time per k-tile of 128 bytes, relative to one k-tile per wait; two per wait take 1.4 times
-        as long.
+        """Return the waiting time per k-tile of 128 bytes, relative to a plan that waits for each k-tile: 1 /
+        sqrt(depth).
         """
         return self.depth**-0.5
 

@@ -1,7 +1,9 @@
-"""Tiles of Hopper plans whose names say their size: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1 CTAs.
+"""Tiles of Hopper plans whose names say their size.
 
-Names have further forms. sm90_64x32_deep_2x2 has k-tiles twice as deep. In sm90_64x64_2x1x4 four CTAs of a cluster
-split the K of each of 2 x 1 tiles. sm90_128x112_coop_2x1 is the only tile of its CTA, and both consumers share it.
+sm90_128x144_2x1        128 x 144 in clusters of 2 x 1 CTAs
+sm90_64x32_deep_2x2     k-tiles twice as deep: 256 bytes along K
+sm90_64x64_2x1x4        cluster split-K: 2 x 1 tiles per cluster, and four CTAs split the K of each
+sm90_128x112_coop_2x1   the only tile of its CTA, which both consumers share
 
 The size determines how such a tile is multiplied and stored. Which tile is best for a problem depends on how its tiles
 fill the grid: a D of 1536 x 1536 has 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 tiles of 128 x 144.
@@ -30,8 +32,8 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
 CLUSTER_K = (2, 3, 4, 5, 6, 8)  # CTAs of a cluster that split the K of a tile
 
 _ALONE = "_coop"
-_NARROWEST = 16  # columns of a 64-row tile up to which D is stored from registers
-_NARROW = 32  # the same limit for 128 rows, and for deep k-tiles
+_NARROWEST = 16  # columns of a 64-row tile whose D is stored from registers, at most
+_NARROW = 32  # columns of a 128-row tile, or of one with deep k-tiles, whose D is stored from registers, at most
 _WIDEST_PINGPONG = 192  # 128 x 192 accumulators are as many as the registers of a warpgroup hold
 # Tiles with an overlapped epilogue, for many tiles per CTA. Other tiles of that size are for one or two waves.
 _OVERLAPPED_TILES = ((128, 256), (256, 128))
@@ -217,11 +219,10 @@ def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
 
 
 def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int, promoted: bool) -> bool:
-    """Return whether CTAs of a cluster may split the K of the tile, each storing some of its columns: for few tiles and
-    a large K.
+    """Return whether cluster split-K is tried for the tile: for few tiles and a large K.
 
-    Of 85 such problems, a plan with cluster split-K was the fastest for 28, and one with split-K for 1 (H200 and H100,
-    2026-11-24).
+    Each CTA stores some of the tile's columns. Of 85 such problems, a plan with cluster split-K was the fastest for 28,
+    and one with split-K for 1 (H200 and H100, 2026-11-24).
     """
     rows, columns = tile
     least = 64 if promoted else rows // 2
@@ -229,7 +230,7 @@ def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluste
 
 
 def _splits_deep_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether CTAs of a cluster may split the K of the tile in deep k-tiles: for few rows by a large weight.
+    """Return whether cluster split-K with deep k-tiles is tried for the tile: for few rows by a large weight.
 
     16 x 4096 x 4096 takes 10.26 us with such a plan, and 11.29 us with `gemv_16x16` (CUDA graph, H200, 2026-11-24).
     """

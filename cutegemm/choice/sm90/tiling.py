@@ -64,7 +64,7 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the fixup of the shapes for which it shares any tile: see `k_division_of`.
+        """Return the stream-K fixup of the shapes, without those for which it shares no tile: see `k_division_of`.
 
         tiles     tiles of D, for each shape
         k_tiles   k-tiles of a tile
@@ -81,6 +81,9 @@ class FixupTiles:
 
 @dataclass(frozen=True)
 class FixupVariants(Variants):
-    """Candidates with the stream-K fixup of those that have it; None if none has it."""
+    """Columns of candidates among Hopper plans.
+
+    fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
+    """
 
     fixup_tiles: FixupTiles | None = None

@@ -3,10 +3,10 @@
 A *wave* is one tile of D for each multiprocessor (SM). In a wave an SM goes through the k-tiles of a tile, 128 bytes
 along K each, one after the other. A k-tile waits for
 
-    tensor cores   in proportion to the area of the tile
-    L2             the rows of A and B that a CTA loads, by the cache lines that boxes touch. Multicast divides them
-                   among the CTAs of a cluster; rows beyond the end of D, and columns next to the tile, cost more
-    latency        of a load, divided by the loads in flight
+    tensor cores   MMAs, in proportion to the area of the tile
+    L2             loads of rows of A and B, by the cache lines that boxes touch. Multicast divides them among the CTAs
+                   of a cluster; rows beyond the end of D, and columns next to the tile, cost more
+    latency        latency of a load, divided by the loads in flight
 
 A wave takes at least as long as the store of its tile, and nothing overlaps the last store. In long problems a wave
 also takes at least what the chip's power limit allows; this limits a last wave of few tiles less. A problem takes at
@@ -18,7 +18,7 @@ The rates of the chip are those of its `Device`. `Sm90Costs` is fitted to times 
 after a flush of the L2 cache on an H200 and an H100; `python -m docs.evidence fit-sm90 FILE.json ...` fits it again.
 
 A choice must take only 0.3 ms. So what does not depend on the problem is a cached property of a `Model`, the rest is
-computed once per tile, and only what depends on the K split is computed for each candidate.
+computed once per tile, and only what depends on the division of K is computed for each candidate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNIT = 128 * 128  # elements of a tile of D
 _UNIT_CYCLES = 512  # clock cycles of the tensor cores for a k-tile of such a tile
 _BOUNDS = "tensor cores", "L2", "latency", "store of D", "DRAM", "power", "start", "repack"
 _EIGHT_COLUMNS = 0.5  # time of an epilogue tile of eight columns, relative to others
-_COOL_US = 4.0  # time of tensor cores up to which the power limit adds less than 0.1%
+_COOL_US = 4.0  # time of tensor cores; for shorter problems the power limit adds less than 0.1%
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +131,7 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
+            """Return the microseconds of each bound."""
             k_tiles_of_sm = waves * k_tiles
             us_of = (
                 of_rows(self._mma_us, recipes) * k_tiles_of_sm, l2_us * k_tiles_of_sm,
@@ -178,7 +179,7 @@ class Model:
 
     @cached_property
     def _waits_squared(self) -> Column:
-        """Return the sum of the squares of the times of a k-tile that do not depend on the problem."""
+        """Return the sum of the squares of `_mma_us` and `_latency_us`: the waits of a k-tile for MMAs and latency."""
         return self._mma_us**2 + self._latency_us**2
 
     @cached_property
@@ -217,8 +218,7 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return whether tiles follow each other along the rows of D, and whether rows of D are columns of the kernel's
-        tile.
+        """Return whether tiles follow each other along the rows of D, and whether rows of D are columns of the kernel.
 
         A row of D is contiguous in memory here: for an M-major D it runs along M.
         """
@@ -226,12 +226,12 @@ class Model:
         return np.where(across, self.shapes.along_m, self.shapes.along_n), across
 
     @cached_property
-    def _of_short_runs(self) -> Column:
-        """Return the factor on stores by threads whose lines run along the columns of a tile, for short runs of lanes.
+    def _short_run_factor(self) -> Column:
+        """Return how much longer threads take to store a tile whose columns only a small power of two divides.
 
-        A run of lanes must divide the columns; a run of less than a sector, or little more, is slow: see
-        `EpiStageBuilder.padded_epi_stages`. 4920 x 3236 x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176
-        (H100, 2026-11-26).
+        The lanes that store a line form runs, and a run must divide the columns of the tile. Runs of less than a
+        sector, or little more, are slow: 4920 x 3236 x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176
+        (H100, 2026-11-26). See `EpiStageBuilder.padded_epi_stages`.
         """
         columns = (self.shapes.bn // self.shapes.cluster_k).astype(int)
         run_bytes = (columns & -columns) * (self.operands.d.dtype.bits // 8)
@@ -279,8 +279,8 @@ class Model:
         return self.costs.asked * np.maximum(a_readers * rows_a, at_a_time / a_readers * rows_b)
 
     def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
-        """Return the store time of a tile, the share of it that no MMAs overlap, and bytes of C and D from or to
-        memory.
+        """Return the store time of a tile, the share of it that no MMAs overlap, and bytes of C and D in memory
+        traffic.
 
         The store time includes the load of C. Bytes of a D that L2 keeps do not count.
         """
@@ -295,7 +295,7 @@ class Model:
             rate = rate * np.where(across, costs.store_across, 1.0)
             row = np.where(across, tiling.m / tiling.rows, tiling.n / tiling.columns / shapes.cluster_k)
             more = 1 + costs.ends_of_rows / (np.maximum(1.0, row) * d_size)
-            rate, d_bytes = rate / more / np.where(across, 1.0, self._of_short_runs), d_bytes * more
+            rate, d_bytes = rate / more / np.where(across, 1.0, self._short_run_factor), d_bytes * more
         else:
             columns = np.where(
                 shapes.epi_tile_n > 0,
@@ -377,7 +377,7 @@ class Model:
         return byte_products / (self.device.measured.wgmma_tflops * 1e6)
 
     def _power_us(self, long_us: float) -> float:
-        """Return the time that the power limit allows; a short problem ends before the chip reaches the limit."""
+        """Return the time that the power limit allows. A short problem ends before the chip reaches the limit."""
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _line_factors(self, problem: Problem, aligned: str, mn_major: str = "") -> tuple[Column, Column]:
