@@ -28,10 +28,10 @@ SHARED_D = ("swizzled", "padded", "plain")
 # Padding after each row of a padded epilogue stage, in bytes: the next row begins 4 banks further, or 8 banks for pairs
 # of 32-bit elements.
 _PAD_BYTES, MOST_PAD_BYTES = 16, 32
-# Usual size of the columns of an epilogue tile that threads store by less than 16 bytes, in bytes of one row, by the
-# majorness of D. Rows of an N-major D are long, so that few sectors are partial.
+# Usual width of an epilogue tile that threads store by less than 16 bytes, in bytes of one row, by the majorness of D.
+# Rows of an N-major D are long, so that few sectors are partial.
 _LINE_BYTES = {"n": 768, "m": 256}
-_FEW_OF_LIMIT = 4  # columns of such an epilogue tile are few if this many times as many are still below the usual size
+_FEW_OF_LIMIT = 4  # an epilogue tile is narrow if this many times its columns are still below the usual width
 _ENOUGH_STAGES = 4  # mainloop stages that are enough: epilogue tiles are not made narrower for more
 WHOLE_COLUMNS = 16  # columns of D that one stmatrix.x4 of each warp of a consumer covers
 FEWEST_COLUMNS = 8  # columns that stmatrix.x2 covers, for tiles with an odd number of groups of eight columns

@@ -257,8 +257,7 @@ class _MmaBuilder(Builder):
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
         line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
         # Eight rows of four lanes are written at once: 8 bytes per row for 8-bit elements, 16 for 16-bit, 32 for
-        # 32-bit.
-        # The elements that one thread copies stay neighbours.
+        # 32-bit. The elements that one thread copies stay neighbours.
         group = max(_PAD_ELEMS, ACCESS_BITS // d.dtype.bits)
         bits = max(0, (line // group).bit_length() - 1)
         shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3

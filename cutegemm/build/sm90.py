@@ -35,8 +35,7 @@ _MANY_ACCUMULATORS = 160  # registers of a thread's accumulators; with more, a c
 # the columns if accumulators are promoted. Two consumers leave a thread 240 registers, three leave 160.
 _TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
 # Columns of an epilogue tile of an 8-bit D if threads have many accumulators, or if K is split. With 64 columns or
-# more,
-# kernels spilled registers (DSL 4.8.1, 2026-11-22).
+# more, kernels spilled registers (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
 _LEAST_STAGES = 3  # mainloop stages that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS

@@ -26,10 +26,8 @@ from cutegemm.plan.problem import Operands, Problem
 # 2026-11-22).
 START_US = 6.1  # until the first bytes arrive, and from the last ones to the end
 # After another kernel, as in decoding, wgmma plans gain more against a flushed L2 than gemv plans of 16 columns do;
-# half
-# of that difference is added here. 16 x 4096 x 4096 takes 11.3 us after a kernel and 15.3 us after a flush in
-# gemv_16x16,
-# 10.3 and 16.8 us in sm90_64x16_deep_1x1x2 (H200, 2026-11-24).
+# half of that difference is added here. 16 x 4096 x 4096 takes 11.3 us after a kernel and 15.3 us after a flush in
+# gemv_16x16, 10.3 and 16.8 us in sm90_64x16_deep_1x1x2 (H200, 2026-11-24).
 AFTER_KERNEL_US = 0.8
 MEET_US = 0.5  # for each doubling of the CTAs that split K, until they have exchanged accumulators
 NEXT_CLUSTER_US = 0.76  # between two clusters on a multiprocessor, and twice that for each doubling of their CTAs

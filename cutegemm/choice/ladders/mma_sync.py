@@ -26,13 +26,13 @@ _FIRST = {
 _STEPS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
         "tensorop_00_wmma",
-        "one 16 x 16 tile per warp: two atoms side by side",
+        "one 16 x 16 tile per warp, two atoms side by side",
         "the tile that a wmma instruction computes",
         {},
     ),
     (
         "tensorop_01_baseline",
-        "warp tiles of 64 x 32: 4 x 4 atoms",
+        "warp tiles of 64 x 32, 4 x 4 atoms",
         "each fragment that is read is multiplied four times",
         {"block": (128, 64), "warp": (64, 32)},
     ),
@@ -87,7 +87,7 @@ _STEPS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
         "tensorop_10_ldmatrix",
         "fragments are read by ldmatrix",
-        "one instruction reads four registers, and transposes them where the layout needs it",
+        "one instruction reads four registers, and transposes them if the layout needs it",
         {"read": "ldmatrix"},
     ),
     (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from cutegemm.choice.mma_sync.recipe import MmaSyncRecipe, MmaTmaRecipe
 
 # The last number is the speed on large problems, relative to mma_128x256. Measured for the first three plans (bf16,
-# 4096
-# and 8192 cubed, normal data, H200, 2026-11-20), estimated for the others.
+# 4096 and 8192 cubed, normal data, H200, 2026-11-20), estimated for the others.
 MMA_SYNC_PLANS = (
     MmaSyncRecipe("mma_128x256", "8 warps of 64 x 64; columns of B outermost",
         {"block": (128, 256), "raster": "grouped_n:8"}, 1.0),

@@ -26,16 +26,14 @@ _DEEPEST_BYTES = 128  # bytes of a k-tile along K, at most
 _MOST_STAGES = 4
 # A stage of at most _SMALL_BYTES has few MMAs to cover the latency of memory, so there may be _STAGES_OF_SMALL stages.
 # Not so for copies of 4 bytes, which go through L1: more stages leave less of it (33.6 us with 4 stages, 41.2 us with
-# 6;
-# 18 x 11054 x 2512 in 32 x 64, H200, 2026-11-22).
+# 6; 18 x 11054 x 2512 in 32 x 64, H200, 2026-11-22).
 _SMALL_BYTES, _SMALL_ALIGN_BYTES, _STAGES_OF_SMALL = 12288, 8, 6
 _WARP = (64, 64)  # warp tile of a recipe that does not have the option
 # If elements of 16 bits are loaded one at a time, one k-tile is in flight. It is twice as deep if a thread then loads
-# at
-# most this many elements.
+# at most this many elements.
 _MOST_HALVES = 64
 _HALVES_STAGES = 2
-# The most elements of a k-tile per thread, if they are loaded one at a time. With more, registers spill: 51 us instead
+# Elements of a k-tile per thread, at most, if they are loaded one at a time. With more, registers spill: 51 us instead
 # of 26 us (846 x 111 x 8390 in 128 x 64, H100, 2026-11-22).
 _MOST_ELEMENTS = 72
 _LARGE = 128 * 128  # elements of a large tile

@@ -21,15 +21,13 @@ MAX_SPLITS = 96  # K splits whose accumulators one thread adds
 _SPLITS = np.array(SPLITS)
 _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 2), SPLITS)  # by number of K splits: whether `SPLITS` does not have it
 _LEAST_K = 32  # elements along K of a K split
-_FEW = 2  # waves; with more, even stream-K gains little, and was not timed
+_FEW = 2  # waves; with more, stream-K gains little, and was not timed
 # Waves of tiles of 48, 96 or 192 rows or columns. With more, other tiles leave as little of a tile empty, and these
-# were
-# not timed.
+# were not timed.
 _MOST_OF_THIRDS = 8
-# Limits of even stream-K: the depth of k-tiles that are loaded through registers to tiles at least `_WIDE` wide, the
+# Limits of stream-K: the depth of k-tiles that are loaded through registers to tiles at least `_WIDE` wide, the
 # narrowest tile that is too narrow, and the CTAs per SM. Plans outside of them took 1.06 to 1.9 times the predicted
-# time
-# (H100 and H200, 2026-11-22).
+# time (H100 and H200, 2026-11-22).
 _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 

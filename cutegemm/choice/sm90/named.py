@@ -44,7 +44,7 @@ _TILES = (
     ("sm90_wide_2x1", {"tile": (128, 192), "cluster": (2, 1)},
      "128 x 192 pingpong in clusters of 2 x 1, which share B"),
     ("sm90_wide_along_n", {"tile": (128, 192), "epi_stages": 3, "raster": "along_n"},
-     "128 x 192 one after the other along the rows of D: faster for DRAM, if L2 holds all of A and B"),
+     "128 x 192 one after the other along the rows of D: faster writes to DRAM, if L2 holds all of A and B"),
     ("sm90_wide_along_n_1x2", {"tile": (128, 192), "epi_stages": 3, "raster": "along_n", "cluster": (1, 2)},
      "128 x 192 one after the other along the rows of D, in clusters of 1 x 2, which share A"),
     ("sm90_wide_along_n_2x1", {"tile": (128, 192), "epi_stages": 3, "raster": "along_n", "cluster": (2, 1)},
@@ -162,10 +162,10 @@ def sm90_names() -> list[tuple[str, str]]:
     ['sm90_64x64_2x1x4', 'sm90_overlapped_2x1+repack']
     """
     others = (
-        ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; so other tiles"),
-        ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; so other tiles"),
-        ("sm90_128x112_coop_2x1", "128 x 112 in clusters of 2 x 1, one tile per CTA; so other tiles"),
-        ("sm90_64x64_2x1x4", "64 x 64 in clusters of 2 x 1 tiles, K split by four CTAs; so other tiles"),
+        ("sm90_128x144_2x1", "128 x 144 in clusters of 2 x 1; other tile sizes likewise"),
+        ("sm90_64x32_deep_2x2", "64 x 32, k-tiles of 256 bytes, in clusters of 2 x 2; other tile sizes likewise"),
+        ("sm90_128x112_coop_2x1", "128 x 112 in clusters of 2 x 1, one tile per CTA; other tile sizes likewise"),
+        ("sm90_64x64_2x1x4", "64 x 64 in clusters of 2 x 1 tiles, K split by four CTAs; other tile sizes likewise"),
         (
             "sm90_overlapped_2x1+repack",
             "sm90_overlapped_2x1; repack passes first for operands that TMA cannot load or wgmma cannot multiply",
