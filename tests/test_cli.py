@@ -315,7 +315,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
         (
             ("gemm", "7", "9", "8", "--plan", "sm90_pingpong", "--dtype", "f32"),
-            "takes tf32 operands k-major alone",
+            "takes only k-major tf32 operands",
         ),
         (("show", "(4,8:(8,1)"), "^"),
         (("show", "SIMT_64x64"), "no plan is called 'SIMT_64x64'"),
@@ -325,7 +325,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "8", "8", "8", "--a", "none.npy"), "--a none.npy: No such file or directory."),
         (
             ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_epi_stages"),
-            "B is n-major, but wgmma takes e4m3 operands k-major alone, as layout 'nt' has them. +repack behind the",
+            "B is n-major, but wgmma takes only k-major e4m3 operands, as in layout 'nt'. Add +repack to the name",
         ),
         (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone; sm_90a has it"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
@@ -376,7 +376,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
                 "--plan",
                 "sm90:tile=64x64x64,fixup=yes",
             ),
-            "'fixup=yes' does not read as 1 for yes or 0 for no",
+            "'fixup=yes': 1 for yes or 0 for no is expected",
         ),
         (("plans", "nothing"), "no name begins with nothing. Names begin with simt, mma, gemv"),
     ],

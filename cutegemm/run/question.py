@@ -65,7 +65,7 @@ class EpilogueSpec:
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
             # The derivative of gelu has 459 spills with swap_ab:sm90_128x160_2x1 and takes five times as long.
             return False
-        if self.epilogue.reductions and pipeline.overlapped:  # reductions spill next to the accumulators of two tiles
+        if self.epilogue.reductions and plan.body.overlapped:  # reductions spill next to the accumulators of two tiles
             return False
         reduces_rows = any(reduction.along == ("n",) for _, reduction in self.epilogue.reductions)
         if reduces_rows and plan.operands.d.major == "m":

@@ -52,8 +52,8 @@ from cutegemm.simulator import simulate
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
-            ["B is n-major, but wgmma takes tf32",
-             "D of f32 leaves in epilogue tiles of 16 or 32 columns, none of which",
+            ["B is n-major, but wgmma takes only",
+             "TMA stores D of f32 in epilogue tiles of 16 or 32 columns, but none",
              "64 rows of 128 bytes of a k-major tile do not divide ", "parts = 0; at least 1"],
         ),
         (
@@ -67,9 +67,9 @@ from cutegemm.simulator import simulate
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
         (
             lambda: plan_named("simt:stages=two,warp=8,warp=9,prefetch=?,block=8xx", Operands.of("f32")),
-            ["'stages=two' does not read as a whole number.", "'warp' is given twice.",
-             "'prefetch=?' does not read as 1 for yes or 0 for no.",
-             "'block=8xx' does not read as numbers joined by x."],
+            ["'stages=two': a whole number is expected.", "'warp' is given twice.",
+             "'prefetch=?': 1 for yes or 0 for no is expected.",
+             "'block=8xx': numbers joined by x are expected."],
         ),
         (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is no field of a plan", "'tile' is no"]),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),
