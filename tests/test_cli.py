@@ -500,6 +500,22 @@ def test_show_a_swizzle(tmp_path: Path) -> None:
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "make_layout((4,8), stride=(8,1))",
+        "make_layout((4,8),(8,1))",
+        "Layout<Shape<_4,_8>,Stride<_8,_1>>",
+        "auto x = make_layout(make_shape(_4{}, _8{}), LayoutRight{});",
+        "logical_product(8:1, 4)(_, _)",
+        "_32:_1",
+    ],
+)
+def test_a_layout_is_shown_as_it_is_typed(typed):
+    shown = {"logical_product(8:1, 4)(_, _)": "(8,4):(1,8)", "_32:_1": "32:1"}.get(typed, "(4,8):(8,1)")
+    assert run("show", typed).startswith(f"layout: {shown}\n")
+
+
 def test_show_a_plan(tmp_path: Path) -> None:
     said = run("show", "simt_128x128", "--problem", "512x512x512", "--html", str(tmp_path / "x.html"))
     assert "4 x 4 x 1 tiles" in said

@@ -20,16 +20,15 @@ from cutegemm.cli import parts
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
 from cutegemm.errors import UnsupportedError
-from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.layout import parse_layout
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
 from cutegemm.plan.describe import describe_programs
 
-_SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
-_NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
+_LAYOUT = re.compile(r"[(<]|^\s*_?\d")  # a name of a plan has no parentheses, and does not begin with a number
 # The headings of `cutegemm plans`: first plans to use, then the steps of the tutorial ladders.
 _GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
@@ -50,7 +49,11 @@ _AFTER_PLANS = (
 )
 
 Thing = Annotated[
-    str, typer.Argument(help='A layout such as "(4,8):(8,1)", a swizzle "S<3,3,3>", or the name of a plan.')
+    str,
+    typer.Argument(
+        help='A layout such as "(4,8):(8,1)" or "make_layout((4,8), stride=(8,1))", a swizzle "S<3,3,3>", or the name '
+        "of a plan."
+    ),
 ]
 PlanName = Annotated[str, typer.Argument(help="A name listed by `cutegemm plans`, or options: simt:block=...")]
 Checked = Annotated[
@@ -94,16 +97,13 @@ def show(
     console = Console(highlight=False)
     options: dict[str, Any] = {}
     drawn: Any
-    swizzle = _SWIZZLE.fullmatch(thing)
-    if (epilogue or operand) and (swizzle is not None or _NOTATION.match(thing)):
+    is_layout = _LAYOUT.search(thing) is not None
+    if (epilogue or operand) and is_layout:
         raise UnsupportedError(f"show: --epilogue and --operand need a plan, but {thing} is a layout.")
-    if timeline and (swizzle is not None or _NOTATION.match(thing)):
+    if timeline and is_layout:
         raise UnsupportedError(f"show: --timeline needs a plan with warp roles, but {thing} is a layout.")
-    if swizzle is not None:
-        drawn = Swizzle(*map(int, swizzle.groups()))
-        console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
-    elif _NOTATION.match(thing):
-        drawn = parse(thing)
+    if is_layout:
+        drawn = parse_layout(thing, "show")
         console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
     else:
         ending = parsed_epilogue("show", epilogue, operand)
@@ -228,15 +228,15 @@ def check(
     For a PTX file: execute the kernel on the CPU and count its wavefronts. For a cubin: list its registers, spills and
     memory instructions.
     """
-    if _NOTATION.match(plan) or "TV Layout tiled" in plan:
-        parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
-    elif plan.endswith((".ptx", ".cubin")):
+    if plan.endswith((".ptx", ".cubin")):
         path, threads = _file(plan), _dims("block", block)
         if path.suffix == ".ptx":
             values = arguments.replace(",", " ").split()
             parts.check_ptx(path, values, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
         else:
             parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
+    elif _LAYOUT.search(plan):
+        parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
     elif arch and device:
         raise UnsupportedError(f"check: --arch {arch} and --device {device} exclude each other. Give one of them.")
     else:

@@ -14,6 +14,7 @@ from cutegemm.analysis import Wavefronts, occupancy
 from cutegemm.analysis.foreign import check_part
 from cutegemm.compile.cubin import disassemble, resources
 from cutegemm.errors import UnsupportedError
+from cutegemm.parse.layout import parse_layout
 from cutegemm.run.ptx import executed_ptx
 
 _ACCESSES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL")
@@ -42,7 +43,8 @@ def check_layout(
     if shared is None:
         raise UnsupportedError("check: a thread-value layout needs --shared, the layout of shared memory.")
     unit = "bytes" if in_bytes else ""
-    cost = check_part(text, shared, dtype, op=op, access_bits=access_bits, swizzle_of=unit)
+    part = text if "TV Layout tiled" in text else parse_layout(text, "check")
+    cost = check_part(part, parse_layout(shared, "check"), dtype, op=op, access_bits=access_bits, swizzle_of=unit)
     if as_json:
         print(json.dumps(_data(cost), indent=2))
         return

@@ -145,7 +145,7 @@ def test_every_view_fits_and_can_be_read(explored: Explored, view: str) -> None:
 
 def test_typing_is_seen_at_once_and_stays_where_it_is(explored: Explored) -> None:
     explored.open("view=layouts&expr=composition((6,2):(8,2), (4,3):(3,1)")
-    assert "cannot be parsed" in explored.until("return document.querySelector('.error')?.textContent")
+    assert "is expected at the end" in explored.until("return document.querySelector('.error')?.textContent")
     explored.type("#f-expr", ")")
     result = str(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     assert explored.until("return document.querySelector('.result')?.textContent") == f"= {result}"

@@ -19,9 +19,10 @@ from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
 from cutegemm.explore.chosen import spelled
-from cutegemm.explore.expression import OPERATIONS, evaluated
+from cutegemm.explore.expression import evaluated
 from cutegemm.explore.moments import moments, told
 from cutegemm.layout import Layout, Swizzle, parse
+from cutegemm.parse.layout_names import OPERATIONS
 from cutegemm.parse.plan import described
 from cutegemm.plan import Operands
 from cutegemm.plan.program import operations as op
@@ -70,6 +71,15 @@ TYPED = (
     ("make_layout_tv((4,8):(8,1), (2,2):(2,1))", "((8,4),(2,2)):((16,2),(8,1)) over (8,16)"),
     ("size((4,8):(8,1))", "32"),
     ("Layout((4,8), (-1,4))", "(4,8):(-1,4)"),
+    ("make_layout((4,8), stride=(8,1))", "(4,8):(8,1)"),
+    ("make_layout((4,8),(8,1))", "(4,8):(8,1)"),
+    ("blocked_product((2,2):(1,2), (3,4))", "((2,3),(2,4)):((1,4),(2,12))"),
+    ("Layout<Shape<_8,_64>,Stride<_64,_1>>", "(8,64):(64,1)"),
+    ("auto x = GMMA::Layout_K_SW128_Atom<half_t>{};\ntile_to_shape(x, (8,64))",
+     "S<3,3,3> o 0 o ((8,1),(64,1)):((64,0),(1,0))"),
+    ("((2)):((3))", "((2)):((3))"),
+    ("size(4)", "4"),
+    ("tile = (8, 4)\nzipped_divide((16,16), tile)", "((8,4),(2,4)):((1,16),(8,64))"),
 )  # fmt: skip
 
 
@@ -82,14 +92,16 @@ def test_what_is_typed_is_evaluated(text: str, value: str) -> None:
 
 REFUSED = (
     ("composition((6,2):(1,7), (3,2):(2,3))", "no layout is A o B"),
-    ("nothing(4:1)", "no operation 'nothing'"),
-    ("B", "the name 'B' is not defined"),
-    ("(4,8", "cannot be parsed"),
+    ("nothing(4:1)", "'nothing' is not a known name"),
+    ("composed((4,8), 4)", "Did you mean composition?"),
+    ("B", "'B' is not a known name. Write B = ... before"),
+    ("(4,8", "',' or ')' is expected at the end of the text"),
     ("(4,8):(1", "is expected at the end"),
-    ("coalesce(4:1, 2, 3)", "wrong arguments"),
-    ("size.__class__", "is not a layout, a coordinate or an operation"),
-    ("__import__('os')", "no operation '__import__'"),
-    ("[4:1 for x in 4:1]", "is not a layout"),
+    ("coalesce(4:1, 2, 3)", "coalesce has 3 arguments. Pass (layout, target_profile)"),
+    ("coalesce(4:1, 'x')", "is expected at"),
+    ("size.__class__", "'(' or '<' after size is expected at '.'"),
+    ("__import__('os')", "'__import__' is not a known name"),
+    ("[4:1 for x in 4:1]", "a layout, a number or a name is expected at '['"),
     ("(4:1)()", "coordinate"),
     ("tv(4:1, 8)", "two extents"),
     ("complement(4:0x, 16)", "is expected at 'x'"),
