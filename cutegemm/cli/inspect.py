@@ -203,7 +203,8 @@ def check(
     access_bits: Annotated[
         int | None,
         typer.Option(
-            help="For a thread-value layout: bits that a lane accesses at a time. By default as many as possible."
+            help="For a thread-value layout: bits that a lane accesses with one instruction. By default as many as "
+            "possible: up to 128, and ldmatrix.x4."
         ),
     ] = None,
     in_bytes: Annotated[

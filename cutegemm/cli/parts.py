@@ -49,7 +49,8 @@ def check_layout(
         print(json.dumps(_data(cost), indent=2))
         return
     worst = str(cost.worst) if cost.worst else "no conflicts"
-    print(f"{cost.requests} instructions of warps, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
+    instructions = f"{cost.requests} instructions of warps ({cost.form})"
+    print(f"{instructions}, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
 
 
 def check_ptx(
@@ -119,7 +120,7 @@ def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) ->
 
 def _data(cost: Wavefronts) -> dict[str, Any]:
     """Return the counts of an access as plain data for JSON."""
-    return {"requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
+    return {"form": cost.form, "requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
             "worst": None if cost.worst is None else str(cost.worst)}  # fmt: skip
 
 
