@@ -19,7 +19,9 @@ from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
 from cutegemm.explore.chosen import spelled
+from cutegemm.explore.conflicts import counts
 from cutegemm.explore.expression import evaluated
+from cutegemm.explore.layouts import EXAMPLES
 from cutegemm.explore.moments import moments, told
 from cutegemm.layout import Layout, Swizzle, parse
 from cutegemm.parse.layout_names import OPERATIONS
@@ -165,6 +167,35 @@ def test_what_a_link_brings_is_text(name: str, value: str) -> None:
         found = answer(query(**{"view": view, name: value})).html
         assert value not in found
         assert "<script>" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "wavefronts"),
+    [
+        ("(8,128):(128,1)", "256 wavefronts of 32: 8-way conflict"),
+        ("S<3,4,3> o 0 o (8,128):(128,1)", "64 wavefronts of 32: 2-way conflict"),
+        ("S<3,3,4> o 0 o (8,128):(128,1)", "32 wavefronts of 32: no conflict"),
+        ("(8,128):(136,1)", "32 wavefronts of 32: no conflict"),
+    ],
+)
+def test_conflicts_are_counted_beside_the_colours(text: str, wavefronts: str) -> None:
+    """Rows of 256 bytes: without a swizzle, the 8 rows of a matrix of ldmatrix begin in the same bank."""
+    assert wavefronts in page(expr=text, bits="16").texts("dd")
+    assert wavefronts not in page(expr=text, bits="16", color="offset").texts("dd")
+
+
+def test_the_example_of_ldmatrix_conflicts_compares_none_with_some() -> None:
+    (text,) = [text for name, text in EXAMPLES if name == "ldmatrix conflicts"]
+    without, some = [counts(call.value, 16)["ldmatrix.x4 of rows"].ways for call in evaluated(text)]
+    assert (without, some) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    "text", ["(3,5)", "(8,8):(1@0,1@1)", "(8,8):(F2(9),F2(1))", "(0,8)", "(300,300)", "(8,9):(-9,1)"]
+)
+@pytest.mark.parametrize("bits", ["4", "16", "64", "1024", "12"])
+def test_conflicts_of_any_tile(text: str, bits: str) -> None:
+    assert len(page(expr=text, bits=bits).all("textarea", id="f-expr")) == 1
 
 
 # --- states and links ------------------------------------------------------------------------------------------------
