@@ -777,6 +777,15 @@ def test_any_encoding_will_do() -> None:
     assert [len(line) for line in plain.stdout.splitlines()] == [len(line) for line in rich.stdout.splitlines()]
 
 
+def test_a_pipe_is_not_wrapped() -> None:
+    """A name of a plan that `grep` looks for is whole, and its row is one line."""
+    said = alone("explain", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt").stdout
+    assert re.search(r"^swap_ab:sm90_overlapped_2x1 .* power ", said, re.MULTILINE)
+    said = alone("plans", "sm90_overlapped_2x1").stdout
+    (row,) = [line for line in said.splitlines() if line.startswith("  sm90_overlapped_2x1 ")]
+    assert row.split(maxsplit=1)[1].strip() == dict(plans())["sm90_overlapped_2x1"]
+
+
 def test_a_narrow_terminal_cuts_no_number_off() -> None:
     """Every number of the wide report is in the narrow one."""
     wide, narrow = (alone("check", "simt_64x64", *SMALL, COLUMNS=width).stdout for width in ("120", "40"))

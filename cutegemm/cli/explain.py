@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
+from cutegemm.cli.output import output
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
@@ -56,7 +56,7 @@ def explain(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    console = Console(highlight=False)
+    console = output()
     console.print(f"{problem} of {of}\non {chip.name}: {chip.source}", markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for head in ("plan", "us", "TFLOP/s", "most of it", "why not"):

@@ -29,6 +29,7 @@ from cutegemm.cli.corner import corner_of
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, transposed_array
 from cutegemm.cli.job import Job, Say
+from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
@@ -134,7 +135,7 @@ def command(
     if as_json:
         print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
     else:
-        _print(report, Console(highlight=False))
+        _print(report, output())
     if not report["correct"] or "failed" in report["compiled"]:
         raise typer.Exit(1)
 
@@ -275,7 +276,7 @@ def _extents_and_operands(
 @contextmanager
 def _progress() -> Iterator[Say]:
     """Yield a function that shows progress on stderr: a spinner on a terminal, otherwise a line every few seconds."""
-    console = Console(stderr=True, highlight=False)
+    console = output(stderr=True)
     if not console.is_terminal:
         yield _Lines(console)
         return

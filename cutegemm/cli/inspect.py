@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
@@ -19,6 +18,7 @@ from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
+from cutegemm.cli.output import drawing_width, output
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import Device, device_named
@@ -94,7 +94,7 @@ def show(
     wrong = [*not_writable("svg", svg, ".svg"), *not_writable("html", html, ".html")]
     if wrong:
         raise UnsupportedError("show: " + "\n  ".join(wrong))
-    console = Console(highlight=False)
+    console = output()
     options: dict[str, Any] = {}
     drawn: Any
     is_layout = _LAYOUT.search(thing) is not None
@@ -104,13 +104,13 @@ def show(
         raise UnsupportedError(f"show: --timeline needs a plan with warp roles, but {thing} is a layout.")
     if is_layout:
         drawn = parse_layout(thing, "show")
-        console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+        console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
     else:
         ending = parsed_epilogue("show", epilogue, operand)
         drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
         if timeline:
             drawn = plan_timeline(drawn)
-            console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+            console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
         else:
             console.print(drawn.describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
@@ -143,7 +143,7 @@ def plans(
         rows_as_data = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in listed]
         print(json.dumps(rows_as_data, indent=2))
         return
-    console = Console(highlight=False)
+    console = output()
     width = max(len(name) for name, _ in listed)
     by_group: dict[str, list[tuple[str, str]]] = {}
     for name, summary in listed:
@@ -155,7 +155,7 @@ def plans(
         for name, summary in rows:
             table.add_row(name, escape(summary))
         console.print(_GROUPS[group], style="bold", soft_wrap=True)
-        console.print(Padding(table, (0, 0, 1, 2)))
+        console.print(Padding(table, (0, 0, 1, 2), expand=False))
     console.print(_AFTER_PLANS, markup=False)
 
 
@@ -268,12 +268,12 @@ def _check_plan(
         try:
             executed = executed_accesses(plan, problem, arch)
         except UnsupportedError as error:
-            Console(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
+            output(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
     analysis = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
     if as_json:
         print(json.dumps(analysis.to_dict(), indent=2))
     else:
-        console = Console(highlight=False)
+        console = output()
         print_report(analysis, console)
         console.print(f"\nof {plan.operands}", markup=False, style="dim")
     if analysis.violations:
@@ -317,7 +317,10 @@ def profile(
     measured, failed = profiling.profile([profiling.Case(made.name, made, of)], ncu=ncu)
     for reason in failed.values():
         raise UnsupportedError(f"profile: {made.name} was not launched: {reason}")
-    print(json.dumps(profiling.to_dict(measured), indent=2) if as_json else profiling.render(measured))
+    if as_json:
+        print(json.dumps(profiling.to_dict(measured), indent=2))
+    else:
+        print(profiling.render(measured, width=output().width))
 
 
 def figures(

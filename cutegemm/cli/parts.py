@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from cutegemm.analysis import Wavefronts, occupancy
 from cutegemm.analysis.foreign import check_part
+from cutegemm.cli.output import output
 from cutegemm.compile.cubin import disassemble, resources
 from cutegemm.errors import UnsupportedError
 from cutegemm.parse.layout import parse_layout
@@ -77,7 +77,7 @@ def check_ptx(
         print(json.dumps({"shared": {op: _data(w) for op, w in run.shared.items()}, "lines": lines,
                           "global": sectors}, indent=2))  # fmt: skip
         return
-    console = Console(highlight=False)
+    console = output()
     rows = [(op, w, str(w.worst or "-")) for op, w in run.shared.items()]
     console.print(_table("Shared memory, as executed", rows) if rows else "No access to shared memory by threads.")
     worst = sorted(run.lines.items(), key=lambda item: -item[1].conflicts)[:_SHOWN_LINES]
