@@ -136,6 +136,38 @@ def test_gemm_for_a_person() -> None:
         assert part in said
 
 
+@pytest.mark.usefixtures("not_compiled")
+def test_a_swapped_plan_names_the_operands_of_the_user() -> None:
+    """Both A and B are K-major in "nt": in D^T = B^T A^T they would be called n-major and m-major."""
+    asked = ("--dtype", "f16", "--layout", "nt")
+    names = "A f16 k-major, 16-byte aligned; B f16 k-major, 16-byte aligned; C f16 n-major"
+    swap = "swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
+    swapped = "swap_ab:sm90_64x16_multistage"
+    for said in (
+        run("gemm", "64", "64", "64", *asked, "--plan", swapped),
+        run("show", swapped, *asked),
+        run("check", swapped, *asked, *SMALL),
+    ):
+        assert names in said
+        assert swap in said
+    found = json.loads(run("gemm", "64", "64", "64", *asked, "--plan", swapped, "--json"))
+    assert found["operands"].startswith(names)
+    assert "swap A/B" not in run("show", "sm90_64x16_multistage", *asked)
+
+
+def test_a_persistent_grid_computes_tiles_in_rounds() -> None:
+    said = run("check", "sm90_pingpong", "--layout", "nt", "--problem", "4096x4096x4096")
+    assert "1024 tiles on 132 persistent CTAs in 8 rounds of 132" in said
+    assert "16 CTAs in 1 waves of" in run("check", "mma_128x128", "--dtype", "bf16", *SMALL)
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_a_device_that_stands_in_for_another_architecture_is_named() -> None:
+    said = run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_100a")
+    assert "on h200 (sm_90a; no rates of sm_100a are known)" in said
+    assert "no rates" not in run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_90a")
+
+
 def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines are what the command says, but for times, and for what the compiler makes of it."""
     monkeypatch.setenv("COLUMNS", "200")

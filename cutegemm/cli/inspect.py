@@ -26,7 +26,7 @@ from cutegemm.parse.epilogue import parsed_epilogue
 from cutegemm.parse.layout import parse_layout
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
-from cutegemm.plan.describe import describe_programs
+from cutegemm.plan.describe import describe_programs, stated_operands
 
 _LAYOUT = re.compile(r"[(<]|^\s*_?\d")  # a name of a plan has no parentheses, and does not begin with a number
 # The headings of `cutegemm plans`: first plans to use, then the steps of the tutorial ladders.
@@ -112,7 +112,7 @@ def show(
             drawn = plan_timeline(drawn)
             console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
         else:
-            console.print(drawn.describe(of), markup=False, soft_wrap=True)
+            console.print(recipe_named(thing).as_launched(drawn).describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
             console.print(_ladder_note(thing), markup=False, soft_wrap=True, end="")
             options = {} if of is None else {"problem": of}
@@ -245,15 +245,23 @@ def check(
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)
         ending = parsed_epilogue("check", epilogue, operand)
         made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
-        _check_plan(made, of, of_arch, target, compiled, as_json)
+        operands = stated_operands(recipe_named(plan).as_launched(made))
+        _check_plan(made, of, operands, of_arch, target, compiled, as_json)
 
 
 def _check_plan(
-    plan: GemmPlan, problem: Problem | None, arch: str, device: Device | None, compiled: bool, as_json: bool
+    plan: GemmPlan,
+    problem: Problem | None,
+    operands: str,
+    arch: str,
+    device: Device | None,
+    compiled: bool,
+    as_json: bool,
 ) -> None:
     """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
 
     problem    None to analyse only what does not depend on the problem
+    operands   the operands in words, as the user states them
     device     None to analyse for the architecture alone, without rates
     compiled   whether to compile the kernel and add its registers, spills and executed accesses
     """
@@ -275,7 +283,7 @@ def _check_plan(
     else:
         console = output()
         print_report(analysis, console)
-        console.print(f"\nof {plan.operands}", markup=False, style="dim")
+        console.print(f"\nof {operands}", markup=False, style="dim")
     if analysis.violations:
         raise typer.Exit(1)
 
