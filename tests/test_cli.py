@@ -19,7 +19,7 @@ from cutegemm.cli import app, main
 from cutegemm.cli.inputs import plan_for
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.dtypes import DType
-from cutegemm.errors import CompileError, CutegemmError
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.machine.device import device_named
 from cutegemm.parse.epilogue import parsed_epilogue
 from cutegemm.parse.plan import operands_for
@@ -134,6 +134,13 @@ def test_gemm_for_a_person() -> None:
     said = run("gemm", "64", "64", "64", "--plan", "simt_64x64")
     for part in ("simt_64x64", "CTA", "warp", "thread", "simulated on the CPU", "correct", "no fault"):
         assert part in said
+
+
+def test_gemm_without_extents_names_them_once() -> None:
+    with pytest.raises(UnsupportedError, match=r"^gemm: M, N and K are not given\. Write `cutegemm gemm M N K`"):
+        run("gemm")
+    with pytest.raises(PlanError, match=r"1 rule is broken\.\n  - N and K are not given\. Write"):
+        run("gemm", "128")
 
 
 @pytest.mark.usefixtures("not_compiled")
@@ -330,7 +337,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("gemm",), "M is not given"),
+        (("gemm",), "M, N and K are not given"),
         (("gemm", "--batch", "-2", "--seed", "-1", "--", "8", "-8", "8"), "N is -8. Give 0 or more"),
         (("gemm", "--batch", "-2", "8", "8", "8"), "the batch is -2"),
         (("gemm", "--seed", "-1", "8", "8", "8"), "--seed -1 is negative"),

@@ -171,6 +171,9 @@ class _SimtBuilder(Builder):
             raise PlanError(self.subject, [rule])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
             raise PlanError(self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."])
+        if self.stages == 0 and k_blocks != 1:
+            rule = f"stages = 0, without shared memory, needs bK = 1; block = {self.block}. Use stages of 1 or more."
+            raise PlanError(self.subject, [rule])
         if self.stages == 0:
             return direct()
         if self.stages == 1:

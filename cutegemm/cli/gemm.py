@@ -27,7 +27,15 @@ from cutegemm.build.building import Complaints, made
 from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, transposed_array
+from cutegemm.cli.inputs import (
+    HOW_TO_GIVE_EXTENTS,
+    Extents,
+    Matrices,
+    extents_of,
+    not_writable,
+    plan_for,
+    transposed_array,
+)
 from cutegemm.cli.job import Job, Say
 from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
@@ -257,6 +265,8 @@ def _extents_and_operands(
     files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
     raises   PlanError with everything that is wrong
     """
+    if all(given is None for given in (*extents[:3], *files.values())):
+        raise UnsupportedError(f"gemm: M, N and K are not given. {HOW_TO_GIVE_EXTENTS}")
     complaints = Complaints("gemm")
     complaints.violations += not_writable("out", out, ".npy")
     kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
