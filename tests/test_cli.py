@@ -516,6 +516,25 @@ def test_what_is_explained_is_what_gemm_takes(dtype: str) -> None:
         assert first["plan"] == str(chosen(operands, Problem(m, n, k, operands=operands))[0])
 
 
+def test_explain_names_the_higher_bound_and_joins_plans_of_one_time() -> None:
+    asked = ("explain", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--count", "4")
+    rows = json.loads(run(*asked, "--json"))
+    first, times = rows[0], sorted({row["us"] for row in rows})
+    assert len(times) == 4 < len(rows)
+    table = {line.split()[0]: line for line in run(*asked).splitlines()[3:]}
+    assert len(table) == 4
+    for us in times:
+        name, *ties = [row["plan"] for row in rows if row["us"] == us]
+        assert (f"; as fast: {', '.join(ties)}" in table[name]) == bool(ties)
+    assert "chosen" in table[first["plan"]]
+    for row in rows:
+        if row["plan"] in table and row["us"] > times[0]:
+            name, us, other = re.search(r"slower: ([\w -]+) ([\d.]+) us, not ([\d.]+) us", table[row["plan"]]).groups()
+            assert float(us) == pytest.approx(row["bounds_us"][name], rel=1e-3)
+            assert float(other) == pytest.approx(first["bounds_us"][name], rel=1e-3)
+            assert float(us) > float(other)
+
+
 @pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_what_is_not_finite_is_right_where_float64_has_the_same(tmp_path: Path, value: str) -> None:
@@ -819,7 +838,7 @@ def test_any_encoding_will_do() -> None:
 def test_a_pipe_is_not_wrapped() -> None:
     """A name of a plan that `grep` looks for is whole, and its row is one line."""
     said = alone("explain", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt").stdout
-    assert re.search(r"^swap_ab:sm90_overlapped_2x1 .* power ", said, re.MULTILINE)
+    assert re.search(r"^sm90_overlapped_2x1 .* power .* swap_ab:sm90_overlapped_2x1\b", said, re.MULTILINE)
     said = alone("plans", "sm90_overlapped_2x1").stdout
     (row,) = [line for line in said.splitlines() if line.startswith("  sm90_overlapped_2x1 ")]
     assert row.split(maxsplit=1)[1].strip() == dict(plans())["sm90_overlapped_2x1"]

@@ -66,18 +66,23 @@ class Request:
 class Candidate:
     """A plan among which there is a choice.
 
-    us           predicted microseconds, packing included
-    find_bound   finds what takes most of them; it is called only if somebody asks
+    us            predicted microseconds, packing included
+    find_bounds   finds the microseconds that each bound would take by itself; it is called only if somebody asks
     """
 
     recipe: Recipe
     us: float
-    find_bound: Callable[[], str] = field(compare=False, repr=False)
+    find_bounds: Callable[[], dict[str, float]] = field(compare=False, repr=False)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Microseconds that each bound would take by itself, by its name."""
+        return self.find_bounds()
 
     @property
     def bound(self) -> str:
-        """What takes most of the time."""
-        return self.find_bound()
+        """Name of the bound that takes most of the time."""
+        return _highest(self.bounds)
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,22 @@ class Predicted:
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
-    def bound(self, row: int) -> str:
-        """Return the name of the bound that takes most of the time of a plan.
+    def bounds_of(self, row: int) -> dict[str, float]:
+        """Return the microseconds that each bound of a plan would take by itself.
 
-        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
-        'DRAM'
+        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bounds_of(1)
+        {'L2': 1.0, 'DRAM': 4.0}
         """
-        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds().items()}
-        return max(of_row, key=of_row.__getitem__)
+        return {name: float(us[row] if np.ndim(us) else us) for name, us in self.bounds().items()}
+
+    def bound(self, row: int) -> str:
+        """Return the name of the bound that takes most of the time of a plan."""
+        return _highest(self.bounds_of(row))
+
+
+def _highest(bounds: dict[str, float]) -> str:
+    """Return the name of the bound with the most microseconds."""
+    return max(bounds, key=bounds.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
         us = float(found.us[place])
         if some_run and math.isinf(us):
             return
-        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(found.bound, place))
+        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(found.bounds_of, place))
 
 
 @dataclass(frozen=True)
