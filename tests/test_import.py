@@ -51,6 +51,23 @@ def test_the_command_line_starts_without_torch_and_the_dsl():
     assert not {"torch", "cutlass"} & {*probe("import cutegemm.cli")[0]}
 
 
+@pytest.mark.parametrize("epilogue", ["", ", epilogue=lambda acc, bias: acc + bias, bias=a[0]", ", epilogue=abs"])
+def test_gemm_without_torch_says_so(epilogue):
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import numpy as np, cutegemm
+a = np.ones((8, 8), np.float32)
+try:
+    cutegemm.gemm(a, a{epilogue})
+except cutegemm.UnsupportedError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert said.startswith("gemm: torch is needed to launch a kernel")
+    assert "simulate" in said
+
+
 @pytest.mark.parametrize("package", ["rich", "pytest", "hypothesis"])
 def test_an_import_of_something_else_is_seen(package):
     assert package in probe(f"import cutegemm, {package}")[0]

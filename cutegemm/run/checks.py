@@ -22,6 +22,11 @@ WITHOUT_A_GPU = (
 )
 
 
+def without_torch() -> UnsupportedError:
+    """Return the error of a call if torch cannot be imported."""
+    return UnsupportedError(f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}")
+
+
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
     """The error that says every rule that a call breaks."""
     if len(rules) == 1:

@@ -45,6 +45,7 @@ from cutegemm.run.checks import (
     refused,
     without_addresses,
     without_epilogue,
+    without_torch,
     wrong_devices,
     wrong_dtypes,
     wrong_extents,
@@ -425,8 +426,10 @@ def _type_name(dtype: Any) -> str:
 
 def _are_stood_for(given: dict[str, Any]) -> bool:
     """Whether tensors are those of a transformation of torch, such as vmap."""
-    from cutegemm.run import torch_ops
-
+    try:
+        from cutegemm.run import torch_ops
+    except ImportError as error:
+        raise without_torch() from error
     tensors = torch_ops.tensors_of(given)
     return bool(without_addresses(tensors)) and are_stood_for(tensors)
 
