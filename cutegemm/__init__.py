@@ -19,8 +19,7 @@ from cutegemm.layout import __all__ as _algebra
 from cutegemm.layout import filter as filter  # not in __all__: `import *` must not shadow Python's
 from cutegemm.layout import hooks as _hooks
 from cutegemm.run import graph as _graph
-
-__version__ = "0.2.0"
+from cutegemm.version import __version__ as __version__
 
 _LATER = {
     "bf16": "cutegemm.dtypes",

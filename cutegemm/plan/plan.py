@@ -161,6 +161,30 @@ class GemmPlan(hooks.Shown):
             raise PlanError(f"plan {self.name!r}", strange)
         return replace(self, **changes)
 
+    def to_json(self) -> str:
+        """Return the plan as JSON, for `from_json` of the same version of the package.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> GemmPlan.from_json(sm90_plan().to_json()) == sm90_plan()
+        True
+        """
+        from cutegemm.plan.saved import saved
+
+        return saved(self)
+
+    @staticmethod
+    def from_json(text: str) -> GemmPlan:
+        """Return the plan that `to_json` wrote, checked again.
+
+        raises   UnsupportedError for another text, or for one that another version of the package wrote
+        """
+        from cutegemm.plan.saved import loaded
+
+        plan = loaded(text)
+        if not isinstance(plan, GemmPlan):
+            raise UnsupportedError(f"GemmPlan.from_json: the text is a saved {type(plan).__name__}, not a plan.")
+        return plan
+
     @property
     def threads(self) -> int:
         """Return the number of threads of a CTA."""
