@@ -221,6 +221,13 @@ def _notebook(thing: Any) -> Any:
 _hooks.notebook.register(_notebook)
 
 
+def _fused(*given: Any) -> Any:
+    return import_module(f"{__name__}.build.fused").fused(*given)
+
+
+_hooks.fused.register(_fused)
+
+
 def _through_torch(given: Any) -> Any:
     from cutegemm.torch.gemm import gemm_in_torch  # a statement, which Dynamo follows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Loading, Storing, made, vector_copy
+from cutegemm.build.building import Builder, Loading, Storing, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -24,6 +24,7 @@ _LANES_K, _LANES_MN = 4, 8  # how the lanes of a warp lie in the fragments of mm
 _PAD = 4  # sums between columns of a warp's: with 16 rows, 8 rows of 4 pairs of columns are in banks of their own
 
 
+@takes_epilogue
 def gemv_plan(
     operands: Operands | None = None,
     *,

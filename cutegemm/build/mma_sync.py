@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Builder, Loading, Shared, Storing, made, vector_copy
+from cutegemm.build.building import LOADS, Builder, Loading, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -30,6 +30,7 @@ _LEAST_ARCH = "sm_80"  # with cp.async
 _FLOAT8_BYTES = 4  # of an access, at the least
 
 
+@takes_epilogue
 def mma_sync_plan(
     operands: Operands | None = None,
     *,

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from types import NoneType
 
-from cutegemm.build.building import (
-    K_RUN,
-    LOADS,
-    Builder,
-    Loading,
-    Shared,
-    Storing,
-    made,
-    vector_copy,
-)
+from cutegemm.build.building import K_RUN, LOADS, Builder, Loading, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -33,6 +24,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 MAX_K_BLOCKS = 1024  # of a k-tile: its tiles of A and B then fill the shared memory of any GPU
 
 
+@takes_epilogue
 def simt_plan(
     operands: Operands | None = None,
     *,
