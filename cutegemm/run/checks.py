@@ -17,8 +17,8 @@ from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
-    "Without a GPU `cutegemm.simulator.simulate(plan, a, b)` carries out a plan on the CPU, and "
-    "`cutegemm.run.emulated.emulate(plan, a, b)` what it is compiled to."
+    "Without a GPU `cutegemm.simulate(plan, a, b)` carries out a plan on the CPU, and "
+    "`cutegemm.emulate(plan, a, b)` what it is compiled to."
 )
 
 
