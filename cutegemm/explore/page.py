@@ -29,7 +29,12 @@ _OF_PLAN: dict[str, tuple[str, Callable[[State, Chosen], Html]]] = {
 _ASSETS = "cutegemm.explore.assets"
 _LOADING = joined(
     el("header", el("h1", "cutegemm explorer")),
-    el("main", el("p", "loading", id="progress", role="status"), id="main"),
+    el(
+        "main",
+        el("p", "loading", id="progress", role="status"),
+        el("noscript", el("p", "This page needs JavaScript: it runs Python in the browser.", class_="error")),
+        id="main",
+    ),
 )
 
 

@@ -289,6 +289,28 @@ def test_the_static_page_answers_as_the_server_does(explored: Explored, tmp_path
             files.shutdown()
 
 
+@pytest.mark.parametrize("missing", ["runtime", "worker"])
+def test_the_static_page_says_that_python_cannot_be_loaded(tmp_path: Path, missing: str) -> None:
+    """Nothing listens at the address of the runtime, or the worker is missing: the page names it, and goes on waiting
+    for nothing."""
+    write(tmp_path, "http://127.0.0.1:9/none/")
+    if missing == "worker":
+        (tmp_path / "assets" / "worker.js").unlink()
+    quiet: Callable[..., SimpleHTTPRequestHandler] = partial(_Quiet, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), quiet) as files:
+        threading.Thread(target=files.serve_forever, daemon=True).start()
+        static = Explored(f"http://127.0.0.1:{files.server_address[1]}/")
+        try:
+            static.open("view=layouts")
+            said = static.until("return document.querySelector('#main > .error')?.textContent")
+            wanted = "could not be loaded from http://127.0.0.1:9/none/" if missing == "runtime" else "did not start"
+            assert wanted in said
+            assert static.run("return document.querySelector('#progress')") is None
+        finally:
+            static.browser.close()
+            files.shutdown()
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
