@@ -35,6 +35,8 @@ VIEWS = {
     "pipeline": "view=pipeline&t=60",
     "schedule": "view=pipeline&plan=simt_256x128&layout=nn&t=9",
     "time": "view=report",
+    "advice": "view=report&plan=sm90_pingpong",
+    "code": "view=code",
 }
 # The least contrast of text with what is behind it: WCAG 2.2, 1.4.3 (level AA).
 CONTRAST = 4.5
@@ -137,7 +139,8 @@ def test_every_view_fits_and_can_be_read(explored: Explored, view: str) -> None:
         explored.shown_at(width, scheme)
         explored.open(VIEWS[view])
         explored.until("return document.querySelector('#main')")
-        assert explored.run("return document.documentElement.scrollWidth <= innerWidth"), (width, scheme)
+        # A phone widens innerWidth to what overflows, so that it is no measure.
+        assert explored.run("return document.documentElement.scrollWidth") <= width, scheme
         assert explored.run(_LOW, CONTRAST) == [], (width, scheme)
     explored.shown_at(1400, "light")
     assert explored.failures() == []
