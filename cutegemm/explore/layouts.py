@@ -31,6 +31,7 @@ EXAMPLES = (
 )
 _STAYS = ("view", "plan", "dtype", "layout", "problem", "device", "epilogue", "operands")
 _EXPLAINED_LINES = 60  # limit of the lines of a derivation
+_DETAILED = (64, 128, 4096)  # maximum columns, rows and cells of a picture whose cells have text; it can be scrolled
 _MOST_BITS = 1024  # limit of the bits of an element
 
 
@@ -138,7 +139,7 @@ def _drawn(call: Call, state: State) -> Html | None:
         picture = _picture(call, state)
     except CutegemmError as what:
         return el("p", str(what), class_="hint")
-    drawn = scrolling(Html(svg(picture)), f"picture of {call.value}", "picture")
+    drawn = scrolling(Html(svg(picture, _DETAILED)), f"picture of {call.value}", "picture")
     counted = conflicts(call.value, _bits(state)) if state["color"] == "bank" else None
     return el("div", drawn, counted)
 

@@ -16,7 +16,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "cells": "offsets",
         "color": "bank",
         # a plan
-        "plan": "sm90_pingpong",
+        "plan": "sm90_overlapped_2x1",  # what `gemm` chooses for the other defaults
         "dtype": "",
         "layout": "nt",
         "problem": "4096x4096x4096",

@@ -15,6 +15,7 @@ from cutegemm import layout as algebra
 from cutegemm.analysis import check, shared_accesses, wavefronts
 from cutegemm.analysis.accesses import buffer_layout
 from cutegemm.analysis.shared import served
+from cutegemm.choice.catalog import chosen
 from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
@@ -23,10 +24,12 @@ from cutegemm.explore.conflicts import counts
 from cutegemm.explore.expression import evaluated
 from cutegemm.explore.layouts import EXAMPLES
 from cutegemm.explore.moments import moments, told
+from cutegemm.explore.state import DEFAULTS
 from cutegemm.layout import Layout, Swizzle, parse
+from cutegemm.machine.device import device_named
 from cutegemm.parse.layout_names import OPERATIONS
 from cutegemm.parse.plan import described
-from cutegemm.plan import Operands
+from cutegemm.plan import Operands, Problem
 from cutegemm.plan.program import operations as op
 from cutegemm.tile.tv import make_layout_tv
 from tests.explore.pages import Page, page, query
@@ -198,6 +201,12 @@ def test_conflicts_of_any_tile(text: str, bits: str) -> None:
     assert len(page(expr=text, bits=bits).all("textarea", id="f-expr")) == 1
 
 
+@pytest.mark.parametrize("text", ["(8,64):(64,1)", "(64,64):(64,1)", "S<3,3,3> o 0 o (8,64):(64,1)"])
+def test_offsets_are_written_in_64_columns(text: str) -> None:
+    offsets = {str(offset) for offset in parse(text).offsets().tolist()}
+    assert offsets <= set(re.findall(r">(\d+)</text>", answer(query(expr=text)).html))
+
+
 # --- states and links ------------------------------------------------------------------------------------------------
 
 
@@ -289,6 +298,13 @@ def test_the_editor_makes_the_plan_anew(name: str) -> None:
     assert "stages=2" in changed.query
 
 
+def test_the_first_plan_is_the_one_that_gemm_chooses() -> None:
+    operands = Operands.of("bf16", layout=DEFAULTS["layout"])
+    m, n, k = map(int, DEFAULTS["problem"].split("x"))
+    recipe, _ = chosen(operands, Problem(m, n, k, operands=operands), device=device_named(DEFAULTS["device"]))
+    assert str(recipe) == DEFAULTS["plan"]
+
+
 # --- banks ----------------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +322,12 @@ def test_phases_are_the_wavefronts(name: str) -> None:
             assert sum(max(map(len, phase.values())) for phase in phases) == counted
             asked = {lane for phase in phases for words in phase.values() for who in words.values() for lane in who}
             assert asked == set(range(len(lanes)))
+
+
+@pytest.mark.parametrize("name", [DEFAULTS["plan"], "sm90_pingpong", "mma_tma_256x128"])
+def test_the_first_access_is_one_that_can_conflict(name: str) -> None:
+    (marked,) = [text for a, text in page(view="banks", plan=name).all("tr") if a.get("class") == "marked"]
+    assert "tma" not in marked
 
 
 def test_banks_that_lanes_meet_in_are_marked() -> None:
@@ -393,7 +415,7 @@ def test_the_state_of_the_sums_is_shown() -> None:
 def test_the_stepper_goes_through_the_moments() -> None:
     every = moments(plan_of("sm90_pingpong"))
     for number in (0, 41, len(every) - 1):
-        shown = page(view="pipeline", t=number)
+        shown = page(view="pipeline", plan="sm90_pingpong", t=number)
         now = every[number]
         who = f"{now.role} " if now.role else ""
         assert shown.texts("p", class_="result") == [f"{number + 1} of {len(every)}, at {now.time:g}: {who}{now.text}"]
