@@ -141,7 +141,7 @@ def asked(state: State, selected: Chosen) -> Html:
             open=bool(state["epilogue"]),
         ),
     ]
-    chooser = form(state, fields, label="plan", keeps=("view", "expr"))
+    chooser = form(state, fields, label="plan", keeps=("view", "expr", "last"))
     return el("div", card("", chooser), _editor(state, selected), class_="side")
 
 
@@ -174,7 +174,7 @@ def _editor(state: State, selected: Chosen) -> Html | None:
     return el(
         "details",
         el("summary", "edit the options of the plan"),
-        form(state, fields, label="options of the plan", keeps=("view", "expr", *keeps)),
+        form(state, fields, label="options of the plan", keeps=("view", "expr", "last", *keeps)),
         class_="card",
         open=bool(state.edits),
         id="editor",

@@ -30,6 +30,7 @@ VIEWS = {
     "refused": "view=layouts&expr=composition((6,2):(1,7), (3,2):(2,3))",
     "rules": "view=rules",
     "violations": "view=rules&plan=sm90:tile=100x100x64,cluster=3x1",
+    "kept": "view=rules&plan=simt:block=1x1&last=plan%3Dsimt_64x64%26layout%3Dnn",
     "tile": "view=tile",
     "banks": f"view=banks&{CONFLICT}",
     "pipeline": "view=pipeline&t=60",
@@ -188,6 +189,14 @@ def test_a_plan_is_edited(explored: Explored) -> None:
     assert "block=128x100x8" in explored.run("return document.querySelector('#f-plan').value")
     assert explored.run("return document.activeElement.id") == "f-o.block"
     assert explored.run("return document.querySelector('#editor').open")
+    assert "128 x 128 x 8" in explored.run("return document.querySelector('.last').textContent")
+    explored.run(
+        "const f = document.getElementById('f-o.block'); f.value = '128x64x8';"
+        "f.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    assert explored.until("return document.querySelector('.kept')")
+    assert explored.run("return document.querySelector('.last')") is None
+    assert "last=" not in explored.run("return location.search")
 
 
 def test_the_pipeline_is_stepped_through_by_keys(explored: Explored) -> None:

@@ -265,6 +265,22 @@ def test_every_broken_rule_is_shown() -> None:
         assert shown.texts("div", class_="error") == [" ".join(v.split()) for v in raised.value.violations]
 
 
+@pytest.mark.parametrize("view", ["rules", "tile", "banks", "pipeline", "report"])
+def test_a_broken_rule_keeps_the_view_of_the_last_plan(view: str) -> None:
+    """The form of a plan that can be built carries it along; the answer for a broken one shows it below the rules."""
+    valid = query(view=view, plan="simt:block=128x128x8,warp=64x32,thread=8x8", layout="nn")
+    before = Page(answer(valid).html)
+    assert "last=" not in answer(valid).query
+    (last,) = {a["value"] for a, _ in before.all("input", type="hidden", name="last")} - {""}
+    broken = query(view=view, plan="simt:block=100x128x8,warp=64x32,thread=8x8", layout="nn", last=last)
+    after = Page(answer(broken).html)
+    assert "100 elements" in after.texts("div", class_="error")[0]
+    assert [title for title in before.texts("h2") if title != "Rules"] == after.texts("h2")[1:]
+    assert Page(answer(answer(broken).query).html).texts("h2") == after.texts("h2")
+    (kept,) = {a["value"] for a, _ in after.all("input", type="hidden", name="last")} - {""}
+    assert kept == last
+
+
 def test_what_is_typed_wrong_is_said_at_once() -> None:
     said = " ".join(page(view="rules", plan="simt_64x6", dtype="f7", problem="12").texts("div", class_="error"))
     assert "f7" in said
