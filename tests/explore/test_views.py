@@ -19,11 +19,11 @@ from cutegemm.choice.catalog import chosen
 from cutegemm.choice.names import plans, recipe_named
 from cutegemm.errors import PlanError
 from cutegemm.explore import State, answer, respond
-from cutegemm.explore.chosen import spelled
 from cutegemm.explore.conflicts import counts
 from cutegemm.explore.expression import evaluated
 from cutegemm.explore.layouts import EXAMPLES
 from cutegemm.explore.moments import moments, told
+from cutegemm.explore.options import BUILDERS, automatic, choices, spelled
 from cutegemm.explore.state import DEFAULTS
 from cutegemm.layout import Layout, Swizzle, parse
 from cutegemm.machine.device import device_named
@@ -32,7 +32,7 @@ from cutegemm.parse.plan import described
 from cutegemm.plan import Operands, Problem
 from cutegemm.plan.program import operations as op
 from cutegemm.tile.tv import make_layout_tv
-from tests.explore.pages import Page, page, query
+from tests.explore.pages import Page, fields, page, query
 
 CONFLICT = "simt:block=128x128x8,warp=64x32,thread=8x8,shared_a=k"
 SHARED_K = "sm90:tile=64x64x64,schedule=cooperative,consumers=1,cluster_k=4,stages=6"
@@ -297,21 +297,62 @@ def test_a_spelled_out_plan_is_the_named_one() -> None:
             plan = recipe.build(operands)
         except PlanError:
             continue
-        told = ",".join(f"{option}={value}" for option, value in spelled(recipe, plan).items())
-        assert recipe_named(f"{recipe.family}:{told}").build(operands).key() == plan.key(), name
+        named = spelled(recipe, plan)
+        for options in (named, {**automatic(recipe, plan), **named}):
+            told = ",".join(f"{option}={value}" for option, value in options.items() if value)
+            assert recipe_named(f"{recipe.family}:{told}").build(operands).key() == plan.key(), name
 
 
 @pytest.mark.parametrize("name", ["sm90_wide_2x1/stream", "simt_64x64/k4", "swap_ab:sm90_wide_2x1"])
 def test_the_editor_makes_the_plan_anew(name: str) -> None:
     layout = "nn" if "simt" in name else "nt"
     before = page(view="rules", plan=name, layout=layout)
-    fields = {a["name"]: a["value"] for a, _ in before.all("input") if (a.get("name") or "").startswith("o.")}
+    sent = {key: value for key, value in fields(before).items() if key.startswith("o.")}
     (begins,) = {a["value"] for a, _ in before.all("input", type="hidden", name="plan")}
-    after = page(view="rules", plan=begins, layout=layout, **fields)
-    words = [shown.all("pre")[0][1].partition("\n")[2] for shown in (before, after)]
-    assert words[0] == words[1]
-    changed = answer(query(view="rules", plan=begins, layout=layout, **{**fields, "o.stages": "2"}))
+    (last,) = {a["value"] for a, _ in before.all("input", type="hidden", name="last")}
+    for more in ({"last": last}, {}):  # without it, every value is written into the name
+        after = page(view="rules", plan=begins, layout=layout, **sent, **more)
+        words = [shown.all("pre")[0][1].partition("\n")[2] for shown in (before, after)]
+        assert words[0] == words[1]
+    changed = answer(query(view="rules", plan=begins, layout=layout, **{**sent, "o.stages": "2"}))
     assert "stages=2" in changed.query
+
+
+def test_the_editor_shows_the_values_of_the_plan() -> None:
+    """Fields are filled, enumerations are selections, and what the builder finds is not written into the name."""
+    before = page(view="rules", plan="sm90_epi_stages")
+    sent = {key: value for key, value in fields(before).items() if key.startswith("o.")}
+    arguments = recipe_named("sm90_epi_stages").arguments
+    assert sent.keys() == {f"o.{name}" for name in arguments}
+    assert {name for name, value in sent.items() if not value} == {"o.repack"}  # none is repacked
+    assert (sent["o.stages"], sent["o.store"], sent["o.consumers"], sent["o.ctas"]) == ("5", "tma", "2", "132")
+    selects = {attributes["name"] for attributes, _ in before.all("select")}
+    assert {"o.schedule", "o.store", "o.shared_d", "o.promoted", "o.gpc_raster", "o.repack"} <= selects
+    (last,) = {a["value"] for a, _ in before.all("input", type="hidden", name="last")}
+    edits = {**sent, "o.tile": "128x256x64", "o.schedule": "cooperative"}
+    after = answer(query(view="rules", plan="sm90:", last=last, **edits))
+    assert State.of(after.query)["plan"] == "sm90:tile=128x256x64,epi_stages=4,schedule=cooperative,raster=along_n"
+
+
+@pytest.mark.parametrize("family", BUILDERS)
+def test_what_can_be_selected_reads(family: str) -> None:
+    """A builder may refuse a value beside others, but not as one that it does not know."""
+    name = {"simt": "simt_64x64", "mma_sync": "mma_64x64", "mma_tma": "mma_tma_256x128", "gemv": "gemv_16x8"}.get(
+        family, "sm90_epi_stages"
+    )
+    recipe = recipe_named(name)
+    operands = Operands.of("f32") if family == "simt" else Operands.of("bf16", layout="nt")
+    named = spelled(recipe, recipe.build(operands))
+    for option in recipe.arguments:
+        for value, _ in choices(recipe, option, ""):
+            edited = {**named, option: value}
+            text = ",".join([f"{key}={each}" for key, each in edited.items() if each])
+            said = ""
+            try:
+                recipe_named(f"{family}:{text}").build(operands)
+            except PlanError as error:
+                said = str(error)
+            assert not re.search(rf"{option} = \S+ is (neither|none)|does not read", said)
 
 
 def test_the_first_plan_is_the_one_that_gemm_chooses() -> None:
