@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -14,7 +14,7 @@ from cutegemm.plan import GemmPlan
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS
 from cutegemm.plan.work.split import ORDERS, REDUCTIONS
 
-BUILDERS = {
+BUILDERS: Mapping[str, Callable[..., GemmPlan]] = {
     "simt": simt_plan,
     "mma_sync": mma_sync_plan,
     "mma_tma": mma_tma_plan,
