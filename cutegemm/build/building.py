@@ -83,7 +83,7 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """A builder of plans that takes an epilogue besides its own arguments."""
+    """A builder of plans that also takes an epilogue."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...

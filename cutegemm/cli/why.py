@@ -32,7 +32,7 @@ class Why:
     is_at_most   True if the time is the roofline, a lower bound of the time; False if it is from the time model
     device       name of the device that the time is predicted for
     stand_in     note that the device has another architecture than the plan, because no rates are known for that
-                 one; "" if it has not
+                 one; "" if both have the same
     """
 
     reason: str

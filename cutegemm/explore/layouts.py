@@ -59,7 +59,7 @@ def _form(state: State) -> Html:
         choice("color", "colours show", state["color"], [(c, c) for c in ("bank", "offset", "none")]),
         class_="fields",
     )
-    hint = "Layouts in CuTe's notation, and operations by CuTe's names. NAME = ... names a result."
+    hint = "Layouts in CuTe's notation, C++ or Python, and operations by CuTe's names. NAME = ... names a result."
     box = area("expr", "expression", state["expr"], rows=max(2, state["expr"].count("\n") + 1), hint=hint)
     examples = chips(
         [link(state.with_(expr=text), name, current=text == state["expr"]) for name, text in EXAMPLES],

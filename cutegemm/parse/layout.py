@@ -388,7 +388,7 @@ def _at(layout: Any, *coordinate: Any) -> Any:
 
 
 def mode_of(layout: Any, mode: Any) -> Any:
-    """Return one mode of a layout. Raises LayoutError if `layout` is not a layout."""
-    if not isinstance(layout, (Layout, ComposedLayout)):
+    """Return one mode of a layout or shape. Raises LayoutError for anything else."""
+    if not isinstance(layout, (Layout, ComposedLayout, tuple)):
         raise LayoutError(f"{cute_text(layout)} is not a layout, so it has no modes.")
     return layout[mode]

@@ -103,7 +103,7 @@ def _class_named(name: Any) -> Any:
     except (ImportError, AttributeError):
         kind = None
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == f"{_PACKAGE}{module}"):
-        raise _of_another_version(f"there is no class {shown(name)}")
+        raise _of_another_version(f"the class {shown(name)} is unknown")
     return kind
 
 

@@ -85,9 +85,9 @@ def changed(**changes):
         (json.dumps({"cutegemm": __version__, "plan": {}}), "another version of cutegemm, or changed"),
         (json.dumps({"cutegemm": __version__, "plan": 3}), "a saved int, not a plan"),
         (changed(stages=3), "GemmPlan has other fields: stages"),
-        (changed(type="plan.plan.OldPlan"), "there is no class 'plan.plan.OldPlan'"),
-        (changed(type="plan.saved.import_module"), "there is no class"),
-        (changed(type="run.gemm.gemm"), "there is no class"),
+        (changed(type="plan.plan.OldPlan"), "the class 'plan.plan.OldPlan' is unknown"),
+        (changed(type="plan.saved.import_module"), "is unknown"),
+        (changed(type="run.gemm.gemm"), "is unknown"),
     ],
 )
 def test_what_is_not_a_plan_of_this_version_is_refused(text, said):
