@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Storing, made, vector_copy
+from cutegemm.build.building import Builder, Storing, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -25,6 +25,7 @@ _LANES_K, _LANES_MN = 4, 8  # lanes of a warp along K, and along M or N, in the 
 _PAD = 4  # unused accumulators after a warp's column of 16 rows: 8 rows of 4 pairs of columns hit different banks
 
 
+@takes_epilogue
 def gemv_plan(
     operands: Operands | None = None,
     *,

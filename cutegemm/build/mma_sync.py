@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, vector_copy
+from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -31,6 +31,7 @@ _LEAST_ARCH = "sm_80"  # oldest architecture with cp.async
 _FLOAT8_BYTES = 4  # smallest access to float8 operands
 
 
+@takes_epilogue
 def mma_sync_plan(
     operands: Operands | None = None,
     *,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import EpiStageBuilder
 from cutegemm.build.mma_sync import ATOM_K_BITS, check_is_multiplied, reader
 from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
@@ -36,6 +36,7 @@ _EPI_STAGES: tuple[int, ...] = (1, 2, 4)  # numbers of epilogue stages of a warp
 _SPREAD = 32  # 32-bit elements of a row of 128 bytes along M or N: see `_places`
 
 
+@takes_epilogue
 def mma_tma_plan(
     operands: Operands | None = None,
     *,

@@ -11,7 +11,7 @@ from cutegemm.build.epi_stages import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
@@ -129,8 +129,8 @@ class PipelineBuilder(PlanBuilder):
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{partials}{sharing}. Shrink the tile."
             )
         rows, columns = self.tile[0], self.b_columns
-        a = self.attempt(lambda: self.operand("a", loaded.a, rows, sharers[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand("b", loaded.b, columns, sharers[0], max(1, depth), l2[1]))
+        a = self.attempt(lambda: self._stream("a", loaded.a, rows, sharers, max(1, depth), l2[0]))
+        b = self.attempt(lambda: self._stream("b", loaded.b, columns, sharers, max(1, depth), l2[1]))
         store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
@@ -172,6 +172,18 @@ class PipelineBuilder(PlanBuilder):
             **others,
         )
 
+    def _stream(
+        self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
+    ) -> OperandStream:
+        """Return the stream of A or B; an error names the arguments that the user gave."""
+        sharers = cluster["ba".index(name)]
+        try:
+            return self.operand(name, operand, extent, sharers, stages, l2)
+        except PlanError as error:
+            options = f"tile = {self.tile}" + (f", cluster = {cluster}" if sharers > 1 else "")
+            rules = [f"{options}: {name.upper()}: {rule}" for rule in error.violations]
+            raise PlanError(self.subject, rules) from None
+
     def operand(
         self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> OperandStream:
@@ -189,12 +201,18 @@ class PipelineBuilder(PlanBuilder):
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         kind = widest_smem_kind(dtype, inner)
         row_bytes = KINDS[kind][1]
-        if outer % sharers or outer // sharers * row_bytes % TMA_SMEM_ALIGNED_BYTES:
+
+        def divides(count: int) -> bool:
+            return outer % count == 0 and outer // count * row_bytes % TMA_SMEM_ALIGNED_BYTES == 0
+
+        if not divides(sharers):
+            allowed = [str(count) for count in range(1, MAX_CLUSTER_CTAS + 1) if divides(count)]
             raise PlanError(
                 self.subject,
                 [
                     f"{outer} rows of {row_bytes} bytes of a {operand.major}-major tile do not divide into {sharers} "
-                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do."
+                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do. "
+                    f"Use {' or '.join(allowed) or 'another tile'}."
                 ],
             )
         width = row_bytes * 8 // dtype.bits

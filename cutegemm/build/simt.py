@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from types import NoneType
 
-from cutegemm.build.building import (
-    K_RUN,
-    LOADS,
-    Builder,
-    Shared,
-    Storing,
-    made,
-    vector_copy,
-)
+from cutegemm.build.building import K_RUN, LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -33,6 +25,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 MAX_K_BLOCKS = 1024  # k-blocks of a k-tile; with more, its tiles of A and B fill the shared memory of any GPU
 
 
+@takes_epilogue
 def simt_plan(
     operands: Operands | None = None,
     *,
@@ -180,6 +173,9 @@ class _SimtBuilder(Builder):
             raise PlanError(self.subject, [f"bK = {k_blocks}: a k-tile has at most {MAX_K_BLOCKS} k-blocks."])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
             raise PlanError(self.subject, [f"unroll = {unroll} is not an even divisor of the {k_blocks} k-blocks."])
+        if self.stages == 0 and k_blocks != 1:
+            rule = f"stages = 0, without shared memory, needs bK = 1; block = {self.block}. Use stages of 1 or more."
+            raise PlanError(self.subject, [rule])
         if self.stages == 0:
             return direct()
         if self.stages == 1:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_epi_stages
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
 from cutegemm.dtypes import DType
@@ -51,6 +51,7 @@ _BITS_ALONG_N = 16  # bits of an element that wgmma can read along N
 _MANY_ROWS = 256  # rows of a tile
 
 
+@takes_epilogue
 def sm90_plan(
     operands: Operands | None = None,
     *,

@@ -114,10 +114,10 @@ class Job:
         return {
             "did": did,
             "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
-            "operands": str(self.plan.operands),
+            "operands": str(self.plan.operands.transposed if self.recipe.swap_ab else self.plan.operands),
             "plan": str(self.recipe) if self.recipe.swap_ab else self.plan.name,
             "summary": self.plan.summary,
-            "hierarchy": self.plan.describe(self.problem),
+            "hierarchy": self.recipe.as_launched(self.plan).describe(self.problem),
         }
 
     def _execute(

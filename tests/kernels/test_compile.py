@@ -160,11 +160,6 @@ def test_other_types():
     check_each(plans, multiplies, are_kept=True)
 
 
-@pytest.mark.thorough
-def test_random_plans_compile():
-    assert [error for error in map(compiler._compile_error, random_plans(2, 99), ["sm_90a"] * 2) if error] == []
-
-
 def test_a_report_says_what_is_over():
     report = cubin.ResourceReport("k", 200, 16, 512, 0, {"LDL": 3, "STL.64": 1})
     found = report.violations(small(ctas_per_sm=4), "sm_90a")

@@ -158,6 +158,10 @@ def test_every_broken_rule_at_once():
             {"tile": (64, 24, 32), "cluster": (8, 1), "store": "direct"},
             "24 rows of 64 bytes of a k-major tile do not divide into 8 shares that begin at multiples of 128 bytes",
         ),
+        ({"cluster": (3, 1)},
+         "tile = (128, 128, 64), cluster = (3, 1): B: 128 rows of 128 bytes of a k-major tile do not divide into 3 "
+         "shares that begin at multiples of 128 bytes, as boxes of TMA do. Use 1 or 2 or 4 or 8."),
+        ({"tile": (128, 512, 64)}, "tile = (128, 512, 64): B: mode 1 of the box has 512 elements; 1 to 256"),
         ({"tile": (64, 80, 64), "cluster": (3, 1)}, "80 rows of 128 bytes of a k-major tile do not divide into 3 "),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
