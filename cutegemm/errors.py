@@ -67,6 +67,17 @@ class CompileError(CutegemmError):
     """The DSL, ptxas or the linker refused a plan; the message holds their messages."""
 
 
+def how_to_install(*extras: str) -> str:
+    """Return the sentence that says how extras of this package are installed from a clone of its repository.
+
+    extras   names of optional dependencies in pyproject.toml
+
+    >>> how_to_install("kernels", "torch")
+    "Run pip install -e '.[kernels,torch]' in a clone of cutegemm."
+    """
+    return f"Run pip install -e '.[{','.join(extras)}]' in a clone of cutegemm."
+
+
 class CopyWarning(UserWarning):
     """Warns that an operand is copied before it is multiplied: correct, but slower. The message names the operand."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
+from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError, how_to_install
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
 from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
@@ -297,7 +297,7 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
         from cutegemm.run import torch_ops
     except ImportError as error:
         raise UnsupportedError(
-            f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}"
+            f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}"
         ) from error
     given = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
     wrong = without_addresses(given)
