@@ -14,7 +14,7 @@ import pytest
 from cutegemm.choice import names as of_plans
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/measured").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PICTURES = sorted((ROOT / "docs").glob("[fp]*s/*.svg"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -7,7 +7,7 @@ share K ask for other k-tiles each. Clusters are handed to the GPCs in rounds: s
 begin as behind a grid that fills the chip.
 
 1599 x 1216 x 2624 of bf16 in 5 x 13 clusters of 2 x 1, one wave, took 24.4 us where bands of the raster left 0.77 of
-what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/hopper.md, "Who takes which tile".
+what CTAs ask for, and 22.0 where they left 0.69 (one H100, 2026-11-23): see docs/raster.md.
 """
 
 from __future__ import annotations

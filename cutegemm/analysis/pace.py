@@ -11,7 +11,7 @@ Source: the beginning of every quarter of every tile of 19 plans, in three launc
 They took 0.76 to 0.84 of the others' time for tiles of 128 x 128 of bf16, 32 KiB a k-tile, in nine of eleven plans, and
 0.87 to 0.93 in two; 0.91 to 1 where it is 24 KiB for as much work; 1 where it is 16 KiB. From that follows the port's
 rate, `Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans,
-`JITTER` to those of five SIMT plans: see docs/analysis.md.
+`JITTER` to those of five SIMT plans: see docs/measured/counters.md.
 """
 
 from __future__ import annotations

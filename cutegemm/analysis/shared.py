@@ -14,7 +14,7 @@ cp.async is different: see `copies`.
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast);
 NVIDIA developer forum, topic 77228 (128-bit loads: 4 requests, 2 where pairs are uniform); public counter
 studies on sm_120 (stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` leaves the merging
-out. docs/analysis.md holds the default rules against the counters of an H200.
+out. docs/measured/counters.md holds the default rules against the counters of an H200.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def pages(benchmarks: Path) -> dict[str, str]:
         series = [one for file, data in found.items() for one in _series(page.files[file], data)]
         names = _names(page, found, series)
         if names:
-            made[f"{page.name}.md"] = _text(page, found, series, names, benchmarks)
+            made[f"measured/{page.name}.md"] = _text(page, found, series, names, benchmarks)
         if series:
             made[f"plots/{page.name}.svg"] = _plot(page, series, names)
     return made
@@ -124,7 +124,7 @@ def _text(
         parts.append(f"{page.files[file]}: {LADDERS[page.files[file]].data}; {on}")
     parts.append(
         "Ratios are to cuBLAS, in turns in one process, geometric means. Made by `python -m docs.evidence run` and "
-        f"`python -m docs.evidence report`. [What the words mean]({page.about}.md), [all speeds](speed.md)."
+        f"`python -m docs.evidence report`. [The guide to these kernels](../{page.about}.md), [all speeds](speed.md)."
     )
     if series:
         parts.append(picture("Ratio to cuBLAS of each step", page.name))

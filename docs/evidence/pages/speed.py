@@ -1,4 +1,4 @@
-"""docs/speed.md: what the kernels reach beside the library, made from docs/evidence/data/*.json."""
+"""docs/measured/speed.md: what the kernels reach beside the library, made from docs/evidence/data/*.json."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[st
     made = {}
     if _SWEEP in found and _swept(found[_SWEEP]["rows"]):
         made[f"plots/{_SWEEP_PLOT}.svg"] = sweep_plot(found[_SWEEP]["rows"])
-    made["speed.md"] = _page(found, ladders or {})
+    made["measured/speed.md"] = _page(found, ladders or {})
     return made
 
 
@@ -178,10 +178,10 @@ def _chain(found: Mapping[str, Any]) -> list[str]:
         for row in found["rows"]
     ]  # fmt: skip
     return [
-        "## One behind the other",
-        "Products by square weights in one CUDA graph, each of the result of the one before: microseconds a product. "
-        "Kernels are launched ahead of the end of the one before, and wait for it: see "
-        "[several kernels](lowering.md#several-kernels-of-one-call). " + source(found["machine"], f"{_CHAIN}.json"),
+        "## Chains",
+        "Square weights in one CUDA graph, each multiplied by the result of the previous product: microseconds per "
+        "product. A kernel is launched before the previous one has ended, and waits for it: see "
+        "[several kernels](../lowering.md#several-kernels-of-one-call). " + source(found["machine"], f"{_CHAIN}.json"),
         table(("M×N×K", "type", "plan", "µs", "cuBLAS, µs", "ratio"), rows),
     ]
 
