@@ -44,9 +44,12 @@ def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_files_that_are_named_exist(document: Path) -> None:
-    """`room/file.py`, in the package or from the root of the repository."""
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", document.read_text())) - _NEW
-    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))] == []
+    """`room/file.py`, in the package or from the root of the repository; and `file.py`, anywhere in the package."""
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", document.read_text())) - _NEW
+    known = {path.name for path in (ROOT / "cutegemm").rglob("*.py")}
+    paths = [name for name in named if "/" in name]
+    assert [name for name in paths if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))] == []
+    assert named - {*paths} <= known
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
