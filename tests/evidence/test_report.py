@@ -130,7 +130,7 @@ def test_what_a_cpu_measures(tmp_path: Path) -> None:
     found = {"problems": 400, "plans": 194, "ranking": both, "choosing": both}
     (tmp_path / "choosing.json").write_text(json.dumps({**own, **found}))
     page = speed.pages(tmp_path)["measured/speed.md"]
-    assert "of 400 that are drawn by a seed" in page
+    assert "of 400 random problems" in page
     assert "194 in all. M, Python 3.12, numpy 2, 2026-01-02: `choosing.json`" in page
     assert "| all | 0.20 | 1.50 | 0.20 | 1.50 |" in page
 
