@@ -24,7 +24,7 @@ WITHOUT_A_GPU = (
 
 def without_torch() -> UnsupportedError:
     """Return the error of a call if torch cannot be imported."""
-    return UnsupportedError(f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}")
+    return UnsupportedError(f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}")
 
 
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
