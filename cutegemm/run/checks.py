@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
