@@ -33,7 +33,7 @@ PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # most bits of one wavefront
 ACCESS_BITS = (8, 16, 32, 64, 128)
 OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "st.async", "wgmma", "tma")
 _MATRIX_OPS = ("ldmatrix", "stmatrix", "wgmma")
-_MATRIX_ROWS, _ROW_BITS = 8, 128  # of an 8 x 8 matrix of ldmatrix and stmatrix: each lane gives the address of a row
+_MATRIX_ROWS, _ROW_BITS = 8, 128  # rows of a matrix of ldmatrix and stmatrix: each lane gives the address of one
 
 
 @dataclass(frozen=True)
