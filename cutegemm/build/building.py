@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from math import gcd
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from cutegemm.errors import CutegemmError, PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, hooks
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.typed import not_of_types
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import cp_async, universal_copy
@@ -22,6 +26,7 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 K_RUN = 8  # elements along K that neighbouring threads load of a K-major operand: one sector of 32 bytes of f32
@@ -81,6 +86,57 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
     if d.major == "n":
         return make_tiled_copy_tv(atom, Layout((across, run), (run, 1)), Layout((1, vector)))
     return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
+
+
+class _Builds(Protocol[P]):
+    """A builder of plans that also takes an epilogue."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...
+    @overload
+    def __call__(
+        self,
+        ops: Operands | None = None,
+        /,
+        *,
+        epilogue: Callable[..., Any] | Epilogue | str,
+        operands: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> GemmPlan: ...
+
+
+def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
+    """Return a builder with two more arguments, for a plan with a custom epilogue.
+
+    epilogue   a function of the accumulator and of operands by name, as `gemm` takes it; or its text
+    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}: row, column, tile,
+               element or scalar. A type alone, {"aux": "f16"}, is that of an auxiliary output
+    raises     PlanError if the plan cannot have this epilogue
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan = sm90_plan(epilogue="relu(acc + bias)", operands={"bias": "row:f32"})
+    >>> print(plan.epilogue, "|", plan.operands.matrix("bias"))
+    relu(acc + bias) | f32 row of N, 4-byte aligned
+    """
+    reads_c = "with_c" in signature(builder).parameters
+
+    @wraps(builder)
+    def build(ops: Any = None, /, *, epilogue: Any = None, operands: Any = None, **options: Any) -> GemmPlan:
+        if operands is not None and not isinstance(operands, Mapping):  # the first argument, by its name
+            ops, operands = operands, None
+        if operands and epilogue is None:
+            raise PlanError(builder.__name__, [f"operands = {operands!r}, but no epilogue. Give epilogue=... too."])
+        plan = builder(ops, **options)
+        if epilogue is None:
+            return plan
+        spec = hooks.fused(epilogue, operands)
+        if spec.reads_tiles and reads_c:
+            plan = builder(spec.made_for(plan.operands), **{**options, "with_c": True})
+        ended: GemmPlan = spec.on(plan)
+        return ended
+
+    build.__doc__ = f"{builder.__doc__}\n    epilogue, operands: see `cutegemm.build.building.takes_epilogue`.\n    "
+    return build  # type: ignore[return-value]
 
 
 class Complaints:
@@ -147,20 +203,6 @@ class PlanBuilder(Complaints):
 
 
 @dataclass(frozen=True)
-class Loading:
-    """How a tile of A or B gets to the threads.
-
-    load   copy from global to shared memory, or to registers if the plan has no stages
-    smem   layout of all stages in shared memory
-    read   copy atom from shared memory to fragments; None if the plan has no stages
-    """
-
-    load: TiledCopy
-    smem: SharedLayout
-    read: CopyAtom | None
-
-
-@dataclass(frozen=True)
 class Storing:
     """How a tile of D gets from registers to global memory.
 
@@ -185,7 +227,7 @@ class Builder(PlanBuilder):
         if stages < self.least_stages:
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
-    def plan(self, mma: TiledMma, a: Loading, b: Loading, d: Storing, **others: Any) -> GemmPlan:
+    def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, d: Storing, **others: Any) -> GemmPlan:
         """Return the plan of the components. All threads have the same role and meet at the barrier of the CTA.
 
         others   fields of `GemmPlan` that do not follow from the components
@@ -195,12 +237,7 @@ class Builder(PlanBuilder):
             operands=self.operands,
             cta_tile=self.block,
             tiled_mma=mma,
-            load_a=a.load,
-            load_b=b.load,
-            smem_a=a.smem,
-            smem_b=b.smem,
-            read_a=a.read,
-            read_b=b.read,
+            streams=(a, b),
             store_d=d.store,
             smem_d=d.smem,
             copy_d=d.copy,

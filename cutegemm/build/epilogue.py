@@ -39,18 +39,18 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
     >>> gated.d_tile, plan.epi_stages.epi_tile, gated.epi_stages.epi_tile
     ((128, 96), (64, 64), (64, 32))
     """
-    if epilogue.gated and plan.pipeline is not None and plan.cluster_k > 1:
+    if epilogue.gated and plan.body.has_roles and plan.cluster_k > 1:
         rule = "a gated epilogue cannot be combined with cluster split-K. Use another plan."
         raise PlanError(f"plan {plan.name!r} for {epilogue}", [rule])
     operands = plan.operands.with_aux(**aux or {}).as_gated(epilogue.gated, epilogue.halved)
     if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
         return plan.with_(operands=operands, epilogue=epilogue)
-    if not plan.tiled_mma.atom.is_of_warpgroup and plan.pipeline is not None:
+    if not plan.tiled_mma.atom.is_of_warpgroup and plan.body.has_roles:
         changes = by_gated_warps(f"plan {plan.name!r} for {epilogue}", plan, operands)
         return plan.with_(operands=operands, epilogue=epilogue, **changes)
     if plan.epi_stages is not None:
         return _through_epi_stages(epilogue, plan, operands)
-    if plan.schedule is not None and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.smem_d is not None:
         return _through_shared(epilogue, plan, operands)
     return plan.with_(operands=operands, epilogue=epilogue)
 
@@ -60,13 +60,13 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
     They are narrower if the epilogue has functions, operands, auxiliary outputs or reductions, which need registers.
     """
-    epi_stages, pipeline = plan.epi_stages, plan.pipeline
-    if epi_stages is None or pipeline is None or not epi_stages.rotates_lines or pipeline.consumer_warps == 1:
+    epi_stages = plan.epi_stages
+    if epi_stages is None or not epi_stages.rotates_lines or plan.consumer_warps == 1:
         return False
     computes = any(isinstance(node, Function) for node in epilogue.expression.nodes())
     if not (computes or epilogue.tensors or epilogue.outputs[1:] or epilogue.reductions):
         return False
-    columns, most = pipeline.consumer_tile[1], _most_columns(epilogue, epi_stages)
+    columns, most = plan.consumer_tile[1], _most_columns(epilogue, epi_stages)
     return epi_stages.epi_tile[1] > line_columns(plan.operands.d, columns, most=most, with_operands=True)
 
 
@@ -94,10 +94,9 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> G
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
     """Return a plan that has warp roles with another epilogue, and with epilogue stages for D's tile."""
-    epi_stages, pipeline = plan.epi_stages, plan.pipeline
+    epi_stages = plan.epi_stages
     assert epi_stages is not None
-    assert pipeline is not None
-    rows, columns = pipeline.consumer_tile
+    rows, columns = plan.consumer_tile
     d_tile = (rows, columns // 2 if epilogue.gated else columns)
     shared_d, stored = "padded", (epi_stages.epi_tile[0], "evict_normal")
     if isinstance(epi_stages.store, TmaBox):
@@ -112,7 +111,7 @@ def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) 
     most = _most_columns(epilogue, epi_stages)
     builder = warpgroup_epi_stages(subject, with_first, d_tile[1], plan.tiled_mma.atom.a_source, most)
     new_stages, smem_d = builder.epi_stages(
-        d_tile, pipeline.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
+        d_tile, plan.body.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
     )
     return plan.with_(
         operands=operands, epilogue=epilogue, epi_stages=new_stages, smem_d=smem_d, store_d=new_stages.to_shared.atom

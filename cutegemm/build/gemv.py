@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Loading, Storing, made, vector_copy
+from cutegemm.build.building import Builder, Storing, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -12,6 +12,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
+from cutegemm.plan.stream import OperandStream
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.copy_atoms import global_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
@@ -24,6 +25,7 @@ _LANES_K, _LANES_MN = 4, 8  # lanes of a warp along K, and along M or N, in the 
 _PAD = 4  # unused accumulators after a warp's column of 16 rows: 8 rows of 4 pairs of columns hit different banks
 
 
+@takes_epilogue
 def gemv_plan(
     operands: Operands | None = None,
     *,
@@ -91,15 +93,15 @@ def gemv_plan(
     load_a, load_b = builder.load("streaming"), builder.load("kept")
     return builder.plan(
         mma,
-        Loading(load_a, Layout((tile[0], deep, 0), (1, tile[0], 0)), None),
-        Loading(load_b, Layout((tile[1], deep, 0), (1, tile[1], 0)), None),
+        OperandStream("a", "m", load_a, Layout((tile[0], deep, 0), (1, tile[0], 0))),
+        OperandStream("b", "n", load_b, Layout((tile[1], deep, 0), (1, tile[1], 0))),
         Storing(vector_copy(ops.d, 1)),
         name=name,
         summary=summary,
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
         raster=made(order),
-        schedule=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Builder, Loading, Shared, Storing, made, vector_copy
+from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -14,12 +14,14 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, multistage, single_stage
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
+from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
 ATOM_K_BITS = 256  # bits along K of the deepest atom: 16 elements of 16 bits, 8 of tf32
@@ -29,6 +31,7 @@ _LEAST_ARCH = "sm_80"  # oldest architecture with cp.async
 _FLOAT8_BYTES = 4  # smallest access to float8 operands
 
 
+@takes_epilogue
 def mma_sync_plan(
     operands: Operands | None = None,
     *,
@@ -100,7 +103,7 @@ def mma_sync_plan(
     raises                          PlanError with every rule that is broken
 
     >>> plan = mma_sync_plan()
-    >>> plan.threads, plan.cta_tile, plan.stages, plan.read_a.name
+    >>> plan.threads, plan.cta_tile, plan.stages, plan.a.read.name
     (256, (128, 256, 64), 3, 'ldmatrix.x4.bf16')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -139,7 +142,7 @@ def mma_sync_plan(
     ]
     split = builder.attempt(lambda: KSplit(split_k, split_order, reduction, waves))
     store = store or ("direct" if split is not None and split.is_split else "shared")
-    is_async = all(loading.load.atom.is_async for loading in (a, b) if loading is not None)
+    is_async = all(isinstance(each.load, TiledCopy) and each.load.atom.is_async for each in (a, b) if each)
     schedule = builder.attempt(lambda: builder.schedule(deep, fragments, load_chunks if is_async else 1))
     d = builder.attempt(lambda: builder.storing(mma.threads, store, store_elems))
     builder.check()
@@ -153,7 +156,7 @@ def mma_sync_plan(
         family="mma_sync",
         arch=arch or max(_LEAST_ARCH, mma.atom.min_arch),
         raster=made(order),
-        schedule=made(schedule),
+        body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
@@ -228,14 +231,15 @@ class _MmaBuilder(Builder):
         load: str | None,
         load_bytes: int,
         **how: Any,
-    ) -> Loading | None:
+    ) -> OperandStream | None:
         """Return how the tile of operand `name` is loaded, or None with violations collected.
 
         shared, read, load, load_bytes   as in `mma_sync_plan`
         how                              further arguments of `Builder.copy`
         """
         operand: Operand = getattr(self.operands, name)
-        extent, bk = self.block["ab".index(name)], self.block[2]
+        first = "ab".index(name)
+        extent, bk = self.block[first], self.block[2]
         layout = self.attempt(lambda: _in_shared(operand, extent, bk, max(1, self.stages), shared))
         widest = min(ACCESS_BITS // 8, operand.align_bytes, load_bytes)
         kind = load or ("cp.async" if widest >= min(CP_ASYNC_BYTES["ca"]) else "register")
@@ -243,7 +247,7 @@ class _MmaBuilder(Builder):
         copy = self.attempt(lambda: self.copy(operand, extent, threads, kind, vector, **how))
         if copy is None or layout is None:
             return None
-        return Loading(copy, layout, reader(operand, read, layout))
+        return OperandStream(name, "mn"[first], copy, layout, reader(operand, read, layout))
 
     def storing(self, threads: int, store: str, store_elems: int) -> Storing:
         """Return how D is stored: through swizzled shared memory, without bank conflicts, or from registers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import EpiStageBuilder
 from cutegemm.build.mma_sync import ATOM_K_BITS, check_is_multiplied, reader
 from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
@@ -19,6 +19,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS, arch_named
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
+from cutegemm.plan.mainloop.warp_mma import WarpMma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.shared import SharedLayout
@@ -35,6 +36,7 @@ _EPI_STAGES: tuple[int, ...] = (1, 2, 4)  # numbers of epilogue stages of a warp
 _SPREAD = 32  # 32-bit elements of a row of 128 bytes along M or N: see `_places`
 
 
+@takes_epilogue
 def mma_tma_plan(
     operands: Operands | None = None,
     *,
@@ -67,7 +69,7 @@ def mma_tma_plan(
     raises          PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
-    >>> plan.threads, plan.stages, plan.load_a.name, plan.epi_stages.store.name
+    >>> plan.threads, plan.stages, plan.a.load.name, plan.epi_stages.store.name
     (384, 4, 'tma.load.64x256.bf16.128B', 'tma.store.64x16.bf16.128B')
     """
     ops = Operands.of("bf16") if operands is None else operands
@@ -91,20 +93,20 @@ def mma_tma_plan(
     b.check()
     tiled_mma, both = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = WarpRoles("cooperative", both.stages, consumers, warp, ctas, consumer_warps=1)
+    pipeline = WarpRoles("cooperative", both.stages, consumers, warp, WarpMma(), consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,
         both,
         pipeline,
         registers if arch_named(arch).has("setmaxnreg") else None,
+        {each.name: reader(ops.matrix(each.name), "ldmatrix", each.smem) for each in (both.a, both.b)},
         name=name,
         summary=summary,
         family="mma_sync",
-        read_a=reader(ops.a, "ldmatrix", both.smem_a),
-        read_b=reader(ops.b, "ldmatrix", both.smem_b),
         raster=made(order),
         mma_order=mma_order,
+        persistent=ctas,
     )
 
 
@@ -118,8 +120,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
     operands   operands with the gated B
     raises     PlanError with every rule that is broken
     """
-    assert plan.pipeline is not None
-    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.pipeline.consumer_tile
+    b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
     mma = b.tiled_mma(plan.tiled_mma.atom, (rows, columns))
     changes: dict[str, Any] = {"tiled_mma": mma, "epi_stages": None, "smem_d": None}
     storing = None if plan.epi_stages is None else b.storing(mma, (rows, columns // 2), plan.stages)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm.build.building import PlanBuilder
@@ -10,11 +11,12 @@ from cutegemm.build.epi_stages import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
@@ -42,19 +44,16 @@ def rounding_of(operands: Operands) -> str:
 class Buffers:
     """How A and B are loaded to shared memory, and how D is stored.
 
-    stages           mainloop stages
-    load_a, load_b   TMA boxes
-    smem_a, smem_b   layouts of all stages in shared memory
-    store            copy atom from registers to an epilogue stage, or to global memory if there are no epilogue stages
-    epi_stages       epilogue stages, or None
-    smem_d           layout of the epilogue stages in shared memory, or None
+    stages       mainloop stages
+    a, b         operand streams: their TMA boxes, and the layouts of all stages in shared memory
+    store        copy atom from registers to an epilogue stage, or to global memory if there are no epilogue stages
+    epi_stages   epilogue stages, or None
+    smem_d       layout of the epilogue stages in shared memory, or None
     """
 
     stages: int
-    load_a: TmaBox
-    load_b: TmaBox
-    smem_a: SharedLayout
-    smem_b: SharedLayout
+    a: OperandStream
+    b: OperandStream
     store: CopyAtom
     epi_stages: EpiStages | None
     smem_d: SharedLayout | None
@@ -130,12 +129,12 @@ class PipelineBuilder(PlanBuilder):
                 f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{partials}{sharing}. Shrink the tile."
             )
         rows, columns = self.tile[0], self.b_columns
-        a = self.attempt(lambda: self.operand(loaded.a, rows, sharers[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand(loaded.b, columns, sharers[0], max(1, depth), l2[1]))
+        a = self.attempt(lambda: self._stream("a", loaded.a, rows, sharers, max(1, depth), l2[0]))
+        b = self.attempt(lambda: self._stream("b", loaded.b, columns, sharers, max(1, depth), l2[1]))
         store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
-        return Buffers(depth, a[0], b[0], a[1], b[1], store, epi_stages, smem_d)
+        return Buffers(depth, a, b, store, epi_stages, smem_d)
 
     def plan(
         self,
@@ -143,6 +142,7 @@ class PipelineBuilder(PlanBuilder):
         buffers: Buffers,
         pipeline: WarpRoles,
         registers: tuple[int, int] | None,
+        reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
         split: KSplit | None = None,
         **others: Any,
@@ -150,6 +150,7 @@ class PipelineBuilder(PlanBuilder):
         """Return the plan of the components.
 
         registers   registers of a thread of the producer and of a consumer; None: all threads have the same number
+        reads       copy atoms by which fragments are read from shared memory, by operand stream
         others      fields of `GemmPlan` that do not follow from the components
         raises      PlanError with every rule that is broken
         """
@@ -158,27 +159,35 @@ class PipelineBuilder(PlanBuilder):
             arch=self.arch,
             cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
-            smem_a=buffers.smem_a,
-            smem_b=buffers.smem_b,
-            load_a=buffers.load_a,
-            load_b=buffers.load_b,
+            streams=tuple([replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)]),
             store_d=buffers.store,
             smem_d=buffers.smem_d,
             epi_stages=buffers.epi_stages,
             ctas_per_sm=self.ctas_per_sm,
-            schedule=None,
             roles=roles_of(pipeline, registers),
-            pipeline=pipeline,
+            body=pipeline,
             cluster_mn=cluster_mn,
             split=split or KSplit(),
             rounding=rounding_of(self.operands),
             **others,
         )
 
+    def _stream(
+        self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
+    ) -> OperandStream:
+        """Return the stream of A or B; an error names the arguments that the user gave."""
+        sharers = cluster["ba".index(name)]
+        try:
+            return self.operand(name, operand, extent, sharers, stages, l2)
+        except PlanError as error:
+            options = f"tile = {self.tile}" + (f", cluster = {cluster}" if sharers > 1 else "")
+            rules = [f"{options}: {name.upper()}: {rule}" for rule in error.violations]
+            raise PlanError(self.subject, rules) from None
+
     def operand(
-        self, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
-    ) -> tuple[TmaBox, SharedLayout]:
-        """Return the TMA box of an operand, and the layout of its stages in shared memory.
+        self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
+    ) -> OperandStream:
+        """Return the stream of an operand that is loaded by TMA.
 
         With multicast, a box is the share of a tile that one of `sharers` CTAs loads for all of them. A share may begin
         at any row, because the swizzle permutes bits of addresses.
@@ -192,17 +201,24 @@ class PipelineBuilder(PlanBuilder):
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         kind = widest_smem_kind(dtype, inner)
         row_bytes = KINDS[kind][1]
-        if outer % sharers or outer // sharers * row_bytes % TMA_SMEM_ALIGNED_BYTES:
+
+        def divides(count: int) -> bool:
+            return outer % count == 0 and outer // count * row_bytes % TMA_SMEM_ALIGNED_BYTES == 0
+
+        if not divides(sharers):
+            allowed = [str(count) for count in range(1, MAX_CLUSTER_CTAS + 1) if divides(count)]
             raise PlanError(
                 self.subject,
                 [
                     f"{outer} rows of {row_bytes} bytes of a {operand.major}-major tile do not divide into {sharers} "
-                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do."
+                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do. "
+                    f"Use {' or '.join(allowed) or 'another tile'}."
                 ],
             )
         width = row_bytes * 8 // dtype.bits
         box = TmaBox("load", dtype, (width, outer // sharers), SWIZZLES[kind], sharers, l2)
-        return box, swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
+        smem = swizzled(dtype, operand.major == "k", (extent, bk), (stages,))
+        return OperandStream(name, {"a": "m", "b": "n"}[name], box, smem)
 
     def direct_store(self) -> CopyAtom:
         """Return the store from registers: two neighbours of a thread at once if an N-major D is aligned to both."""

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from types import NoneType
 
-from cutegemm.build.building import (
-    K_RUN,
-    LOADS,
-    Builder,
-    Loading,
-    Shared,
-    Storing,
-    made,
-    vector_copy,
-)
+from cutegemm.build.building import K_RUN, LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -22,6 +13,7 @@ from cutegemm.plan.memory.repack import Repack, as_repacked, make_repacks
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, direct, multistage, prefetched, single_stage
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
@@ -33,6 +25,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 MAX_K_BLOCKS = 1024  # k-blocks of a k-tile; with more, its tiles of A and B fill the shared memory of any GPU
 
 
+@takes_epilogue
 def simt_plan(
     operands: Operands | None = None,
     *,
@@ -133,7 +126,7 @@ def simt_plan(
         family="simt",
         arch="sm_80",
         raster=made(order),
-        schedule=made(schedule),
+        body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         split=made(split),
@@ -180,6 +173,9 @@ class _SimtBuilder(Builder):
             raise PlanError(self.subject, [f"bK = {k_blocks}: a k-tile has at most {MAX_K_BLOCKS} k-blocks."])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
             raise PlanError(self.subject, [f"unroll = {unroll} is not an even divisor of the {k_blocks} k-blocks."])
+        if self.stages == 0 and k_blocks != 1:
+            rule = f"stages = 0, without shared memory, needs bK = 1; block = {self.block}. Use stages of 1 or more."
+            raise PlanError(self.subject, [rule])
         if self.stages == 0:
             return direct()
         if self.stages == 1:
@@ -188,7 +184,7 @@ class _SimtBuilder(Builder):
 
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
-    ) -> Loading | None:
+    ) -> OperandStream | None:
         """Return how the tile of operand `name` is loaded, or None with violations collected.
 
         load, shared   as `load_a` and `shared_a` of `simt_plan`
@@ -200,7 +196,7 @@ class _SimtBuilder(Builder):
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
             direct_copy = (make_tiled_copy_A, make_tiled_copy_B)[first](atom, mma)
-            return Loading(direct_copy, Layout((extent, bk, 0), (1, extent, 0)), None)
+            return OperandStream(name, "mn"[first], direct_copy, Layout((extent, bk, 0), (1, extent, 0)))
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         vector = min(elements, operand.align_elems)
@@ -213,7 +209,7 @@ class _SimtBuilder(Builder):
         if copy is None or layout is None:
             return None
         neighbours = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
-        return Loading(copy, layout, vector_copy(operand, neighbours))
+        return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, neighbours))
 
     def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
         """Return how D is stored: from registers, or through shared memory.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_epi_stages
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
 from cutegemm.dtypes import DType
@@ -17,6 +17,11 @@ from cutegemm.machine.arch import CACHE_LINE_BYTES, MAX_THREADS_PER_BLOCK, WARPG
 from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
+from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.plan.mainloop.promoted import Promoted
+from cutegemm.plan.mainloop.register import RegisterShared
+from cutegemm.plan.mainloop.shared import SharedShared
+from cutegemm.plan.mainloop.single import LoadingAhead
 from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, needs_transpose, repacked_for_wgmma
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
@@ -46,6 +51,7 @@ _BITS_ALONG_N = 16  # bits of an element that wgmma can read along N
 _MANY_ROWS = 256  # rows of a tile
 
 
+@takes_epilogue
 def sm90_plan(
     operands: Operands | None = None,
     *,
@@ -120,7 +126,7 @@ def sm90_plan(
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.load_a.name, plan.epi_stages.store.box
+    >>> plan.stages, plan.threads, plan.a.load.name, plan.epi_stages.store.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
@@ -178,8 +184,13 @@ def sm90_plan(
     buffers = b.buffers(loaded, storing, stages, cluster if cluster_k == 1 else (cluster[0], 1), policies)
     split = b.attempt(lambda: by_last_cta(split_k, stream, fixup))
     b.check()
+    mainloop: Mainloop = LoadingAhead() if schedule == "single" else SharedShared()
+    if promoted:
+        mainloop = Promoted()
+    elif a_source == "register":
+        mainloop = RegisterShared()
     pipeline = WarpRoles(
-        schedule, made(buffers).stages, count, consumer_tile, ctas, stagger_cycles, promoted, overlapped,
+        schedule, made(buffers).stages, count, consumer_tile, mainloop, stagger_cycles, overlapped,
         gpc_raster=gpc_aware, cluster_k=cluster_k,
     )  # fmt: skip
     return b.plan(
@@ -187,13 +198,13 @@ def sm90_plan(
         made(buffers),
         pipeline,
         registers or registers_of(pipeline, accumulators.in_all > _MANY_ACCUMULATORS),
+        {} if a_source == "shared" else {"a": universal_copy(loaded.a.dtype, loaded.a.dtype.bits)},
         name=name,
         summary=summary,
         family="sm90",
-        read_a=None if a_source == "shared" else universal_copy(loaded.a.dtype, loaded.a.dtype.bits),
-        read_b=None,
         raster=made(order),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
+        persistent=ctas,
         split=made(split),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,

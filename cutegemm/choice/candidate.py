@@ -67,18 +67,23 @@ class Request:
 class Candidate:
     """A recipe with its predicted time.
 
-    us           predicted time in microseconds, with the repack passes
-    find_bound   returns the name of the bound that takes most of the time; called only when `bound` is read
+    us            predicted time in microseconds, with the repack passes
+    find_bounds   returns the microseconds that each bound would take by itself; called only when `bounds` is read
     """
 
     recipe: Recipe
     us: float
-    find_bound: Callable[[], str] = field(compare=False, repr=False)
+    find_bounds: Callable[[], dict[str, float]] = field(compare=False, repr=False)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Microseconds that each bound would take by itself, by its name."""
+        return self.find_bounds()
 
     @property
     def bound(self) -> str:
         """Return the name of the bound that takes most of the time, such as "L2" or "tensor cores"."""
-        return self.find_bound()
+        return _highest(self.bounds)
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,22 @@ class Predicted:
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
-    def bound(self, row: int) -> str:
-        """Return the name of the bound that takes most of the time of the candidate at index `row`.
+    def bounds_of(self, row: int) -> dict[str, float]:
+        """Return the microseconds that each bound of the candidate at index `row` would take by itself.
 
-        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
-        'DRAM'
+        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bounds_of(1)
+        {'L2': 1.0, 'DRAM': 4.0}
         """
-        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds().items()}
-        return max(of_row, key=of_row.__getitem__)
+        return {name: float(us[row] if np.ndim(us) else us) for name, us in self.bounds().items()}
+
+    def bound(self, row: int) -> str:
+        """Return the name of the bound that takes most of the time of a plan."""
+        return _highest(self.bounds_of(row))
+
+
+def _highest(bounds: dict[str, float]) -> str:
+    """Return the name of the bound with the most microseconds."""
+    return max(bounds, key=bounds.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -179,7 +192,7 @@ def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
         us = float(predicted.us[place])
         if some_run and math.isinf(us):
             return
-        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(predicted.bound, place))
+        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(predicted.bounds_of, place))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class OwnRecipe(Recipe):
     def boxes(self, operands: Operands) -> str | None:
         """Return the names of the operands that TMA loads, in "ab"; None if threads load both."""
         plan = self.build(operands)
-        if not isinstance(plan.load_a, TmaBox):
+        if not isinstance(plan.a.load, TmaBox):
             return None
         repacked = "".join([repack.name for repack in plan.repacks])
         if self.swap_ab:

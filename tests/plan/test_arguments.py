@@ -48,20 +48,20 @@ from cutegemm.simulator import simulate
         (
             lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), repack="c"),
             ["schedule = 'what' is neither 'pingpong' nor", "store = 'now' is neither", "shared_d = 'no' is neither",
-             "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
+             "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "repack = 'c' is"],
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
-            ["B is n-major, but wgmma takes only",
-             "TMA stores D of f32 in epilogue tiles of 16 or 32 columns, but none",
-             "64 rows of 128 bytes of a k-major tile do not divide ", "parts = 0; at least 1"],
+            ["B is n-major, but wgmma takes tf32",
+             "D of f32 leaves in epilogue tiles of 16 or 32 columns, none of which",
+             "tile = (64, 24, 32), cluster = (1, 3): A: 64 rows of ", "parts = 0; at least 1"],
         ),
         (
             lambda: plan_named("sm90:tile=128x128x64,l2=last,epi_tile_n=24", Operands.of("bf16", layout="nt")),
             ["l2 = ('evict_last',); three of",
              "epi_tile_n = 24: epilogue tiles of 24 columns do not fill a tile of 128; 16,"],
         ),
-        (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "pack = 'c' is none"]),
+        (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "repack = 'c' is"]),
         (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
         (lambda: mma_sync_plan(raster="zigzag", read="no"), ["Raster.parse: 'zigzag'", "read = 'no' is neither"]),
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
@@ -99,7 +99,7 @@ def test_a_part_that_a_plan_has_not() -> None:
         check(simt_plan(), device=3)
     with pytest.raises(UnsupportedError, match=r"architecture 3 is not known. Use one of sm_"):
         check(simt_plan(), arch=3)
-    with pytest.raises(LayoutError, match="keeps no X in shared memory"):
+    with pytest.raises(LayoutError, match="does not have X in shared memory"):
         search_plan(simt_plan(), "x")
 
 

@@ -39,7 +39,7 @@ def test_a_lane_reads_what_it_multiplies_by_whole_vectors():
     """Lane 5, whose row is 1, reads k = 8 to 15: of the first k-block it has the k 8 to 11 as the PTX table's
     registers a0 and a2, and those of row 9 beside them, as a1 and a3."""
     rows, _, bk = PLAN.mma_tile
-    read = PLAN.load_a.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
+    read = PLAN.a.load.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
     assert read[:8, 0, 0].tolist() == [1 + rows * k for k in range(8, 16)]
     held = PLAN.tiled_mma.offsets_a(Layout((rows, bk)))[5, :, 0, 0]  # a0, a1, a2, a3 of two elements each
     assert [(x % rows, x // rows) for x in held.tolist()] == [
@@ -69,7 +69,7 @@ def test_words():
     ("plan", "changes", "rule"),
     [
         (PLAN, {"sliced_k": None}, "8 threads share each sum along K; say by `sliced_k`"),
-        (PLAN, {"schedule": direct()}, "never multiplied"),
+        (PLAN, {"body": direct()}, "never multiplied"),
         (PLAN, {"pdl": True}, "this plan is for sm_80"),
         (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
         (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),
@@ -90,7 +90,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
     other = gemv_plan(BF16, vectors=1, load_chunks=4)
     assert other.cta_tile == PLAN.cta_tile
     with pytest.raises(PlanError, match="does not bring thread 0 what it multiplies of A"):
-        PLAN.with_(load_a=other.load_a)
+        PLAN.with_stream("a", load=other.a.load)
 
 
 @pytest.mark.parametrize(

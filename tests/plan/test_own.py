@@ -36,7 +36,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def padded(operands: Operands) -> GemmPlan:
     """B with a pad of four elements."""
     plan = simt_plan(operands, block=(64, 64, 8), warp=(32, 32), thread=(8, 4))
-    return plan.with_(smem_b=Layout((64, 8, 2), (1, 68, 68 * 8)))
+    return plan.with_stream("b", smem=Layout((64, 8, 2), (1, 68, 68 * 8)))
 
 
 def test_a_text_gets_a_name() -> None:

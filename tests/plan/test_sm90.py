@@ -53,7 +53,7 @@ def test_stages_fill_shared_memory(tile, epi_stages, stages):
 def test_boxes_and_barriers_of_a_cluster(layout, cluster):
     """What the CTAs of a cluster load together is a tile for each; every reader of a stage frees it."""
     plan = sm90_plan(Operands.of("bf16", layout=layout), cluster=cluster, tile=(128, 128, 64))
-    for box, sharers in ((plan.load_a, cluster[1]), (plan.load_b, cluster[0])):
+    for box, sharers in ((plan.a.load, cluster[1]), (plan.b.load, cluster[0])):
         assert box.multicast == sharers
         assert 128 * 64 % (product(box.box) * sharers) == 0
         assert box.box[0] * 16 // 8 == 128  # a row fills the swizzle
@@ -96,7 +96,7 @@ def test_forms_are_plans(name):
     assert (repr(again), again.key()) == (repr(plan), plan.key())
     text = plan.describe(Problem(1000, 1000, 100, operands=plan.operands))
     for word in (
-        plan.load_a.name,
+        plan.a.load.name,
         *(f"barrier {b.name}" for b in plan.barriers),
         *(f"role {r.name}" for r in plan.roles),
     ):
@@ -158,6 +158,10 @@ def test_every_broken_rule_at_once():
             {"tile": (64, 24, 32), "cluster": (8, 1), "store": "direct"},
             "24 rows of 64 bytes of a k-major tile do not divide into 8 shares that begin at multiples of 128 bytes",
         ),
+        ({"cluster": (3, 1)},
+         "tile = (128, 128, 64), cluster = (3, 1): B: 128 rows of 128 bytes of a k-major tile do not divide into 3 "
+         "shares that begin at multiples of 128 bytes, as boxes of TMA do. Use 1 or 2 or 4 or 8."),
+        ({"tile": (128, 512, 64)}, "tile = (128, 512, 64): B: mode 1 of the box has 512 elements; 1 to 256"),
         ({"tile": (64, 80, 64), "cluster": (3, 1)}, "80 rows of 128 bytes of a k-major tile do not divide into 3 "),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
@@ -298,9 +302,9 @@ def test_roles_that_are_no_warpgroups():
 def test_boxes_that_do_not_fill_a_tile():
     plan = sm90_plan()
     with pytest.raises(PlanError, match="boxes of 64 x 96 of A do not fill"):
-        plan.with_(load_a=TmaBox("load", plan.operands.a.dtype, (64, 96), "128B"))
+        plan.with_stream("a", load=TmaBox("load", plan.operands.a.dtype, (64, 96), "128B"))
     with pytest.raises(PlanError, match="multicast to 1 is expected"):
-        plan.with_(load_a=TmaBox("load", plan.operands.a.dtype, (64, 64), "128B", multicast=2))
+        plan.with_stream("a", load=TmaBox("load", plan.operands.a.dtype, (64, 64), "128B", multicast=2))
 
 
 def test_shared_memory_of_another_shape():
@@ -389,7 +393,7 @@ def test_epilogues_shorten_lines():
 
 def test_deferred_stores_are_those_of_tma():
     for operands, overlapped in ((BF16, True), (aligned_to(2), False)):
-        assert plan_named("sm90_overlapped", operands).pipeline.overlapped == overlapped
+        assert plan_named("sm90_overlapped", operands).body.overlapped == overlapped
 
 
 def test_some_tiles_leave_out_of_registers():
@@ -527,8 +531,8 @@ def test_a_plan_spelled_out():
     text = "sm90:tile=256x128x64,schedule=cooperative,cluster=1x2,stagger_cycles=300,ctas=none"
     text += ",l2=last+normal+first"
     plan = plan_named(text, BF16)
-    assert (plan.cta_tile, plan.cluster_mn, plan.pipeline.ctas) == ((256, 128, 64), (1, 2), None)
-    assert (plan.pipeline.stagger_cycles, plan.load_a.l2_policy) == (300, "evict_last")
+    assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
+    assert (plan.body.stagger_cycles, plan.a.load.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is not an argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
     with pytest.raises(PlanError, match="'epi_stages=two': a whole number is expected"):
@@ -542,7 +546,7 @@ def test_a_split_in_the_description():
     text = sm90_plan(tile=(64, 128, 64), split_k=4).describe()
     for line in (
         "4  parts of K", "blocked, added by the CTA that ends last",
-        "2  8 bytes", "barrier splits", "2  128 arrivals", "128 sums of other parts",
+        "2  8 bytes", "barrier splits", "2  128 arrivals", "128 accumulators of other K splits",
     ):  # fmt: skip
         assert line in text, line
     text = sm90_plan(stream=2).describe(Problem(512, 28672, 8192, operands=BF16))
@@ -556,7 +560,7 @@ def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
     for tile, accumulators, vectors in (((128, 128, 64), 128, 8), ((64, 128, 64), 64, 16), ((128, 192, 64), 192, 2)):
         plan, whole = sm90_plan(tile=tile, split_k=2), sm90_plan(tile=tile)
         assert plan.smem_bytes() == {**whole.smem_bytes(), "semaphores": 8}
-        assert plan.registers() == {"accumulators": accumulators, "sums of other parts": 8 * vectors}
+        assert plan.registers() == {"accumulators": accumulators, "accumulators of other K splits": 8 * vectors}
         assert sum(plan.registers().values()) + 24 <= max(r.registers for r in plan.roles)
         assert plan.stages == whole.stages
 

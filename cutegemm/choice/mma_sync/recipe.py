@@ -63,7 +63,7 @@ def spills(plan: GemmPlan) -> bool:
     [False, True]
     """
     (bm, bn, bk), accesses = plan.cta_tile, 0
-    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+    for extent, load in ((bm, plan.a.load), (bn, plan.b.load)):
         if isinstance(load, TiledCopy) and load.atom.is_async:
             accesses += extent * bk // (load.atom.values * plan.threads)
     return sum(plan.registers().values()) + _PER_ACCESS * accesses > MAX_REGISTERS_PER_THREAD
@@ -80,7 +80,7 @@ def by_halves(plan: GemmPlan) -> bool:
     [False, True]
     """
     bm, bn, _ = plan.cta_tile
-    loads = [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+    loads = [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
     return bm * bn >= _LARGE and any(load.atom.bits == HALF_BITS for load in loads)
 
 

@@ -139,7 +139,7 @@ class Tiles:
 
 def _loads(plan: GemmPlan) -> list[TiledCopy]:
     """Return the copies of A and B by threads; TMA loads are left out."""
-    return [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+    return [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
 
 
 def _ahead(plan: GemmPlan) -> int:
@@ -154,7 +154,7 @@ def _accesses(plan: GemmPlan) -> dict[int, float]:
     TMA loads do not count, because one thread issues them.
     """
     (bm, bn, bk), by_bytes = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
-    for extent, load in ((bm, plan.load_a), (bn, plan.load_b)):
+    for extent, load in ((bm, plan.a.load), (bn, plan.b.load)):
         if isinstance(load, TiledCopy):
             size = max(load.atom.bits, HALF_BITS) // 8
             by_bytes[size] += extent * bk / (load.atom.values * WARP_THREADS)

@@ -72,7 +72,7 @@ class SimtRecipe(Recipe):
         async_stages, options["stages"] = stages if isinstance(stages, tuple) else (stages, stages)
         texts: dict[str, Any] = {"name": self.plan_name, "summary": self.summary}
         plan = simt_plan(operands, **texts, **options)
-        loads = [load for load in (plan.load_a, plan.load_b) if isinstance(load, TiledCopy)]
+        loads = [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
         if options["stages"] != async_stages and all(load.atom.is_async for load in loads):
             plan = simt_plan(operands, **texts, **{**options, "stages": async_stages})
         return plan

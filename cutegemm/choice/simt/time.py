@@ -163,7 +163,7 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
     (bm, bn, bk), warps = plan.cta_tile, plan.threads / WARP_THREADS
     wide = narrow = transposes = 0.0
     by_registers = False
-    for name, extent, load in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
+    for name, extent, load in (("a", bm, plan.a.load), ("b", bn, plan.b.load)):
         assert isinstance(load, TiledCopy)
         accesses, is_wide = extent * bk / (load.atom.values * WARP_THREADS), load.atom.bits >= _WIDE_BITS
         wide, narrow = wide + accesses * is_wide, narrow + accesses * (not is_wide)
@@ -171,9 +171,9 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
             transposes += extent * bk / WARP_THREADS
         by_registers |= not load.atom.is_async
     rows, columns = _thread_tile(plan)
-    assert plan.read_a is not None
-    assert plan.read_b is not None
-    reads = (rows / plan.read_a.values + columns / plan.read_b.values) * warps * bk
+    assert plan.a.read is not None
+    assert plan.b.read is not None
+    reads = (rows / plan.a.read.values + columns / plan.b.read.values) * warps * bk
     values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
     repacks = [repack.name for repack in plan.repacks]
     ahead = 1 if by_registers else max(1, plan.stages - 1)
