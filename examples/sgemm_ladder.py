@@ -55,7 +55,7 @@ def simulated(size: int) -> None:
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     exact = 2 * (a @ b) + 0.5 * c
-    print(f"There is no GPU: simulated for {m}x{n}x{k}, analysed for an H200 and {size}x{size}x{size}.")
+    print(f"No GPU was found: simulated for {m}x{n}x{k}, analysed for an H200 and {size}x{size}x{size}.")
     print(f"{'step':24} {'D':6} {'threads':>7} {'conflicts':>11} {'bound by':>18} {'TFLOP/s at most':>15}")
     wrong = []
     for step in SIMT_LADDER.steps:

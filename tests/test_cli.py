@@ -94,8 +94,8 @@ def test_gemm_of_tf32_leaves_float32() -> None:
 def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> None:
     """Integer results are exact, also if they saturate, and if alpha and beta are not integers.
 
-    Sums of 8192 products of normal numbers have a standard deviation of 90, so some exceed 127. With alpha and beta, D is
-    rounded once.
+    Sums of 8192 products of normal numbers have a standard deviation of 90, so some exceed 127. With alpha and beta, D
+    is rounded once.
     """
     found = json.loads(run("gemm", "64", "64", k, "--dtype", "s8", "--layout", "nt", *factors, "--json"))
     assert found["correct"] is True
@@ -118,7 +118,7 @@ def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", [("torch",), ("tvm_ffi", "torch"), ()])
 def test_why_a_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: tuple[str, ...]) -> None:
-    """If nvidia-smi shows that there is a driver, the report says why no GPU is used; otherwise it says nothing."""
+    """If nvidia-smi is found, the report says why no GPU is used; otherwise it says nothing."""
     monkeypatch.undo()  # removes the fixture's replacement
     monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     there = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False), __version__="2.0")

@@ -77,7 +77,7 @@ def test_a_corner_is_simulated(name: str) -> None:
 
 
 def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
-    """Of a batch of five, two are simulated. The report does not list what does not happen in the whole problem."""
+    """The corner of a batch of five has two of them. The report does not list what does not happen in the whole problem."""
     _, _, corner = made("simt_128x128", 4096, 4096, 32, 5)
     assert (corner.extents.batch, corner.extents.k) == (2, 32)
     assert "several batches" in corner.exercised

@@ -309,7 +309,7 @@ def writes(path, number):
 
 
 def test_processes_write_one_file(tmp_path):
-    """The file has the records of all processes. Of a question that all of them timed, it keeps the first record."""
+    """The file has the records of all processes. It keeps the first record of a question that all of them timed."""
     path = tmp_path / "tuned.json"
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as pool:
         list(pool.map(writes, [path] * 12, range(12)))
