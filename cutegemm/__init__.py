@@ -19,17 +19,18 @@ from cutegemm.layout import __all__ as _algebra
 from cutegemm.layout import filter as filter  # not in __all__: `import *` must not shadow Python's
 from cutegemm.layout import hooks as _hooks
 from cutegemm.run import graph as _graph
-
-__version__ = "0.2.0"
+from cutegemm.version import __version__ as __version__
 
 _LATER = {
     "bf16": "cutegemm.dtypes",
+    "choose": "cutegemm.choice.catalog",
     "compile_plan": "cutegemm.compile.plans",
     "CopyAtom": "cutegemm.tile",
     "cp_async": "cutegemm.tile",
     "DType": "cutegemm.dtypes",
     "e4m3": "cutegemm.dtypes",
     "e5m2": "cutegemm.dtypes",
+    "emulate": "cutegemm.run.emulated",
     "export": "cutegemm.compile.export",
     "f16": "cutegemm.dtypes",
     "f32": "cutegemm.dtypes",
@@ -65,6 +66,7 @@ _LATER = {
     "s32": "cutegemm.dtypes",
     "s8": "cutegemm.dtypes",
     "simt_plan": "cutegemm.build",
+    "simulate": "cutegemm.simulator",
     "simt_tiled_mma": "cutegemm.tile",
     "gemv_plan": "cutegemm.build",
     "sm90_plan": "cutegemm.build",
@@ -133,6 +135,7 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.build import mma_tma_plan as mma_tma_plan
     from cutegemm.build import simt_plan as simt_plan
     from cutegemm.build import sm90_plan as sm90_plan
+    from cutegemm.choice.catalog import choose as choose
     from cutegemm.choice.catalog import plan_named as plan_named
     from cutegemm.choice.catalog import plans as plans
     from cutegemm.choice.names import register_plan as register_plan
@@ -154,10 +157,12 @@ if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers an
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
     from cutegemm.run.ahead import prepare as prepare
+    from cutegemm.run.emulated import emulate as emulate
     from cutegemm.run.gemm import gemm as gemm
     from cutegemm.run.gemm import plan_of as plan_of
     from cutegemm.run.tune import tuning as tuning
     from cutegemm.run.tune import use_tuned as use_tuned
+    from cutegemm.simulator import simulate as simulate
     from cutegemm.tile import CopyAtom as CopyAtom
     from cutegemm.tile import MmaAtom as MmaAtom
     from cutegemm.tile import Raster as Raster
@@ -226,6 +231,13 @@ def _notebook(thing: Any) -> Any:
 
 
 _hooks.notebook.register(_notebook)
+
+
+def _fused(*values: Any) -> Any:
+    return import_module(f"{__name__}.build.fused").fused(*values)
+
+
+_hooks.fused.register(_fused)
 
 
 def _through_torch(arguments: Any) -> Any:

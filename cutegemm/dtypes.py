@@ -73,7 +73,8 @@ class DType:
         key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
         if key not in _BY_NAME:
             known = ", ".join(t.name for t in DTYPES)
-            close = _FAMILIES.get(key) or get_close_matches(key, [*_BY_NAME], n=3, cutoff=0.7)
+            near = _FAMILIES.get(key) or get_close_matches(key, [*_BY_NAME], n=3, cutoff=0.7)
+            close = [name if _BY_NAME[name].name == name else f"{_BY_NAME[name]} ({name})" for name in near]
             meant = f" Is it {' or '.join(close)}?" if close else ""
             raise UnsupportedError(f"DType.parse: {name!r} is not an element type. The types are {known}.{meant}")
         return _BY_NAME[key]

@@ -14,7 +14,7 @@ def main() -> None:
     print(plan.describe(problem))
 
     print("\nThe steps of its threads:")
-    print(plan.schedule)
+    print(plan.body)
 
     print("\nRules that a problem with an odd M breaks:")
     for violation in plan.violations(problem=Problem(4095, 4096, 4096, operands=operands)):

@@ -2,7 +2,7 @@
 
 python examples/sgemm_ladder.py              a table with a row for each step: is D right, and how fast is it
 python examples/sgemm_ladder.py --size 2048  the same for another size of the problem
-python examples/sgemm_ladder.py --sass       registers and instructions of each step (needs the CuTe DSL)
+python examples/sgemm_ladder.py --sass       registers and instructions of each step (needs the extra `kernels`)
 """
 
 from __future__ import annotations

@@ -1,13 +1,27 @@
-"""Settings for all tests: the architecture that the DSL traces for, processes, threads and garbage collection."""
+"""Settings for all tests: traced architecture, processes, garbage collection, and the list of skipped tests."""
 
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 # The DSL reads the architecture to trace for when it is first imported, in whichever test that happens.
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--skipped FILE`: `pytest @FILE` then runs what this run skipped, and nothing else."""
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="write the names of skipped tests and files to FILE")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the file that `--skipped` names: one test or file per line."""
+    file = config.getoption("skipped")
+    if file is not None:
+        names = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("skipped", []))
+        file.write_text("".join(f"{name}\n" for name in names))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -54,7 +54,7 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
     # Stages are refilled twice. Every consumer takes a second tile if it does so in the problem.
     assignment = corner.plan.scheduler.of(part).assignment().work_tile
     assert max(assignment.k_count) >= 2 * max(1, plan.stages) + 1
-    consumers = 1 if plan.pipeline is None else plan.pipeline.tiles_in_flight
+    consumers = plan.body.tiles_in_flight
     if most_turns(plan, problem) >= 2 * consumers:
         assert most_turns(corner.plan, part) >= 2 * consumers
 
@@ -77,7 +77,7 @@ def test_a_corner_is_simulated(name: str) -> None:
 
 
 def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
-    """The corner of a batch of five has two of them. The report does not list what does not happen in the whole problem."""
+    """The corner of a batch of five has two matrices. The report lists only what happens in the whole problem too."""
     _, _, corner = made("simt_128x128", 4096, 4096, 32, 5)
     assert (corner.extents.batch, corner.extents.k) == (2, 32)
     assert "several batches" in corner.exercised

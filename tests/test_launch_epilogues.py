@@ -45,7 +45,7 @@ def launch(call):
 
 # Choosing a plan takes 0.1 seconds, so that shrinking a failing example would take minutes. It is switched off.
 @settings(
-    max_examples=80,
+    max_examples=50,
     deadline=None,
     phases=(Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

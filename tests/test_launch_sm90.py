@@ -57,7 +57,7 @@ def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
     b = matrix(3040, 264, kind).t() if transposed[1] else matrix(264, 3040, kind)
     plan = plan_for(taken, a, b)
     assert plan.family == "sm90"
-    assert plan.pipeline.ctas == 114
+    assert plan.persistent == 114
     of = {
         "d": ("mk"[not transposed[0]], "nk"[transposed[1]]),
         "d^t": ("mk"[transposed[1]], "nk"[not transposed[0]]),
@@ -122,9 +122,9 @@ def test_bytes(taken, kind, result):
     a, b = matrix(64, 128, kind), matrix(96, 128, kind).t()
     plan = plan_for(taken, a, b)
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", result)
-    assert not plan.pipeline.promoted
+    assert not plan.body.promoted
     many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K has more than one k-tile
-    assert plan_for(taken, *many, accumulate="promoted").pipeline.promoted == (kind != torch.int8)
+    assert plan_for(taken, *many, accumulate="promoted").body.promoted == (kind != torch.int8)
     assert launch.plan_of(*many, accumulate="promoted") is taken[-1].plan
     with pytest.raises(UnsupportedError, match=r"accumulate = 'exact' is unknown. Pass 'fast' or 'promoted'"):
         gemm(a, b, accumulate="exact")

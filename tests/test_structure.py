@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "cutegemm"
 
 # A folder may import from itself, and from the folders in the rows above it.
 ROWS = (
-    ("errors",),
+    ("errors", "version"),
     ("dtypes",),
     ("layout",),
     ("machine", "tile"),

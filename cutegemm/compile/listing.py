@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.steps import FIRST_BLOCK
 
@@ -59,8 +59,8 @@ def programs_of(plan: GemmPlan) -> dict[str, str]:
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
     (['producer', 'consumer'], ['all threads'])
     """
-    if plan.schedule is not None:
-        return {"all threads": str(plan.schedule)}
+    if not plan.body.has_roles:
+        return {"all threads": str(plan.body)}
     return {"producer" if role == "producer" else "consumer": str(p) for role, p in plan.programs.items()}
 
 
@@ -75,7 +75,7 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
         from cutegemm.kernels.lines import noted, read
     except ImportError as error:
         raise UnsupportedError(
-            "listing: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"listing: compiling needs the CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     from cutegemm.compile.cubin import disassemble, listing_of, resources
     from cutegemm.compile.plans import compiled_into

@@ -24,11 +24,12 @@ from cutegemm.compile import cache, cubin, exported, workers
 from cutegemm.compile.loading import load_function
 from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.compile.workspace import sizes_of
-from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.signature import tensor_names
 
 _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",
@@ -64,7 +65,7 @@ class CompiledKernel:
 
     def __call__(self, a: Any, b: Any, *operands: Any) -> None:
         epilogue = self.plan.epilogue
-        names = (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)
+        names = (*tensor_names(self.plan)[2:], *epilogue.scalars)
         if len(operands) != len(names):
             raise UnsupportedError(
                 f"{self.plan.name}: the kernel got {2 + len(operands)} arguments. Its epilogue is {epilogue}. Pass "
@@ -249,7 +250,7 @@ def compiled_into(
     except ImportError as error:
         raise UnsupportedError(
             f"compile_plan: {plan.name!r} is neither in the cache nor among the loaded kernels. Compiling needs the "
-            "CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     kernel = importlib.import_module(_KERNELS[plan.family])
     spare_the_text_of_modules()

@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -17,9 +17,14 @@ from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
-    "Without a GPU, `cutegemm.simulator.simulate(plan, a, b)` simulates a plan on the CPU, and "
-    "`cutegemm.run.emulated.emulate(plan, a, b)` emulates its compiled kernel."
+    "Without a GPU, `cutegemm.simulate(plan, a, b)` simulates a plan on the CPU, and "
+    "`cutegemm.emulate(plan, a, b)` emulates its compiled kernel."
 )
+
+
+def without_torch() -> UnsupportedError:
+    """Return the error of a call if torch cannot be imported."""
+    return UnsupportedError(f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}")
 
 
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:

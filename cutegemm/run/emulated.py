@@ -127,7 +127,10 @@ def emulate(
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
     loaded = ("b", "a") if plan.swap_ab else ("a", "b")
-    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *tensors, *written)]
+    streams = [stream.name for stream in plan.streams[2:]]
+    arguments = [
+        _argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *streams, *tensors, *written)
+    ]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")
@@ -268,7 +271,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
     other bytes are poisoned.
     """
     size, zeroed = workspace_bytes(plan, problem)
-    if plan.pipeline is None or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.split.is_split:
         return [_workspace(memory, size, zeroed)]
     counters, buffer = _workspace(memory, zeroed, zeroed)
     words = replace(counters, kind="s32", shape=(zeroed // 4,))

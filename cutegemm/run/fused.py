@@ -45,6 +45,7 @@ from cutegemm.run.checks import (
     refused,
     without_addresses,
     without_epilogue,
+    without_torch,
     wrong_devices,
     wrong_dtypes,
     wrong_extents,
@@ -446,8 +447,10 @@ def _type_name(dtype: Any) -> str:
 
 def _in_transformation(values: dict[str, Any]) -> bool:
     """Return whether some of the tensors belong to a transformation of torch, such as vmap."""
-    from cutegemm.run import torch_ops
-
+    try:
+        from cutegemm.run import torch_ops
+    except ImportError as error:
+        raise without_torch() from error
     tensors = torch_ops.tensors_of(values)
     return bool(without_addresses(tensors)) and belong_to_transformation(tensors)
 

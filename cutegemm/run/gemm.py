@@ -310,15 +310,13 @@ def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, 
 
     how   the options of `gemm`
     """
-    from cutegemm.run.checks import WITHOUT_A_GPU, refused, without_addresses
+    from cutegemm.run.checks import refused, without_addresses, without_torch
     from cutegemm.run.prepare import named
 
     try:
         from cutegemm.run import torch_ops
     except ImportError as error:
-        raise UnsupportedError(
-            f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}"
-        ) from error
+        raise without_torch() from error
     tensors = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
     wrong = without_addresses(tensors)
     if wrong and belong_to_transformation(tensors):

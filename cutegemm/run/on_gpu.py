@@ -65,7 +65,7 @@ def time_plan(
     need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
     a, b, out = tensors["a"], tensors["b"], tensors["out"]
-    is_fast = plan.pipeline is not None and not plan.pipeline.promoted
+    is_fast = plan.body.has_roles and not plan.body.promoted
     x, y, d = (b.mT, a.mT, out.mT) if swap_ab else (a, b, out)
     theirs = library(x, y, d, is_fast)
     if a.element_size() > 1 and out.dtype != a.dtype:

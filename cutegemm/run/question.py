@@ -56,8 +56,7 @@ class EpilogueSpec:
 
         Only plans with warp roles are checked. The conditions come from kernels that spill, or that are slow.
         """
-        pipeline = plan.pipeline
-        if pipeline is None:
+        if not plan.body.has_roles:
             return True
         if self.epilogue.gated and not self.has_long_rows(plan):
             return False
@@ -66,7 +65,7 @@ class EpilogueSpec:
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
             # The derivative of gelu has 459 spills with swap_ab:sm90_128x160_2x1 and takes five times as long.
             return False
-        if self.epilogue.reductions and pipeline.overlapped:  # reductions spill next to the accumulators of two tiles
+        if self.epilogue.reductions and plan.body.overlapped:  # reductions spill next to the accumulators of two tiles
             return False
         reduces_rows = any(reduction.along == ("n",) for _, reduction in self.epilogue.reductions)
         if reduces_rows and plan.operands.d.major == "m":
@@ -75,7 +74,7 @@ class EpilogueSpec:
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
         is_low = plan.cta_tile[0] <= _LOW_ROWS and rows >= _MANY_ROWS
-        exposed = pipeline.overlapped or is_low or (pipeline.kind == "cooperative" and is_large)
+        exposed = plan.body.overlapped or is_low or (plan.body.kind == "cooperative" and is_large)
         return not (computes and exposed)
 
     def on(self, plan: GemmPlan, swap_ab: bool) -> GemmPlan:
@@ -335,7 +334,7 @@ def _few(question: Question) -> tuple[Recipe, ...]:
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
     """Return the names of the caller's matrices that TMA loads, such as "ab"; None if threads load all of them."""
-    if not isinstance(plan.load_a, TmaBox):
+    if not isinstance(plan.a.load, TmaBox):
         return None
     packed = [repack.name for repack in plan.repacks]
     boxed = "".join([name for name in "ab" if name not in packed])

@@ -26,7 +26,7 @@ def test_the_compiler_refuses_what_the_rules_refuse(part, monkeypatch, tmp_path)
     pytest.importorskip("cutlass")
     plan = sm90_plan(name="odd")
     given = {
-        "smem_a": ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer),
+        "smem_a": ComposedLayout(Swizzle(2, 3, 3), 0, plan.a.smem.outer),
         "smem_d": Layout((64, 64, 2, 2), (1, 64, 4096, 8192)),
     }[part]
     odd = violations(plan, **{part: given})

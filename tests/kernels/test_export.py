@@ -20,7 +20,7 @@ from cutegemm.compile.plans import compile_plan
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan import Operands
 
-SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (64, 32, 8), "warp": (32, 16), "thread": (4, 4)}
 PLANS = [simt_plan(Operands.of("f32", layout=layout), name=f"small {layout}", **SMALL) for layout in ("nn", "nt")]
 # Of a process without the DSL, which lies in a folder of its own; it has no compiler either, and an empty cache.
 ELSEWHERE = f"""

@@ -158,7 +158,8 @@ def test_unknown_names_and_roundings():
         ("fp8", "Is it e4m3 or e5m2?"),
         ("float8", "Is it e4m3 or e5m2?"),
         ("bf61", "bf16"),
-        ("flaot32", "float32"),
+        ("flaot32", "f32 (float32)"),
+        ("int4", "Is it s32 (int) or s8 (int8)?"),
     ],
 )
 def test_what_a_name_may_have_meant(name, meant):
