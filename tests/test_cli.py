@@ -376,7 +376,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
             ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_epi_stages"),
             "B is n-major, but wgmma takes only k-major e4m3 operands, as in layout 'nt'. Add +repack to the name",
         ),
-        (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone; sm_90a has it"),
+        (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "only by wgmma; sm_90a has it"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
         (("show", "simt_64x64", "--svg", "x.png", "--html", "x.svg"), "--html x.svg does not end in .html"),
         (("show", "simt_64x64", "--epilogue", "gelu(acc + bais)"), "'bais' is no operand; acc is there"),

@@ -151,7 +151,7 @@ def test_what_is_refused(launched, epilogue, given, n, rule):
     ("plan", "rule"),
     [
         ("swap_ab:sm90_epi_stages", "which are rows of D^T"),
-        ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gates and as many ups"),
+        ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gate and as many up columns"),
     ],
 )
 def test_named_plans_that_cannot(launched, plan, rule):
