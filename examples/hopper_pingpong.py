@@ -1,4 +1,4 @@
-"""The pingpong GEMM of Hopper: described from its tiles, checked, simulated, and run where there is one.
+"""Describe, check and simulate a pingpong GEMM for Hopper, and run it on a Hopper GPU if there is one.
 
 Run it anywhere: python examples/hopper_pingpong.py
 """
@@ -16,11 +16,11 @@ OPERANDS = Operands.of("bf16", layout="nt")
 
 
 def describe() -> GemmPlan:
-    """From tiles to layouts, boxes, roles, their programs, and barriers."""
+    """Build a plan from its tiles, and print its layouts, TMA boxes, barriers and the program of a consumer."""
     plan = sm90_plan(OPERANDS, name="pingpong", tile=(128, 128, 64), epi_stages=4, raster="along_n")
     print(plan.describe(Problem(8448, 9216, 512, operands=OPERANDS)))
-    print(f"\nWhat a consumer does:\n{plan.program('consumer 0')}")
-    print("\nWhat the builder refuses, all at once:")
+    print(f"\nThe program of a consumer:\n{plan.program('consumer 0')}")
+    print("\nRules that a tile of 128 x 256 with a cluster of 4 x 4 breaks, all at once:")
     try:
         sm90_plan(OPERANDS, tile=(128, 256, 64), cluster=(4, 4), epi_stages=3)
     except PlanError as error:
@@ -29,7 +29,7 @@ def describe() -> GemmPlan:
 
 
 def check(plan: GemmPlan) -> None:
-    """The barriers in many interleavings, sound and with a fault planted, and the data path on the CPU."""
+    """Check the barriers in many interleavings, also with two planted faults, and simulate the plan on the CPU."""
     for k_tiles in (0, 1, plan.stages, 2 * plan.stages + 1):
         report = play_interleavings(protocol_of(plan, k_tiles=k_tiles, tiles=3))
         print(f"{k_tiles:3} k-tiles: {report.interleavings} interleavings, {len(report.faults)} faults")
@@ -40,7 +40,7 @@ def check(plan: GemmPlan) -> None:
         for role, program in plan.programs.items()
     }
     silent = protocol_of(plan, k_tiles=8, tiles=2, programs=programs)
-    print(f"where no consumer hands its turn over: {play_interleavings(silent).faults[0].text}")
+    print(f"without the order barrier: {play_interleavings(silent).faults[0].text}")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((300, 200), (200, 264)))
     result = simulate(plan, a, b)
@@ -51,7 +51,7 @@ def check(plan: GemmPlan) -> None:
 
 
 def compile_it(plan: GemmPlan) -> None:
-    """Machine code for Hopper, on any Linux machine."""
+    """Compile the plan for Hopper, on any Linux machine, and print its registers and its wgmma and TMA instructions."""
     from cutegemm import compile_plan
 
     code = compile_plan(plan, "sm_90a").resources
@@ -60,7 +60,7 @@ def compile_it(plan: GemmPlan) -> None:
 
 
 def run(plan: GemmPlan) -> None:
-    """On the device, against float64."""
+    """Run the plan on the GPU, and print the largest error against float64."""
     import torch
 
     from cutegemm import gemm
@@ -73,6 +73,7 @@ def run(plan: GemmPlan) -> None:
 
 
 def main() -> None:
+    """Run all steps that this machine can run."""
     plan = describe()
     print()
     check(plan)

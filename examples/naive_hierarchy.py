@@ -1,7 +1,7 @@
-"""A GEMM in naive Python, level by level: grid, block, warp, thread, value. Runs on a CPU in seconds.
+"""Run a GEMM as plain Python loops over the levels of a plan: grid, CTA, warp, thread, value.
 
-Nothing here multiplies indices by tile sizes: every index is asked of a layout of the plan, and what each
-level contributes to it is printed for a few elements of D.
+No index is computed from tile sizes: the layouts of the plan give all of them. For a few elements of D, the example
+prints what each level adds to the offset of the element. It takes seconds on a CPU.
 
     python examples/naive_hierarchy.py
 """
@@ -19,7 +19,7 @@ M, N, K = 48, 128, 12
 
 
 def main() -> None:
-    """One small problem: the loops, what each level adds to an index, and whether D is right."""
+    """Multiply two small matrices, print what each level adds to an offset, and check D."""
     operands = Operands.of("f32")
     plan = simt_plan(
         operands,
@@ -43,40 +43,44 @@ def main() -> None:
 
 
 def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """D by loops over the levels: a CTA for each tile, k-tiles, then warps, lanes and values of each."""
-    flat_a, flat_b = a.reshape(-1), b.reshape(-1)  # in memory, row by row
+    """Return A @ B, computed by loops over CTAs, k-tiles, elements of K, warps, lanes and values."""
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)  # row-major memory
     out = np.full(problem.m * problem.n, np.nan, np.float32)
-    of_a, of_b, of_d = (tiled(plan, problem, name) for name in "abd")
-    held = plan.tiled_mma.tv_layout_C_tiled  # (thread, value) -> place in the tile of D
+    tiled_a, tiled_b, tiled_d = (tiled(plan, problem, name) for name in "abd")
+    tv_layout = plan.tiled_mma.tv_layout_C_tiled  # (thread, value) -> index in the tile of D
     bm, bn, bk = plan.cta_tile
     tiles = plan.scheduler.of(problem).tiles
-    values = range(held[1].size())
+    values = range(tv_layout[1].size())
     for cta in range(tiles.count):
         m_tile, n_tile, _ = tiles.tile_mnl(cta)
-        sums = np.zeros((plan.threads, len(values)), np.float32)
+        accumulator = np.zeros((plan.threads, len(values)), np.float32)
         for k_tile in range(plan.k_tiles(problem)):
             shared_a = {
-                plan.a.smem(i, k, 0): flat_a[of_a((i, k), (m_tile, k_tile))] for i in range(bm) for k in range(bk)
+                plan.a.smem(i, k, 0): flat_a[tiled_a((i, k), (m_tile, k_tile))] for i in range(bm) for k in range(bk)
             }
             shared_b = {
-                plan.b.smem(j, k, 0): flat_b[of_b((j, k), (n_tile, k_tile))] for j in range(bn) for k in range(bk)
+                plan.b.smem(j, k, 0): flat_b[tiled_b((j, k), (n_tile, k_tile))] for j in range(bn) for k in range(bk)
             }
             for k in range(bk):
                 for warp in range(plan.threads // WARP_THREADS):
                     for lane in range(WARP_THREADS):
                         thread = lane + WARP_THREADS * warp
                         for value in values:
-                            i, j = idx2crd(held(thread, value), (bm, bn))
-                            sums[thread, value] += shared_a[plan.a.smem(i, k, 0)] * shared_b[plan.b.smem(j, k, 0)]
+                            i, j = idx2crd(tv_layout(thread, value), (bm, bn))
+                            product = shared_a[plan.a.smem(i, k, 0)] * shared_b[plan.b.smem(j, k, 0)]
+                            accumulator[thread, value] += product
         for thread in range(plan.threads):
             for value in values:
-                i, j = idx2crd(held(thread, value), (bm, bn))
-                out[of_d((i, j), (m_tile, n_tile))] = sums[thread, value]
+                i, j = idx2crd(tv_layout(thread, value), (bm, bn))
+                out[tiled_d((i, j), (m_tile, n_tile))] = accumulator[thread, value]
     return out.reshape(problem.m, problem.n)
 
 
 def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
-    """A matrix cut into the CTAs' tiles: ((row, column) in a tile, (row, column) of tiles) -> place in memory."""
+    """Return the layout of a matrix divided into the tiles of CTAs: ((row, column) in a tile, tile) -> offset.
+
+    name   "a", "b" or "d"
+    """
     bm, bn, bk = plan.cta_tile
     matrix = problem.layout(name)
     return zipped_divide(
@@ -85,22 +89,26 @@ def tiled(plan: GemmPlan, problem: Problem, name: str) -> Layout:
 
 
 def explain(plan: GemmPlan, problem: Problem, elements: list[tuple[int, int, int]]) -> None:
-    """What each level contributes to the place of an element of D in memory: (CTA, thread, value)."""
-    of_d, held = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
+    """Print what each level adds to the offset of elements of D.
+
+    elements   (CTA, thread, value) of each element
+    """
+    tiled_d, tv_layout = tiled(plan, problem, "d"), plan.tiled_mma.tv_layout_C_tiled
     tiles = plan.scheduler.of(problem).tiles
     shape = plan.cta_tile[:2]
-    print("  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = place in D    row  column")
+    print("  CTA  warp  lane  value  |  CTA adds  warp adds  lane adds  value adds  = offset in D   row  column")
     for cta, thread, value in elements:
         at = tiles.tile_mnl(cta)[:2]
         lane, warp = thread % WARP_THREADS, thread // WARP_THREADS
-        parts = [of_d((0, 0), at)]
-        parts += [of_d(idx2crd(held(*who), shape), (0, 0)) for who in ((WARP_THREADS * warp, 0), (lane, 0), (0, value))]
-        place = of_d(idx2crd(held(thread, value), shape), at)
-        assert place == sum(parts), "levels do not add up"
-        row, column = place // problem.n, place % problem.n
+        levels = ((WARP_THREADS * warp, 0), (lane, 0), (0, value))  # (thread, value) of one level, the others at 0
+        terms = [tiled_d((0, 0), at)]
+        terms += [tiled_d(idx2crd(tv_layout(*level), shape), (0, 0)) for level in levels]
+        offset = tiled_d(idx2crd(tv_layout(thread, value), shape), at)
+        assert offset == sum(terms), "the terms of the levels do not add up to the offset"
+        row, column = offset // problem.n, offset % problem.n
         print(
-            f"{cta:5} {warp:5} {lane:5} {value:6}  |  {parts[0]:8} {parts[1]:10} {parts[2]:10} "
-            f"{parts[3]:11}  = {place:10} "
+            f"{cta:5} {warp:5} {lane:5} {value:6}  |  {terms[0]:8} {terms[1]:10} {terms[2]:10} "
+            f"{terms[3]:11}  = {offset:10} "
             f"{row:6} {column:7}"
         )
 

@@ -1,4 +1,4 @@
-"""Run one GEMM on whatever is there: the GPU beside torch, or the simulator, and the compiler for Hopper.
+"""Simulate a GEMM on the CPU, compile it for Hopper if the DSL is installed, and run it on a GPU if there is one.
 
 Run it anywhere: python examples/run_gemm.py
 """
@@ -12,6 +12,7 @@ from cutegemm.simulator import simulate
 
 
 def on_the_cpu(m: int, n: int, k: int) -> None:
+    """Simulate an M x N x K problem, print the largest error, and compile the plan for Hopper."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
     plan = plan_named("simt_64x64", Operands.of("f32").fitted(m, n, k))
@@ -29,6 +30,7 @@ def on_the_cpu(m: int, n: int, k: int) -> None:
 
 
 def on_the_gpu(m: int, n: int, k: int) -> None:
+    """Run an M x N x K problem on the GPU, and print the largest error against float64."""
     import torch
 
     from cutegemm import gemm
@@ -41,6 +43,7 @@ def on_the_gpu(m: int, n: int, k: int) -> None:
 
 
 def main() -> None:
+    """Run the example on the CPU, and on the GPU if there is one."""
     on_the_cpu(300, 200, 100)
     if find_spec("torch") is not None:
         import torch

@@ -1,9 +1,8 @@
-"""The SIMT ladder on whatever is here: timed beside cuBLAS on a GPU, else simulated thread by thread and
-analysed.
+"""Run every step of the SIMT tutorial ladder: timed against cuBLAS on a GPU, else simulated and analysed.
 
-python examples/sgemm_ladder.py              every step: right or wrong, how fast, or what bounds it
-python examples/sgemm_ladder.py --size 2048  of another size, on a GPU
-python examples/sgemm_ladder.py --sass       what the compiler made of each step (needs the extra `kernels`)
+python examples/sgemm_ladder.py              a table with a row for each step: is D right, and how fast is it
+python examples/sgemm_ladder.py --size 2048  the same for another size of the problem
+python examples/sgemm_ladder.py --sass       registers and instructions of each step (needs the extra `kernels`)
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from cutegemm.analysis import check
 from cutegemm.choice.ladders.simt import SIMT_LADDER
 from cutegemm.plan import Operands, Problem
 
-SIMULATED = (130, 260, 68)  # ragged along each mode
+SIMULATED = (130, 260, 68)  # M, N and K that tiles do not divide
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table that the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=4096)
-    parser.add_argument("--sass", action="store_true")
-    given = parser.parse_args()
-    if given.sass:
+    parser.add_argument("--size", type=int, default=4096, help="M, N and K of the problem")
+    parser.add_argument("--sass", action="store_true", help="print registers and instructions of each step")
+    arguments = parser.parse_args()
+    if arguments.sass:
         machine_code()
     elif has_gpu():
         from docs.evidence.ladder import run, table
 
-        print(table(run("simt", [given.size], counted=None)))
+        print(table(run("simt", [arguments.size], counted=None)))
     else:
-        simulated(given.size)
+        simulated(arguments.size)
 
 
 def has_gpu() -> bool:
-    """Whether a plan could run here."""
+    """Return whether this machine has a GPU and the packages to run a plan on it."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("tvm_ffi") is None:
         return False
     import torch
@@ -46,27 +45,30 @@ def has_gpu() -> bool:
 
 
 def simulated(size: int) -> None:
-    """Each step on the CPU, on a small ragged problem; and what bounds it on an H200, on a large one."""
+    """Simulate each step on a small ragged problem, and print its roofline bound on an H200 for a large problem.
+
+    size   M, N and K of the large problem
+    """
     from cutegemm.simulator import simulate
 
     m, n, k = SIMULATED
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    wanted = 2 * (a @ b) + 0.5 * c
-    print(f"no GPU here: simulated at {m}x{n}x{k}, analysed for an H200 at {size} cubed")
-    print(f"{'step':24} {'D':6} {'threads':>7} {'conflicts':>11} {'least time set by':>18} {'TFLOP/s at most':>15}")
+    exact = 2 * (a @ b) + 0.5 * c
+    print(f"No GPU was found: simulated for {m}x{n}x{k}, analysed for an H200 and {size}x{size}x{size}.")
+    print(f"{'step':24} {'D':6} {'threads':>7} {'conflicts':>11} {'bound by':>18} {'TFLOP/s at most':>15}")
     wrong = []
     for step in SIMT_LADDER.steps:
         plan = step.build(Operands.of("f32"))
         d = simulate(plan, a, b, c, alpha=2, beta=0.5).d
-        found = check(plan, Problem(size, size, size), device="h200", search=False)
-        assert found.roofline is not None
-        conflicts = sum(part.cost.wavefronts - part.cost.ideal for part in found.shared)
-        if not np.array_equal(d, wanted):
+        report = check(plan, Problem(size, size, size), device="h200", search=False)
+        assert report.roofline is not None
+        conflicts = sum(access.cost.wavefronts - access.cost.ideal for access in report.shared)
+        if not np.array_equal(d, exact):
             wrong.append(step.name)
         print(
             f"{step.name:24} {'WRONG' if step.name in wrong else 'right':6} {plan.threads:7} {conflicts:11} "
-            f"{found.roofline.bound.name:>18} {found.roofline.tflops:15.1f}"
+            f"{report.roofline.bound.name:>18} {report.roofline.tflops:15.1f}"
         )
         print(f"    {step.change}")
     if wrong:
@@ -74,7 +76,10 @@ def simulated(size: int) -> None:
 
 
 def machine_code() -> None:
-    """Registers and instructions of each step, for sm_90a; S2R reads a thread's and a CTA's number."""
+    """Print registers and numbers of instructions of each step, compiled for sm_90a.
+
+    S2R reads a special register, such as the index of the thread or the CTA.
+    """
     from cutegemm.compile.plans import compile_plan
 
     names = ("FFMA", "LDS", "STS", "LDG", "LDGSTS", "S2R", "BAR", "LDL")

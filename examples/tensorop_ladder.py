@@ -1,7 +1,7 @@
-"""The ladder of Tensor Core plans: what each step changes, what it costs in shared memory; and it is right.
+"""Simulate every step of the tutorial ladder for Tensor Cores, and print its shared-memory wavefronts.
 
 Run it anywhere: python examples/tensorop_ladder.py
-On a GPU the same names are timed: python -m docs.evidence gemm --dtype tf32 --layout nt --plan 'tensorop_*'
+To time the steps on a GPU: python -m docs.evidence gemm --dtype tf32 --layout nt --plan 'tensorop_*'
 """
 
 import numpy as np
@@ -14,12 +14,13 @@ from cutegemm.simulator import simulate
 
 
 def main() -> None:
-    operands = Operands.of("f32", layout="nt")  # multiplied as tf32
+    """Print a table with a row for each step, check each result, and describe the last plan."""
+    operands = Operands.of("f32", layout="nt")  # the Tensor Cores multiply them as TF32
     problem = Problem(136, 72, 52, operands=operands)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((136, 52), (52, 72)))
 
-    print("wavefronts of shared memory for 1000 multiply-adds: actual / least possible\n")
+    print("shared-memory wavefronts per 1000 multiply-adds: actual / least possible\n")
     print(f"{'step':24} {'CTA tile':>13} {'stages':>6}  {'fill':>13} {'read':>13}")
     for name in STEPS:
         plan = plan_named(name, operands)
@@ -31,15 +32,15 @@ def main() -> None:
                 for access in shared_accesses(plan)
                 if access.name in (f"{what} A", f"{what} B")
             ]
-            per = 1000 / (bm * bn * bk)
-            found, ideal = (sum(getattr(c, kind) for c in costs) * per for kind in ("wavefronts", "ideal"))
-            cells.append(f"{found:6.2f}/{ideal:6.2f}")
+            scale = 1000 / (bm * bn * bk)
+            actual, ideal = (sum(getattr(c, kind) for c in costs) * scale for kind in ("wavefronts", "ideal"))
+            cells.append(f"{actual:6.2f}/{ideal:6.2f}")
         tile = f"{bm}x{bn}x{bk}"
         print(f"{name:24} {tile:>13} {plan.stages:6}  {cells[0]:>13} {cells[1]:>13}  {plan.summary}")
         assert np.array_equal(simulate(plan, a, b).d, a @ b), name
 
-    print(f"\nAll of them were carried out on {problem}, thread by thread, and gave A @ B to the last bit.")
-    print("\nThe last one:\n")
+    print(f"\nAll steps were simulated on {problem}, thread by thread. Each D is A @ B, bit for bit.")
+    print("\nThe plan of the last step:\n")
     print(plan.describe(Problem(4096, 4096, 4096, operands=plan.operands)))
 
 

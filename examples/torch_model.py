@@ -1,7 +1,7 @@
-"""A small decoder, as it is and after `cutegemm.use(model)`: the same numbers, from other kernels.
+"""Train a small decoder for one step with torch's layers, and again after `cutegemm.use(model)`, and compare.
 
-Run it anywhere that torch is: python examples/torch_model.py
-On a GPU it also says how many tokens per second go forward and back.
+Run it on any machine with torch: python examples/torch_model.py
+It prints the errors of the output and of the gradients against float32; on a GPU also tokens per second of training.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WIDTH, HIDDEN, HEADS, LAYERS, WORDS, BATCH, TOKENS = SIZE
 
 
 class Attention(nn.Module):
+    """Causal self-attention with one projection for query, key and value."""
+
     def __init__(self) -> None:
         super().__init__()
         self.qkv_proj, self.o_proj = (
@@ -42,7 +44,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """With Llama's names, by which `use` knows it."""
+    """A gated MLP. `use` recognizes it because its layers have the names of Llama's MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +59,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """A decoder block: attention and MLP, each with a norm before it and a residual connection."""
+
     def __init__(self) -> None:
         super().__init__()
         self.attention, self.mlp = Attention(), MLP()
@@ -68,6 +72,8 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
+    """A decoder: embedding, blocks, norm, and a linear layer to the vocabulary."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.blocks = (
@@ -84,20 +90,21 @@ class Decoder(nn.Module):
 
 
 def step(model: nn.Module, words: torch.Tensor) -> list[torch.Tensor]:
-    """The output and all gradients of a step of training."""
+    """Run one training step without an optimizer, and return the output and all gradients."""
     model.zero_grad()
     output = model(words)
     F.cross_entropy(output[:, :-1].flatten(0, 1).float(), words[:, 1:].flatten()).backward()
     return [output.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None]]
 
 
-def errors(found: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[float, float]:
-    """Of the output, and the largest of the gradients: |found - exact| / |exact|."""
-    each = [float((f.float() - e).norm() / e.norm()) for f, e in zip(found, exact, strict=True)]
-    return each[0], max(each[1:])
+def errors(tensors: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[float, float]:
+    """Return the relative error |x - exact| / |exact| of the output, and the largest one of the gradients."""
+    relative = [float((x.float() - e).norm() / e.norm()) for x, e in zip(tensors, exact, strict=True)]
+    return relative[0], max(relative[1:])
 
 
 def tokens_per_second(model: nn.Module, words: torch.Tensor) -> float:
+    """Return the number of tokens that the GPU trains on in a second."""
     for _ in range(3):
         step(model, words)
     torch.cuda.synchronize()
@@ -109,15 +116,17 @@ def tokens_per_second(model: nn.Module, words: torch.Tensor) -> float:
 
 
 def main() -> None:
+    """Compare the decoder with and without cutegemm."""
     torch.manual_seed(0)
     words = torch.randint(WORDS, (BATCH, TOKENS), device=DEVICE)
     model = Decoder().to(DEVICE)
     for parameter in model.parameters():
-        parameter.data = parameter.data.bfloat16().float()  # values that bfloat16 has: both compute with the same
+        parameter.data = parameter.data.bfloat16().float()  # so that float32 and bfloat16 have the same weights
     exact = step(model, words)
     model.bfloat16()
 
     def report(name: str, run: Any) -> None:
+        """Print the errors of a model, and its speed on a GPU."""
         output, gradients = errors(step(run, words), exact)
         speed = f", {tokens_per_second(run, words):,.0f} tokens/s" if ON_GPU else ""
         print(f"{name:9} error against float32: output {output:.2e}, gradients {gradients:.2e}{speed}")
@@ -127,7 +136,7 @@ def main() -> None:
         report("cutegemm", model)
     print(replaced)
     if not ON_GPU:
-        print("on a CPU, both are computed by torch: the errors are alike, and no speed is told")
+        print("On a CPU, torch computes both models: the errors are the same, and the speed is not measured.")
 
 
 if __name__ == "__main__":

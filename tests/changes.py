@@ -1,4 +1,4 @@
-"""Functions of an epilogue that read something, and changes of what they read: `acc * 2` becomes `acc * 3`."""
+"""Epilogue functions that read a variable, and changes of that variable that turn `acc * 2` into `acc * 3`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ inner_module = types.ModuleType("module.inner")
 
 
 def change(build: Callable[[Any], tuple[Function, Callable[[], None]]]) -> None:
-    """Registers what gives a function and its change, for pytest's `monkeypatch`, which undoes the change."""
+    """Register a function that returns an epilogue function and its change.
+
+    Its argument is pytest's `monkeypatch`, which undoes the change after the test.
+    """
     CHANGES[build.__name__.replace("_", " ")] = build
 
 
@@ -90,7 +93,7 @@ thing = Scaled()
 
 
 def of_cell(value: Any) -> tuple[Function, Callable[[Any], None]]:
-    """A function of what is in its closure, and what sets that."""
+    """Return a function that reads a variable of its closure, and a function that sets that variable."""
 
     def function(acc: Any) -> Any:
         return acc * value
@@ -254,7 +257,9 @@ def an_attribute_of_a_module_in_a_module(patch):
 def an_object_in_a_module(patch):
     own = Scaled()
     patch.setattr(module, "own", own, raising=False)
-    patch.setattr(module, "scale", 5.0, raising=False)  # an attribute of the same name, which is not read
+    patch.setattr(
+        module, "scale", 5.0, raising=False
+    )  # a module attribute of the same name, which the function does not read
     return (lambda acc: acc * module.own.scale), lambda: setattr(own, "scale", 3.0)
 
 

@@ -1,4 +1,4 @@
-"""What holds for all tests: the traced architecture, how processes share the tests, and a list of skipped tests."""
+"""Settings for all tests: traced architecture, processes, garbage collection, and the list of skipped tests."""
 
 import gc
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# The DSL traces for one architecture, which it reads when it is first imported, by whichever test that is.
+# The DSL reads the architecture to trace for when it is first imported, in whichever test that happens.
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
 
 
@@ -25,10 +25,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`-n`: a process takes neighbours, so that what the tests of a file share is made once, not in each.
+    """With `-n`, give each process consecutive tests, so that fixtures of a file are made once, not in every process.
 
-    A process has one processor: more threads of numpy and torch would wait for each other, three times as long as
-    the small products of these tests take.
+    A process has one processor. With more threads, numpy and torch take three times as long for the small matrices of
+    these tests, since the threads wait for each other.
     """
     if config.getoption("dist", "no") == "load":
         config.option.dist = "worksteal"
@@ -38,20 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Modules and tests live on: to go through them for garbage takes a sixth of the time to collect them, and of that
-    to run them."""
+    """Switch off the garbage collector while tests are collected, and exclude all modules and tests from it afterwards.
+
+    They are never freed. Searching them for garbage takes a sixth of the time to collect the tests, and a sixth of the
+    time to run them.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(10_000, 20, 100)  # what is left is small, and would be gone through each time it has grown
+        gc.set_threshold(10_000, 20, 100)  # the remaining objects are few; by default they would be searched often
         gc.enable()
 
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that let assertions fail: where it runs on a CI, pytest spells out how thousands of numbers differ,
-    which takes minutes."""
+    """Make pytest print failed assertions in short form, for tests that make assertions fail on purpose.
+
+    On a CI, pytest explains how thousands of numbers differ, which takes minutes.
+    """
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)

@@ -1,7 +1,7 @@
-"""Epilogues that tests of all kinds carry out, and their values in float64, worked out by another way.
+"""Epilogues for tests of the simulator, the emulator and the kernels, and their values in float64.
 
-The reference is the printed expression, evaluated by Python with numpy's functions: it shares no code with the
-simulator, the kernels or the emulator.
+The reference evaluates the printed expression in Python with numpy's functions. It shares no code with the simulator,
+the kernels or the emulator.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ NAMESPACE: dict[str, Any] = {
 
 
 def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """All results of an epilogue in float64, by name.
+    """Return all results of an epilogue in float64, by name.
 
-    operands   of any shape that numpy makes that of the sums
+    acc        the accumulator: A @ B
+    operands   numbers, and arrays that broadcast to the shape of the accumulator
     """
     names: dict[str, Any] = {name: np.float64(value) for name, value in operands.items()}
     names["acc"], shape = acc.astype(np.float64), acc.shape
@@ -91,18 +92,21 @@ def reference(epilogue: Epilogue, acc: np.ndarray, operands: Mapping[str, Any]) 
 
 
 def returned(epilogue: Epilogue) -> tuple[str, ...]:
-    """The names of all results in the order in which the function returns them."""
+    """Return the names of all results in the order in which the function returns them."""
     return ("d", *[result_name(i) for i in range(len(epilogue.beside))])
 
 
 def unreduced(epilogue: Epilogue) -> Epilogue:
-    """The epilogue with what is reduced in the place of each sum and maximum."""
+    """Return the epilogue with the values that are reduced as auxiliary outputs, instead of the reductions."""
     children = [(name, reduction.child) for name, reduction in epilogue.reductions]
     return Epilogue(epilogue.expression, (*epilogue.aux, *children))
 
 
 def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:
-    """Gates and ups among columns."""
+    """Return the gate and up columns of a matrix, as attributes `gate` and `up`.
+
+    by   "halves" or "pairs"
+    """
     if by == "pairs":
         return SimpleNamespace(gate=whole[..., 0::2], up=whole[..., 1::2])
     return SimpleNamespace(gate=whole[..., : whole.shape[-1] // 2], up=whole[..., whole.shape[-1] // 2 :])
@@ -110,10 +114,11 @@ def _halves(whole: np.ndarray, by: str) -> SimpleNamespace:
 
 @dataclass(frozen=True)
 class Case:
-    """An epilogue as a user writes it.
+    """An epilogue as a user writes it, with the kinds and types of its operands.
 
-    kinds    of its operands
-    dtypes   of its operands in memory and of its further results, where they are not the type of D
+    function   the epilogue's function
+    kinds      operand name -> its kind
+    dtypes     operand or auxiliary output -> its type in memory, if it is not the type of D
     """
 
     function: Callable[..., Any]
@@ -125,7 +130,10 @@ class Case:
         return epilogue_of(self.function, self.kinds)
 
     def on(self, plan: GemmPlan, align_bytes: int | None = None) -> GemmPlan:
-        """A plan that ends so."""
+        """Return a plan with this epilogue instead of its own.
+
+        align_bytes   alignment of rows, columns and elements; None for that of their type
+        """
         d, epilogue = plan.operands.d, self.epilogue
         of_kind = {}
         for name, kind in self.kinds.items():
@@ -143,7 +151,7 @@ class Case:
         return with_epilogue(epilogue, plan, {**of_kind, **stored, **reduced})
 
     def operands(self, rng: np.random.Generator, m: int, n: int, batch: int | None = None) -> dict[str, Any]:
-        """Values of all operands, as `values_of` makes them."""
+        """Return random values of all operands for an M x N accumulator, as `values_of` does."""
         return values_of(self.epilogue, self.kinds, rng, m, n, batch)
 
 
@@ -155,7 +163,12 @@ def values_of(
     n: int,
     batch: int | None = None,
 ) -> dict[str, Any]:
-    """Numbers, and arrays of the shapes of their kinds; a batch has rows and columns of its own."""
+    """Return random numbers and arrays for all operands of an epilogue, in the shapes of their kinds.
+
+    kinds   operand name -> its kind
+    m, n    extents of the accumulator
+    batch   number of matrices of a batch, each with its own operands; None without a batch
+    """
     of_d, lead = n // 2 if epilogue.gated else n, () if batch is None else (batch,)
     shapes = {Row: (1, of_d), Column: (m, 1), Tile: (m, of_d), Element: (1, 1)}
     return {

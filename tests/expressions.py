@@ -1,4 +1,4 @@
-"""Random expressions of an epilogue, by hypothesis."""
+"""Hypothesis strategies for expressions of an epilogue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cutegemm.plan.epilogue import (
 
 KINDS: dict[str, type[Input]] = {"row": Row, "column": Column, "tile": Tile, "one": Element, "s": Scalar}
 _LEAVES = [Accumulator(), *[kind(name) for name, kind in KINDS.items()]]
-# Of which a small error of the argument makes no large one of the value, wherever it is taken.
+# Functions whose error in the value is not much larger than the error in the argument, for all arguments.
 SMOOTH = ("abs", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -40,7 +40,7 @@ def _compared(values: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expres
 
 
 def any_expressions(leaves: int = 12) -> st.SearchStrategy[Expression]:
-    """Whatever can be written: of all nodes, over all kinds of operands and any finite constant."""
+    """Return a strategy for all expressions that can be written: all nodes, kinds of operands and finite constants."""
     numbers = st.floats(allow_nan=False, allow_infinity=False).map(Constant)
     return st.recursive(
         st.sampled_from(_LEAVES) | numbers,
@@ -58,8 +58,10 @@ def any_expressions(leaves: int = 12) -> st.SearchStrategy[Expression]:
 
 
 def tame_expressions(leaves: int = 6) -> st.SearchStrategy[Expression]:
-    """Such whose values in f32 are near those in float64, for operands of about 1: no differences of large numbers, no
-    poles and no steps."""
+    """Return a strategy for expressions whose float32 value is close to the float64 value, for operands of about 1.
+
+    They have no differences of large numbers, no poles and no steps.
+    """
     numbers = st.integers(-8, 8).map(lambda eighths: Constant(eighths / 8))
     return st.recursive(
         st.sampled_from(_LEAVES) | numbers,

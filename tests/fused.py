@@ -1,4 +1,4 @@
-"""Plans that end with a case of `tests.epilogues`, carried out on the CPU and held against float64."""
+"""Plans with an epilogue of `tests.epilogues`, run on the CPU and compared with float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.epilogues import Case, reference
 from tests.kernels.sm90_forms import form
 from tests.simulator.plans import small_plan
 
-# |value - exact| <= this of |exact|, and of 1, besides half a place of the type: functions of f32 one after the other
+# Relative and absolute error of several f32 functions in a row, in addition to the rounding of the result's type
 FUNCTIONS_ERR = 2e-5
 _HALF_PLACE = {
     "f64": 2.0**-53,
@@ -28,7 +28,7 @@ _HALF_PLACE = {
 }
 _SUBNORMAL = {"f16": 2.0**-25, "e4m3": 2.0**-10, "e5m2": 2.0**-17}
 
-# Each family, and each way for a tile to leave.
+# A plan of each family, and of each way to store a tile.
 PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt": small_plan,
     "simt, m-major": lambda: small_plan(Operands.of("f32", out_major="m")),
@@ -76,7 +76,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
 
 
 def extents_of(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:
-    """The extents, or as much larger as accesses of threads, and those to results, need them."""
+    """Return M, N and K rounded up to the alignment that the accesses of threads and the results of the plan need."""
     step = {"m": 1, "n": 1, "k": 1}
     names = [name for name in ("a", "b") if isinstance(plan.stream(name).load, TiledCopy)]
     names += [repack.name for repack in plan.repacks]
@@ -87,7 +87,10 @@ def extents_of(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:
 
 
 def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A and B whose sums are exact in every kernel; of a batch of two where the plan is for one."""
+    """Return A and B of small whole numbers, whose accumulators are exact in every kernel.
+
+    If the plan is batched, they are batches of two.
+    """
     rng = np.random.default_rng(seed)
     lead = (2,) if plan.operands.batched else ()
     scale = 0.25 if plan.operands.a.dtype.is_float else 1
@@ -95,10 +98,10 @@ def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, seed: int = 0) -> tupl
 
 
 def hold(by: Callable[..., Any], case: Case, plan: GemmPlan, m: int, n: int, k: int, seed: int = 0, **how: Any) -> None:
-    """Carries out a plan, which ends with the case, and asserts that all its results are those of float64.
+    """Run a plan that ends with the epilogue of a case, and assert that all results are those of float64.
 
     by    `simulate` or `emulate`
-    how   further arguments of it
+    how   further arguments of that function
     """
     a, b = whole_numbers(plan, m, n, k, seed)
     rng = np.random.default_rng(seed + 1)
@@ -115,7 +118,7 @@ def hold(by: Callable[..., Any], case: Case, plan: GemmPlan, m: int, n: int, k: 
 
 
 def hold_values(plan: GemmPlan, name: str, got: np.ndarray, want: np.ndarray) -> None:
-    """Asserts that a result is what it should be, to half a place of its type and the errors of functions."""
+    """Assert that a result equals the float64 value up to the rounding of its type and the errors of functions."""
     kind = plan.operands.matrix(name).dtype
     assert got.shape == want.shape
     if kind.saturates and kind.is_float:

@@ -1,4 +1,4 @@
-"""Plans of all kinds whose epilogue is gated, and what they compute held against float64."""
+"""Plans of all kinds with a gated epilogue, and the comparison of their results with float64."""
 
 from __future__ import annotations
 
@@ -88,15 +88,20 @@ FORMS: dict[str, tuple[GemmPlan, str, tuple[int, int, int]]] = {
 
 
 def reduces(form: str) -> str:
-    """Return the case of sums and maxima for a form; some forms cannot read the tile operand of `gated_sums`."""
+    """Return the name of the case with reductions that a form can run.
+
+    Some forms cannot read the tile operand of `gated_sums`.
+    """
     case = FORMS[form][1]
     return "pairs_sums" if case == "pairs" or form in ("overlapped", "warps store") else "gated_sums"
 
 
 def held_against_float64(carry_out: Callable[..., Any], form: str, case_name: str | None = None) -> None:
-    """Hold all results of an epilogue against float64, on random numbers.
+    """Run a form on random numbers, and assert that all results of the epilogue are those of float64.
 
-    case_name   of `CASES`; None for the form's own
+    carry_out   `simulate`, or another function of a plan, a, b and the operands
+    form        name of an entry of `FORMS`
+    case_name   name of a case in `CASES`; None for the case of the form
     """
     plan, name, (m, n, k) = FORMS[form]
     name = name if case_name is None else case_name

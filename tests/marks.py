@@ -1,4 +1,4 @@
-"""Marks of parameters."""
+"""Pytest parameters with the mark `thorough`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ Given = TypeVar("Given")
 def with_thorough(
     given: Iterable[Given], thorough: Collection[str], name: Callable[[Given], str] = str
 ) -> list[ParameterSet]:
-    """Parameters by their names, of which those that are named are marked `thorough`: more of what the others hold.
+    """Return pytest parameters with the values as ids. Those that are named get the mark `thorough`.
 
-    raises   ValueError where a name is of none of them
+    A thorough test repeats what another one tests, for more values.
+
+    given      values of the parameter
+    thorough   names of the values to mark
+    name       function that returns the name of a value
+    raises     ValueError if a name in `thorough` belongs to no value
     """
     values = list(given)
     unknown = {*thorough} - {name(value) for value in values}

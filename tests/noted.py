@@ -1,4 +1,4 @@
-"""Stands for kernels and the GPU beneath them, where a test asks what is launched and not what it computes."""
+"""Replacements for compiled kernels and the GPU, for tests of what `gemm` launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.signatures import mismatches
 
 
 class Noted:
-    """Stands for a compiled kernel: notes what it is called with, and asserts that the kernel takes it."""
+    """A replacement for a compiled kernel. It records its arguments, and asserts that the kernel accepts them."""
 
     def __init__(self, plan, arch):
         self.plan, self.arch, self.calls = plan, arch, []
@@ -22,18 +22,21 @@ class Noted:
         assert mismatches(self.plan, arguments) == []
 
     def passed(self):
-        """The arguments of the last call by name."""
+        """Return the arguments of the last call, by name."""
         names = [*[argument.name for argument in signature_of(self.plan)], *self.plan.epilogue.scalars]
         return dict(zip(names, self.calls[-1], strict=True))
 
     def for_problem(self, m, n, k, l):  # noqa: E741
-        """What is called for a problem; where the plan needs a workspace, its kernel would get one here."""
+        """Return the function to call for a problem. A real kernel would get its workspace here."""
         assert min(m, n, l) > 0 <= k
         return self.function
 
 
 def note_launches(monkeypatch, multiprocessors):
-    """The kernels that gemm takes from here on, as if the CPU were a Hopper GPU of so many multiprocessors."""
+    """Make `gemm` use `Noted` kernels, as if the CPU were a Hopper GPU, and return the list of these kernels.
+
+    multiprocessors   number of SMs of that GPU
+    """
     kernels = []
 
     def take(plan, arch):

@@ -1,7 +1,7 @@
-"""Random calls of gemm with an epilogue: operands of all kinds, types and strides, and results of types of their own.
+"""Random calls of `gemm` with an epilogue: operands of all kinds, types and strides, and results of different types.
 
-`random_call` draws by a function that picks one of several options: hypothesis on the CPU, a random number generator on
-a GPU.
+`random_call` chooses by a function that picks one of several options: a hypothesis strategy on the CPU, a random number
+generator on a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REDUCTIONS = {
     "total_sum": lambda x: x.sum((-2, -1)),
     "total_max": lambda x: x.amax((-2, -1)),
 }
-# Names of plans by the bytes of a factor's element, which may refuse what they do not serve.
+# Bytes of an element of a -> names of plans. A named plan may not support the call.
 NAMED = {
     1: ("sm90_epi_stages", "sm90_wide_2x1"),
     2: (
@@ -55,12 +55,12 @@ NAMED = {
 
 @dataclass(frozen=True)
 class Place:
-    """The type of a tensor, and how it lies in memory.
+    """The type, shape and memory layout of a tensor.
 
-    by_columns  whether the elements of a column lie side by side, not those of a row
-    pad         elements between rows, or columns
-    offset      elements before the first one
-    shared      modes of stride 0
+    by_columns   whether the matrix is column-major
+    pad          elements between rows, or between columns if column-major
+    offset       elements before the first element of the tensor
+    shared       modes with stride 0
     """
 
     dtype: torch.dtype
@@ -72,7 +72,7 @@ class Place:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Strides in elements."""
+        """Return the strides in elements."""
         order = list(range(len(self.shape)))
         if self.by_columns:
             order[-2:] = order[-1], order[-2]
@@ -84,7 +84,7 @@ class Place:
         return tuple(strides)
 
     def memory(self, device: str) -> torch.Tensor:
-        """The memory around the tensor, filled with poison: NaN where the type has one."""
+        """Return memory for the tensor and around it, filled with poison: NaN if the type has NaN."""
         reach = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
         found = torch.empty(self.offset + reach + 17, dtype=self.dtype, device=device)
         if self.dtype in FLOAT8:
@@ -93,7 +93,7 @@ class Place:
         return found.fill_(POISON[self.dtype])
 
     def tensor(self, values: torch.Tensor, device: str) -> torch.Tensor:
-        """The tensor with these values, which are the same along the shared modes."""
+        """Return a tensor with this layout and these values, which must be equal along the shared modes."""
         found = self.memory(device).as_strided(self.shape, self.strides, self.offset)
         once = found
         for mode in self.shared:
@@ -104,12 +104,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of gemm.
+    """The arguments of a call of `gemm` with an epilogue.
 
-    text       of the epilogue's function
-    operands   by name: numbers, and tensors
+    a, b       factors
+    text       source of the epilogue's function
+    operands   operands of the epilogue by name: numbers, and tensors
     outs       a tensor for each result, or None for a new one; None if no tensor is passed
-    options    further arguments
+    options    further arguments of `gemm`
     """
 
     a: Place
@@ -121,32 +122,33 @@ class Call:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The epilogue's function."""
+        """Return the epilogue's function."""
         return self.read({name: getattr(functions, name) for name in functions.__all__})
 
     def read(self, namespace: dict[str, Any]) -> Callable[..., Any]:
-        """The function of the text by other functions of these names."""
+        """Return the epilogue's function with the functions in `namespace` instead of those of `cutegemm.epilogue`."""
         function: Callable[..., Any] = eval(self.text, namespace)
         return function
 
     def run(self, a: torch.Tensor, b: torch.Tensor, operands: dict[str, Any], outs: Any) -> tuple[Any, ...]:
-        """The results of gemm."""
+        """Return the results of `gemm` as a tuple."""
         passed = {} if outs is None else {"out": outs if len(outs) > 1 else outs[0]}
         found = gemm(a, b, epilogue=self.function, **operands, **passed, **self.options)
         return found if isinstance(found, tuple) else (found,)
 
 
 def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, may_name: bool = True) -> Call:
-    """A call that gemm serves, unless its plan has a name and refuses it.
+    """Return a random call that `gemm` supports, unless its plan is named and does not fit.
 
-    extents    of which M, N and K are drawn
-    may_name   whether a fifth of the plans have names; all others are chosen
+    pick       function that picks one element of a sequence
+    extents    values to pick M, N and K from
+    may_name   whether a fifth of the calls name a plan; the others let `gemm` choose
     """
     dtype, lead = pick(list(RESULTS)), pick([(), (), (), (1,), (3,)])
     m, n, k = pick(extents), pick(extents), pick(extents)
     gate = pick([None] * 5 + list(GATES)) if n % 2 == 0 else None
     columns = n // 2 if gate else n
-    # Whole numbers are made of numbers and tiles; a tile of one row is a row.
+    # An int32 result allows only numbers and tiles as operands. A tile of one row would be a row.
     is_matrix = m > 1 and columns > 1 and not gate
     d = pick([each for each in RESULTS[dtype] if each.is_floating_point or is_matrix])
     is_whole = d == torch.int32
@@ -188,7 +190,7 @@ def random_call(pick: Pick, extents: Sequence[int] = EXTENTS, may_name: bool = T
 
 
 def _operand(pick: Pick, kind: str, lead: tuple[int, ...], m: int, columns: int) -> float | Place:
-    """A number, or a tensor of a kind beside an M x columns result."""
+    """Return a random operand of a kind for an M x columns result: a number, or the layout of a tensor."""
     if kind == "number":
         return float(pick([0.5, -1.25, 1.0, 0.0]))
     own = {"element": (1, 1), "row": (1, columns), "column": (m, 1), "tile": (m, columns)}[kind]
@@ -198,9 +200,9 @@ def _operand(pick: Pick, kind: str, lead: tuple[int, ...], m: int, columns: int)
 
 
 def _place(pick: Pick, dtype: torch.dtype, shape: tuple[int, ...], may_share: bool = False) -> Place:
-    """A tensor of these extents somewhere in memory, with a stride of 1 in one of the last two modes.
+    """Return a random memory layout for a tensor of this shape, with stride 1 in one of its last two modes.
 
-    may_share   whether strides may be 0: of a batch, and of rows
+    may_share   whether the stride of the batch or of the rows may be 0
     """
     if len(shape) < 2:
         return Place(dtype, shape, offset=pick([0, 0, 1, 8]))
@@ -208,9 +210,9 @@ def _place(pick: Pick, dtype: torch.dtype, shape: tuple[int, ...], may_share: bo
     return Place(dtype, shape, pick([False, True]), pick([0, 0, 1, 8]), pick([0, 0, 1, 8]), shared)
 
 
-# How far a sum may be off, as a part of the sum of |a| * |b|; wgmma keeps 14 bits of a sum of products of float8.
+# Allowed error of an accumulator, relative to the sum of |a| * |b|. wgmma keeps about 14 bits for float8.
 SUMS = dict.fromkeys(RESULTS, 2.0**-19) | dict.fromkeys(FLOAT8, 2.0**-10) | {torch.float64: 2.0**-45}
-# Half a place of each type, and of its subnormal numbers; of wider ones what functions of f32 may be off.
+# (relative, absolute) rounding error of each type. For wide types it is the error of f32 functions.
 ROUNDING = {
     torch.float16: (2.0**-11, 1e-4), torch.bfloat16: (2.0**-8, 1e-4), torch.float32: (2e-5, 1e-4),
     torch.float64: (2e-5, 1e-4), torch.float8_e4m3fn: (2.0**-4, 2.0**-10), torch.float8_e5m2: (2.0**-3, 1e-4),
@@ -221,16 +223,17 @@ OF_DOUBLE = (1e-12, 1e-12)
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is reduced, and by which function."""
+    """Values to reduce, and the name of the reduction."""
 
     name: str
     values: torch.Tensor
 
 
 def exact(call: Call, acc: torch.Tensor, operands: dict[str, Any]) -> tuple[torch.Tensor | Reduced, ...]:
-    """The results of a call in float64, of the sums of a @ b.
+    """Return the results of a call in float64, for a given accumulator a @ b. A reduction is returned as `Reduced`.
 
-    operands   numbers, and tensors of float64
+    acc        the accumulator in float64
+    operands   operands of the epilogue by name: numbers, and float64 tensors
     """
     namespace: dict[str, Any] = {
         **{name: partial(Reduced, name) for name in REDUCTIONS},
@@ -249,8 +252,10 @@ def _gated(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) ->
 
 
 def hold(call: Call, device: str, seed: int) -> None:
-    """Carry a call out on random values; assert that its results are those of float64, and that what lies around the
-    caller's tensors for them is as before."""
+    """Run a call on random values, and assert that its results are those of float64.
+
+    It also asserts that the memory around the caller's tensors for results has not changed.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def made(place: Any) -> Any:
@@ -284,9 +289,10 @@ def hold(call: Call, device: str, seed: int) -> None:
 
 
 def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: bool) -> None:
-    """Assert that a result is what it should be, as far as its sums and its type allow.
+    """Assert that a result equals the float64 value within the errors of its accumulator and its type.
 
-    others   the same of sums that are off as far as they may be
+    others      the same result for accumulators with the largest allowed errors
+    of_double   whether a is float64
     """
     relative, absolute = OF_DOUBLE if of_double and got.dtype == torch.float64 else ROUNDING[got.dtype]
     reduced = want if isinstance(want, Reduced) else None
@@ -311,7 +317,7 @@ def hold_values(got: torch.Tensor, want: Any, others: Sequence[Any], of_double: 
 
 
 def _signs(acc: torch.Tensor) -> list[torch.Tensor]:
-    """By which sums are off: all to one side; gates to one side and ups to another, which are halves of the columns."""
+    """Return the signs of accumulator errors to test: all combinations of one sign for gate and one for up columns."""
     is_up = torch.arange(acc.shape[-1], device=acc.device) >= acc.shape[-1] // 2
     return [torch.where(is_up, ups, gates).double() for gates, ups in product((-1, 1), (-1, 1))]
 
@@ -321,7 +327,7 @@ def _view(place: Place, memory: torch.Tensor) -> torch.Tensor:
 
 
 def _poison_free_memory(device: str) -> None:
-    """Fill memory that the next results are likely to get: what a kernel leaves out is then NaN."""
+    """Fill free GPU memory that the results will likely get, so that elements that a kernel does not store are NaN."""
     if device != "cpu":
         sizes = [1 << exponent for exponent in range(9, 23)]
         kept = [torch.full((size,), 0xFF, dtype=torch.uint8, device=device) for size in sizes]

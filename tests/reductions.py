@@ -1,4 +1,4 @@
-"""Plans of all kinds that reduce over rows, columns and all of D, for tests of the simulator and of kernels."""
+"""Plans of all kinds for epilogues that reduce over rows, columns and all of D."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ EMPTY = ((40, 0, 8), (0, 48, 8), (0, 0, 0))  # M, N and K of a D without element
 
 
 def takes(name: str, case: str) -> bool:
-    """Whether a plan reads what a case passes: one that holds tiles reads none."""
+    """Return whether a plan can run a case: with an overlapped epilogue it cannot read the tile operand of `rms`."""
     return name != "overlapped" or case != "rms"
 
 
 def operands(plan: GemmPlan, case: str, m: int, n: int, k: int, batch: int | None = None) -> dict[str, Any]:
-    """A and B of small whole numbers, whose sums are exact, and what the epilogue takes, as memory holds it."""
+    """Return A, B and the operands of a case, by name.
+
+    A and B have small whole numbers, so that accumulators are exact. The operands are rounded to their types in memory.
+    """
     rng = np.random.default_rng(m + n + k)
     lead = () if batch is None else (batch,)
     of_epilogue = {
@@ -67,7 +70,11 @@ def operands(plan: GemmPlan, case: str, m: int, n: int, k: int, batch: int | Non
 
 
 def hold_against_float64(plan: GemmPlan, found: Any, given: dict[str, Any]) -> None:
-    """Shapes and values of all that was stored."""
+    """Assert that shapes and values of all results are those of float64.
+
+    found   result of `simulate` or `emulate`
+    given   a, b and the operands by name
+    """
     acc = given["a"].astype(np.float64) @ given["b"]
     others = {name: value for name, value in given.items() if name not in ("a", "b")}
     reduced = dict(plan.epilogue.reductions)

@@ -1,4 +1,4 @@
-"""The arguments of a launch, held against what the compiled function of its plan takes."""
+"""Check the arguments of a launch against the signature of its plan's compiled function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cutegemm.run.torch_ops import DTYPES
 
 
 def mismatches(plan: GemmPlan, arguments: Sequence[Any]) -> list[str]:
-    """Return what is wrong with the arguments of a launch, in words.
+    """Return a sentence for each error in the arguments of a launch.
 
     The compiled function checks the types, ranks, strides and alignment of each tensor. That the extents of all tensors
-    belong to one problem is checked here alone.
+    belong to one problem is checked only here.
 
-    arguments   torch tensors and numbers as the compiled function takes them, without a workspace
+    arguments   torch tensors and numbers in the order of the compiled function, without a workspace
     """
     expected, scalars = signature_of(plan), plan.epilogue.scalars
     if len(arguments) != len(expected) + len(scalars):
@@ -36,7 +36,7 @@ def mismatches(plan: GemmPlan, arguments: Sequence[Any]) -> list[str]:
 
 
 def refusals(argument: Argument, tensor: Any) -> Iterator[str]:
-    """Yield why the compiled function refuses a tensor as one of its arguments."""
+    """Yield the reasons why the compiled function does not accept a tensor as one of its arguments."""
     of_memory = f32 if argument.dtype is tf32 else argument.dtype
     if DTYPES[tensor.dtype] is not of_memory:
         yield f"of {tensor.dtype}; {of_memory} is expected"
@@ -58,7 +58,7 @@ def refusals(argument: Argument, tensor: Any) -> Iterator[str]:
 
 
 def _extents(plan: GemmPlan, expected: Sequence[Argument], tensors: Sequence[Any]) -> Iterator[str]:
-    """Yield the tensors whose extents do not belong to the problem of the factors, or that leave their memory."""
+    """Yield a sentence for each tensor whose extents do not fit the problem, or that reaches beyond its memory."""
     known = {"1": 1}
     for argument, tensor in zip(expected[:2], tensors[:2], strict=True):
         known |= dict(zip(argument.modes, tensor.shape, strict=True))
@@ -71,7 +71,7 @@ def _extents(plan: GemmPlan, expected: Sequence[Argument], tensors: Sequence[Any
         end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
         if math.prod(tensor.shape) and end > tensor.untyped_storage().nbytes():
             yield f"{argument.name}: its last element lies outside of its memory"
-        # A tensor map has no stride that is not a multiple of 16 bytes, also for an extent of 1.
+        # All strides of a tensor map must be multiples of 16 bytes, also in a mode of extent 1.
         if plan.body.has_roles and any(
             divisor is not None and stride % divisor
             for stride, divisor in zip(tensor.stride(), argument.strides, strict=True)

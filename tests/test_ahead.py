@@ -1,4 +1,4 @@
-"""What is prepared is what calls take; nothing is compiled here."""
+"""`prepare` chooses the plans that later calls use. Nothing is compiled in these tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = [(64, 512, 512), (300, 512, 500), (2048, 2048, 2048)]
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
-    """The plans that are compiled; none was before."""
+    """Return the list of the plans that `prepare` compiles. No plan is in the cache before."""
     found = []
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
 
@@ -79,7 +79,7 @@ def test_what_is_refused(compiled, what, options, words):
 
 
 class TestCalls:
-    """Of shapes and layers, beside what is launched for them."""
+    """`prepare` compiles the plans that `gemm` and layers launch."""
 
     @pytest.fixture
     def launched(self, monkeypatch):
@@ -107,7 +107,7 @@ class TestCalls:
             assert (plan, arch) == (launched[-1].plan, "sm_90a")
 
     def test_layers(self, launched):
-        """At most six plans serve all rows of a layer with a bias and gelu, and one of them is taken for each."""
+        """At most six plans serve all numbers of rows of a layer with bias and gelu. Each call uses one of them."""
         import torch
 
         from cutegemm.epilogue import gelu
@@ -143,11 +143,13 @@ class TestCalls:
 
 
 def test_the_few_of_a_weight_are_remembered_on_the_disk(monkeypatch, tmp_path):
-    """By the question: other operands ask anew."""
+    """The recipes of a layer are stored on the disk. Operands of another type get recipes of their own."""
     from cutegemm.run import question
 
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(question.recall.entries, "_IMPORTED", float("inf"))  # others may edit the source meanwhile
+    monkeypatch.setattr(
+        question.recall.entries, "_IMPORTED", float("inf")
+    )  # so that editing the source during the tests has no effect
     asked, real = [], question.rows.few
     monkeypatch.setattr(question.rows, "few", lambda weigh: asked.append(weigh) or real(weigh, rows=(16, 4096)))
 

@@ -1,4 +1,4 @@
-"""The disk cache of compiled kernels, without compiling: which entry is whose, and what cannot be written."""
+"""The disk cache of compiled kernels: names of entries, access rights, and errors. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN = simt_plan()
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_IMPORTED", float("inf"))  # others may edit the source meanwhile
+    monkeypatch.setattr(cache, "_IMPORTED", float("inf"))  # so that editing the source during the tests has no effect
     return tmp_path / "cache"
 
 
@@ -36,7 +36,7 @@ def test_an_entry_is_stored_once_and_found(folder: Path) -> None:
     assert cache.intact(place) is None
     assert cache.store(place, builds)["plan"] == "p"
     assert cache.intact(place) is not None
-    cache.store(place, builds)  # another process was quicker
+    cache.store(place, builds)  # as if another process had stored it first
     assert [path.name for path in folder.iterdir()] == [place.name]
 
 
@@ -51,7 +51,7 @@ def test_a_failed_build_leaves_nothing(folder: Path) -> None:
 
 
 def test_edited_source_has_entries_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour after the import a file changes: this process's code is no longer what the files say."""
+    """A source file changes an hour after the import, so that the process runs older code than the files have."""
     source = tmp_path / "source.py"
     source.write_text("")
     monkeypatch.setattr(cache, "_sources", lambda: (source,))
@@ -61,7 +61,7 @@ def test_edited_source_has_entries_of_its_own(tmp_path: Path, monkeypatch: pytes
     os.utime(source, (0, source.stat().st_mtime + 3600))
     edited = cache.entry(PLAN, "sm_80")
     assert edited != before
-    assert edited == cache.entry(PLAN, "sm_80")  # which this process finds again
+    assert edited == cache.entry(PLAN, "sm_80")  # the process finds its own entries again
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert cache.entry(PLAN, "sm_80") not in (before, edited)
     source.unlink()
@@ -110,7 +110,7 @@ def test_entries_differ_by_all_that_code_depends_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that was linked against a library that is gone; and one that never loads."""
+    """An entry that cannot be loaded is compiled again. If that cannot be loaded either, an error is raised."""
     built: list[Path] = []
 
     def build(plan: GemmPlan, arch: str, staged: Path) -> cache.Manifest:
@@ -137,7 +137,7 @@ def test_what_does_not_load_is_built_again_once(folder: Path, monkeypatch: pytes
 
 
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
-    """What compiles for a script does not run it again."""
+    """A script that compiles in parallel is not run again by the worker processes."""
     script = tmp_path / "script.py"
     script.write_text(
         "from cutegemm.compile.plans import compile_plans\n"
@@ -161,7 +161,7 @@ def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """A folder of the cache with one entry."""
+    """Return the folder of the only entry of a cache."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "cache"))
     folder = cache.cache_folder() / "entry"
 
@@ -201,7 +201,7 @@ def test_an_entry_of_another_user_is_used_by_choice_only(kept, monkeypatch):
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     if owner == 0:
-        monkeypatch.setattr(cache, "_ROOT", owner + 2)  # this test runs as root, whose files are trusted
+        monkeypatch.setattr(cache, "_ROOT", owner + 2)  # the test runs as root, and files of root are always trusted
     assert cache.intact(kept) is None
     assert f"belongs to the user {owner}" in str(cache.untrusted(kept))
     monkeypatch.setenv("CUTEGEMM_CACHE_TRUST", "1")

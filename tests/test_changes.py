@@ -1,4 +1,4 @@
-"""A function of an epilogue that reads something gives the new value after a change of it, however it is called."""
+"""After a change of something that an epilogue function reads, `gemm` computes with the new value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ scale = 2.0
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The kernels that `gemm` takes, as if the CPU were a GPU."""
+    """Return the list of the kernels that `gemm` launches, as if the CPU were a GPU."""
     monkeypatch.setattr(fused, "_calls", Calls())
     monkeypatch.setattr(fused, "wrong_devices", lambda given: [])
     return note_launches(monkeypatch, 132)
@@ -37,7 +37,7 @@ def launched(monkeypatch):
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """`gemm` with gradients and in graphs, as if the CPU were a GPU."""
+    """Let `gemm` compute on the CPU with gradients and in graphs, as if the CPU were a GPU."""
     monkeypatch.setattr("cutegemm.torch.gemm.wrong_devices", lambda given: [])
 
 
@@ -72,9 +72,10 @@ def test_gradients(name, on_cpu, monkeypatch):
 
 
 def follows(name, call):
-    """Whether torch.compile gives the new value of a function of A @ B after the change.
+    """Return whether torch.compile computes with the new value after a change.
 
-    call   what is compiled of it
+    name   name of the change in `CHANGES`
+    call   function of the epilogue function and a that is compiled
     """
     torch._dynamo.reset()
     with pytest.MonkeyPatch.context() as patch:
@@ -90,13 +91,16 @@ def follows(name, call):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_graph(name, on_cpu):
-    """torch.compile sees what it sees of the same function of tensors: some versions miss defaults and classes."""
+    """torch.compile notices at least the changes that it notices in the same function of tensors.
+
+    Some versions of torch do not notice changes of defaults and classes.
+    """
     if not follows(name, lambda function, a: cutegemm.gemm(a, B, epilogue=function)):
         assert not follows(name, lambda function, a: function(a @ B))
 
 
 def counted():
-    """A function that returns something else each time."""
+    """Return a function that multiplies by the number of its calls."""
     calls = 0
 
     def function(acc):
@@ -118,7 +122,7 @@ def test_a_function_that_changes_itself_is_called_each_time(launched, on_cpu):
 
 
 def test_what_is_returned_when_it_is_called_is_what_is_computed(launched):
-    """A call that finds no kernel does not call the function once more."""
+    """The first call of a signature calls the epilogue function once, not twice."""
     several = iter([2.0, 3.0, 2.0])
 
     class Next:
@@ -165,7 +169,7 @@ def test_zeros_of_either_sign(launched):
     ids=["global", "module", "closure", "default", "itself"],
 )
 def test_common_functions_have_a_key(function):
-    """So that a warm call does not call them."""
+    """Common epilogue functions have a key, so that later calls of a signature do not call them."""
     assert state_of(function) is not None
     assert state_of(function) == state_of(function)
 
@@ -186,7 +190,10 @@ def helper(acc):
 
 
 def made(places, scale, closed, default, named):
-    """A function that reads from these places, which have these values."""
+    """Return an epilogue function that reads variables of several kinds.
+
+    places   names of the variables that it multiplies by; the other arguments are their values
+    """
     source = (
         "def outer(closed):\n"
         "    def function(acc, default=default, *, named=named):\n"
@@ -198,7 +205,7 @@ def made(places, scale, closed, default, named):
     return variables["outer"](closed)
 
 
-# On a busy machine the first draw takes seconds, and is no sign of a wasteful strategy.
+# On a busy machine the first example takes seconds, which does not mean that the strategy is slow.
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_equal_keys_are_of_equal_expressions(data):
@@ -213,6 +220,6 @@ def test_equal_keys_are_of_equal_expressions(data):
         assert state is not None
         try:
             text = repr(epilogue_of(function, {}))
-        except cutegemm.PlanError as error:  # no number of an epilogue is a bool
+        except cutegemm.PlanError as error:  # an epilogue does not accept a bool
             text = str(error)
         assert seen.setdefault(state, text) == text

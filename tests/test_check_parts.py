@@ -1,4 +1,4 @@
-"""`cutegemm check` of what is no plan, and `gemm` of factors that nothing can be held against."""
+"""`cutegemm check` of PTX files and of layouts, and `cutegemm gemm` with factors that are not finite."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def said(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("stride", "ways"), [(4, 1), (8, 2), (128, 32), (132, 1)])
 def test_ptx_is_executed(stride, ways):
-    """Two warps: each access takes as many wavefronts as lanes meet in a bank; global memory 4 sectors a warp."""
+    """Two warps: each shared access takes one wavefront for each lane on the busiest bank; a warp touches 4 sectors."""
     found = executed_ptx(PTX, ["s32[64]", str(stride)], block=(64,), grid=(1,))
     assert {op: (w.requests, w.wavefronts) for op, w in found.shared.items()} == {
         "store": (2, 2 * ways),

@@ -1,4 +1,4 @@
-"""The command line, as a person and as a program use it, without a GPU."""
+"""The command line with text and JSON output, without a GPU."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds that a test saves which is not about the compiled kernel."""
+    """Skip compiling the plan, which takes seconds, in tests that do not look at the compiled kernel."""
     monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
 
 
@@ -62,7 +62,7 @@ def test_gemm_for_a_program() -> None:
 
 
 def test_gemm_emulated() -> None:
-    """The compiled PTX in the plan's place; the corner of a problem that is large for that."""
+    """--emulate runs the compiled PTX instead of the plan, for a corner of a problem that is too large to emulate."""
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     pytest.importorskip("cutlass.cute", reason="the CuTe DSL is not installed")
     found = json.loads(run("gemm", "1030", "1028", "1020", "--plan", "simt_64x64", "--emulate", "--json"))
@@ -74,7 +74,7 @@ def test_gemm_emulated() -> None:
 
 @pytest.mark.usefixtures("not_compiled")
 def test_gemm_of_tf32_leaves_float32() -> None:
-    """D is as it is in memory: its error is that of sums in float32, not of a rounding to tf32, 2^-11."""
+    """D is float32 in memory, so its error is that of float32 sums, not of rounding D to TF32, which is 2^-11."""
     plan = "mma_sync:block=64x64x32,warp=32x32"
     found = json.loads(run("gemm", "64", "64", "64", "--dtype", "tf32", "--plan", plan, "--json"))
     assert found["correct"] is True
@@ -92,7 +92,11 @@ def test_gemm_of_tf32_leaves_float32() -> None:
     ],
 )
 def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> None:
-    """Sums of 8192 products of normal numbers deviate by 90: some are past 127. With factors D is rounded once."""
+    """Integer results are exact, also if they saturate, and if alpha and beta are not integers.
+
+    Sums of 8192 products of normal numbers have a standard deviation of 90, so some exceed 127. With alpha and beta, D
+    is rounded once.
+    """
     found = json.loads(run("gemm", "64", "64", k, "--dtype", "s8", "--layout", "nt", *factors, "--json"))
     assert found["correct"] is True
     assert found["relative_error"] == found["tolerance"] == 0
@@ -100,7 +104,7 @@ def test_gemm_of_whole_numbers_is_exact(k: str, factors: tuple[str, ...]) -> Non
 
 @pytest.mark.usefixtures("not_compiled")
 def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
-    """300 becomes 127 of s8; what f32 and s8 hold stays, and is not spoken of."""
+    """300 in a file becomes 127 in s8, and the report says that A was rounded. Values that fit are not mentioned."""
     np.save(tmp_path / "a.npy", np.full((8, 16), 300))
     np.save(tmp_path / "b.npy", np.eye(16))
     files = ("--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"), "--out", str(tmp_path / "d.npy"))
@@ -114,8 +118,8 @@ def test_files_are_rounded_to_the_element_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", [("torch",), ("tvm_ffi", "torch"), ()])
 def test_why_a_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: tuple[str, ...]) -> None:
-    """The driver is there: nvidia-smi is found. Without it nothing is said."""
-    monkeypatch.undo()  # the fixture's stand-in
+    """If nvidia-smi is found, the report says why no GPU is used; otherwise it says nothing."""
+    monkeypatch.undo()  # removes the fixture's replacement
     monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     there = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False), __version__="2.0")
     monkeypatch.setitem(sys.modules, "torch", there)
@@ -191,7 +195,7 @@ def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("plan", [(), ("--plan", "swap_ab:simt_64x64")], ids=["chosen", "transposed"])
 def test_files(tmp_path: Path, plan: tuple[str, ...]) -> None:
-    """Integers come through exactly, with alpha and beta."""
+    """Integers in files are multiplied exactly, with alpha and beta."""
     rng = np.random.default_rng(1)
     a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((33, 17), (17, 29), (33, 29)))
     for name, matrix in (("a", a), ("b", b), ("c", c)):
@@ -203,7 +207,10 @@ def test_files(tmp_path: Path, plan: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("not_compiled")
 def test_a_plan_for_the_transposed_problem_is_taken_too() -> None:
-    """As `gemm` takes it. A row of an epilogue is a column of D^T; a corner is told as one of D."""
+    """The command accepts and chooses plans that swap A and B, as `gemm` does.
+
+    A row operand of the epilogue is a column of D^T. The simulated corner is reported as a corner of D.
+    """
     few = (
         "48",
         "160",
@@ -224,7 +231,7 @@ def test_a_plan_for_the_transposed_problem_is_taken_too() -> None:
     assert chosen["chosen"]["reason"].startswith("held to be the fastest")
     large = ("300", "8192", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "swap_ab:sm90_epi_stages")
     corner = json.loads(run("gemm", *large, "--json"))
-    # 300 rows end 44 behind a tile of 128; 11 k-tiles of 64 fill five stages twice and once more.
+    # 300 = 2 * 128 + 44 rows: the corner has 128 + 44. 11 k-tiles of 64 fill five stages twice, and one stage again.
     assert corner["simulated"].startswith("172x128x704 of it")
     assert corner["correct"]
 
@@ -288,8 +295,11 @@ def test_an_epilogue_is_carried_out(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(("ends", "shares"), [("swiglu(acc)", False), ("relu(acc), aux = acc", True)])
 def test_a_chosen_plan_can_end_so(ends: str, shares: bool) -> None:
-    """Few tiles with a deep K take plans whose CTAs share K: these have no both sums of a pair, and one epilogue tile
-    each, beside which a further result leaves out of registers."""
+    """The chosen plan can have the epilogue.
+
+    For few tiles and a large K, plans with cluster split-K have the lowest predicted time. They cannot have a gated
+    epilogue, but they can have an auxiliary output.
+    """
     problem, device = Problem(288, 320, 16080, operands=BF16), device_named("h200")
     ending = parsed_epilogue("gemm", ends, [])
     _, plan, _ = plan_for(None, problem, "sm_90a", device, False, ending)
@@ -299,7 +309,7 @@ def test_a_chosen_plan_can_end_so(ends: str, shares: bool) -> None:
 
 def test_an_epilogue_is_shown_and_checked() -> None:
     assert "gelu(acc + bias), aux = acc" in run("show", "simt_64x64", *GELU)
-    # Of the transposed problem a row is a column
+    # In D^T, a row operand is a column.
     said = run("show", "swap_ab:sm90_epi_stages", "--layout", "nt", *GELU)
     assert "load bias" in said
     assert "f32 column of M, 4-byte aligned" in said
@@ -319,7 +329,7 @@ def test_a_large_problem_is_simulated_in_part() -> None:
 
 @pytest.mark.usefixtures("not_compiled")
 def test_what_was_simulated_of_a_large_problem_is_told() -> None:
-    """The plan of the README's main job on Hopper: no tile was shared, and the stages were filled once."""
+    """The report of a large problem lists what the simulated corner exercised: grid, stages and split tiles."""
     said = run("gemm", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--plan", "sm90_64x64_2x1/fixup")
     words = " ".join(said.split())
     for part in (
@@ -449,7 +459,7 @@ def test_without_a_type_a_plan_takes_one_that_it_multiplies(plan: str, operands:
 
 @pytest.mark.usefixtures("not_compiled")
 def test_f32_multiplied_as_tf32() -> None:
-    """Each operand loses up to 2^-10 of its value, which is no fault: but it would be, of values that tf32 has."""
+    """Rounding float32 to TF32 may change each operand by 2^-10. An error of this size is a fault for TF32 inputs."""
     found = json.loads(run("gemm", "64", "64", "64", "--plan", "mma_64x64", "--json"))
     assert found["correct"] is True
     assert 1e-4 < found["relative_error"] < 2**-9
@@ -459,7 +469,7 @@ def test_f32_multiplied_as_tf32() -> None:
 
 @pytest.mark.usefixtures("not_compiled")
 def test_what_is_not_carried_out_is_not_made_up() -> None:
-    """A is 4 TB: its corner alone is filled."""
+    """A would have 4 TB. Only the corner that is simulated is filled with values."""
     found = json.loads(run("gemm", "100003", "100003", "100003", "--plan", "simt_64x64", "--json"))
     assert found["simulated"].startswith("99x99x67 of it")
     assert found["correct"] is True
@@ -508,7 +518,7 @@ def test_what_was_simulated_is_told_though_it_cannot_be_compiled(monkeypatch: py
 
 @pytest.mark.parametrize("dtype", ["e4m3", "s8"])
 def test_what_is_explained_is_what_gemm_takes(dtype: str) -> None:
-    """Where D is of another type than A, as `gemm` gives it."""
+    """`cutegemm explain` lists the plan of `gemm` first, also if the type of D differs from that of A."""
     kind = DType.parse(dtype)
     for m, n, k in ((8192, 8192, 8192), (2048, 4096, 512), (16, 4096, 4096)):
         first, *_ = json.loads(run("explain", str(m), str(n), str(k), "--dtype", dtype, "--layout", "nt", "--json"))
@@ -552,7 +562,7 @@ def test_show_a_layout(tmp_path: Path) -> None:
 
 
 def test_show_a_swizzle(tmp_path: Path) -> None:
-    """S<1,0,2>: bit 2 of a unit's place, its row, flips bit 0: row 1 holds 5, 4, 7, 6."""
+    """S<1,0,2>: bit 2 of a unit's index, which is its row, flips bit 0. So row 1 has 5, 4, 7, 6."""
     said = run("show", "S<1,0,2>", "--svg", str(tmp_path / "x.svg"))
     assert re.search(r"1 │ 4 5 6 7 │ .*1 │ 5 4 7 6 │", said)
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
@@ -581,7 +591,7 @@ def test_show_a_plan(tmp_path: Path) -> None:
 
 
 def test_show_the_programs_of_roles() -> None:
-    """Behind the table: each program once, under the names of its roles."""
+    """After the table, each program is printed once, under the names of its roles."""
     said = run("show", "sm90_multistage").splitlines()
     assert said[said.index("consumer 0") + 1] == "  for tile in work:"
     said = run("show", "sm90_epi_stages").splitlines()
@@ -598,7 +608,7 @@ def test_show_the_programs_of_roles() -> None:
 
 
 def test_show_the_schedule_of_all_threads() -> None:
-    """Two fetches ahead of three stages; of 16 k-blocks 12 are a loop of four at a time."""
+    """With three stages, two fetches come before the loop. A loop of three rounds has 12 of the 16 k-blocks."""
     said = run("show", "simt:block=128x128x16,warp=64x32,thread=8x8,stages=3,unroll=4").splitlines()
     steps = said[said.index("all threads") + 1 :]
     loop = steps.index("  for k in tile.k_tiles:")
@@ -641,7 +651,7 @@ def test_a_timeline_of_what_has_no_roles() -> None:
 
 
 def test_plans_are_listed_by_family() -> None:
-    """Each once, whatever family a new one is of; and so are they as data."""
+    """Text and JSON list each plan once, in the order of the families."""
     said = run("plans")
     names = [line.split()[0] for line in said.splitlines() if re.match(r"  [a-z]\w*_\S+ ", line)]
     assert names == [row["name"] for row in json.loads(run("plans", "--json"))] == [n for n, _ in plans()]
@@ -703,7 +713,7 @@ def test_an_error_ends_with_a_message(
 
 
 def test_figures(tmp_path: Path) -> None:
-    """The committed figures are those that the command draws."""
+    """The committed figures are the ones that the command draws."""
     run("figures", str(tmp_path))
     drawn = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
     committed = Path(__file__).parent.parent / "docs" / "figures"
@@ -711,8 +721,8 @@ def test_figures(tmp_path: Path) -> None:
     assert len(drawn) > 10
 
 
-# Stands for Nsight Compute: instead of running the launcher it writes what the launcher would log, and the
-# table of counters as CSV, from the record of an earlier run. A case that is to fail gets no counters.
+# Replaces Nsight Compute. It does not run the launcher, but writes the log of the launcher and a CSV table of counters
+# from the record of an earlier run. A case that should fail gets no counters.
 FAKE_NCU = """#!{python}
 import json, pickle, sys
 from pathlib import Path
@@ -741,12 +751,12 @@ else:
 
 @pytest.fixture
 def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts an `ncu` on PATH that answers from docs/evidence/data, or says why the launch failed."""
+    """Return a function that puts an `ncu` on PATH that prints recorded counters, or reports that the launch failed."""
     record = Path(__file__).parent.parent / "docs" / "evidence" / "data" / "analysis_plans.json"
     case = "layout_tn"
     registers = json.loads(record.read_text())["cases"][case]["registers"]
     report = ResourceReport("recorded", registers, 0, 0, 0, {})
-    monkeypatch.setattr("cutegemm.profile.run.resources_of", lambda *_: report)  # compiles nothing
+    monkeypatch.setattr("cutegemm.profile.run.resources_of", lambda *_: report)  # so that nothing is compiled
 
     def put(fails: str = "") -> None:
         command = tmp_path / "ncu"
@@ -758,7 +768,7 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_profile_prints_what_was_counted(fake_ncu) -> None:
-    """The whole way of `cutegemm profile`, but for the GPU: the command line of ncu, its CSV, the comparison."""
+    """All of `cutegemm profile` except the GPU: the command line of ncu, its CSV output, and the comparison."""
     fake_ncu()
     arguments = ("profile", "simt:block=128x128x8", "--layout", "tn", "--problem", "2048x2048x1024")
     said = run(*arguments)
@@ -777,7 +787,7 @@ def test_profile_says_why_nothing_was_launched(fake_ncu) -> None:
 
 @pytest.mark.parametrize("where", [("--device", "rtx4090"), ("--arch", "sm_86")])
 def test_a_plan_is_checked_as_it_would_be_made_there(where: tuple[str, str]) -> None:
-    """A name stands for as many stages as the shared memory of the architecture holds: 100 KB, not 228."""
+    """A named plan has as many stages as fit the shared memory of the architecture: here 100 KB instead of 228 KB."""
     found = json.loads(run("check", "mma_128x256", "--dtype", "bf16", *where, "--json"))
     assert found["violations"] == []
 
@@ -803,7 +813,7 @@ def test_files_that_hold_no_matrix(tmp_path: Path) -> None:
 def alone(
     *arguments: str, cwd: Path | None = None, script: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command, or a script, in a process of its own, whose streams are pipes."""
+    """Run the command, or a script, in a new process whose streams are pipes."""
     root = str(Path(__file__).parent.parent)
     known = {"PATH": os.environ["PATH"], "PYTHONPATH": root, "PYTHONUTF8": "0", **environment}
     return subprocess.run(
@@ -826,12 +836,12 @@ for command in (("show", "(4,8):(8,1)"), ("check", "simt_64x64", *{SMALL}), ("sh
 
 
 def test_any_encoding_will_do() -> None:
-    """What an encoding lacks is printed by its nearest characters, as many of them: columns stay in line."""
+    """Characters that an encoding does not have are replaced by similar ones. All lines keep their length."""
     plain, rich = (alone(PYTHONIOENCODING=encoding, COLUMNS="100", script=SEVERAL) for encoding in ("ascii", "utf-8"))
     assert (plain.returncode, plain.stderr) == (0, "")
     assert plain.stdout.isascii()
     shown = rich.stdout.split("-" * 9)
-    assert [text.isascii() for text in shown] == [False] * 3 + [True]  # nothing behind the last one
+    assert [text.isascii() for text in shown] == [False] * 3 + [True]  # nothing is printed after the last separator
     assert [len(line) for line in plain.stdout.splitlines()] == [len(line) for line in rich.stdout.splitlines()]
 
 
@@ -845,7 +855,7 @@ def test_a_pipe_is_not_wrapped() -> None:
 
 
 def test_a_narrow_terminal_cuts_no_number_off() -> None:
-    """Every number of the wide report is in the narrow one."""
+    """A narrow report has every number of the wide report."""
     wide, narrow = (alone("check", "simt_64x64", *SMALL, COLUMNS=width).stdout for width in ("120", "40"))
     assert "\u2026" not in narrow
     in_wide, in_narrow = (Counter(re.findall(r"\d[\d.e+]*\d|\d", said)) for said in (wide, narrow))
@@ -854,7 +864,7 @@ def test_a_narrow_terminal_cuts_no_number_off() -> None:
 
 
 def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """By lines of the error stream, a few seconds apart; a quick job says nothing."""
+    """Without a terminal, progress is printed to stderr as a line every few seconds. A quick job prints nothing."""
     from cutegemm.cli import gemm
 
     now = [0.0]

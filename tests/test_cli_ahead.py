@@ -1,4 +1,4 @@
-"""`cutegemm tune`, `prepare` and `export`: what they read, what they do with it, what they refuse."""
+"""`cutegemm tune`, `prepare` and `export`: their input files, results and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
 
 
 def test_as_many_plans_are_timed_as_where_a_call_asks_for_it(monkeypatch):
-    """The number is said once: another one in the tuner is the command's, too."""
+    """The command times as many plans as `gemm(tune=True)`: both read the number from `tune.BEST`."""
     monkeypatch.setattr(tune, "BEST", tune.BEST + 1)
     spec = importlib.util.find_spec("cutegemm.cli.ahead")
     again = importlib.util.module_from_spec(spec)
@@ -56,7 +56,7 @@ def test_as_many_plans_are_timed_as_where_a_call_asks_for_it(monkeypatch):
 
 
 def test_many_rows_are_not_looked_at_one_by_one(compiled):
-    """Seconds: each octave has a few."""
+    """Plans for 2^30 numbers of rows are chosen in seconds, from a few numbers in each octave."""
     found = ahead.plans_of([(64, 64)], range(1, 1 << 30), Operands.of("bf16", layout="nt"), DEFAULT_DEVICE)
     assert found
 
@@ -124,7 +124,7 @@ def test_export(monkeypatch, shapes, tmp_path):
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0
     (((*named, last), path, arch),) = written
-    # As gemm launches them: those for D^T are given the caller's own tensors
+    # The plans are those that gemm launches. Plans for D^T take the tensors of the caller.
     assert named == [("sm90_64x64", False), ("simt_64x64", False), ("sm90_64x64", True)]
     assert (path, arch) == (out, "sm_90a")
     assert last[0].startswith("sm90_")

@@ -1,4 +1,4 @@
-"""What the command line does on a GPU, as far as torch alone shows it."""
+"""`cutegemm gemm` on a GPU, with torch on the CPU in place of the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.test_cli import run
 
 @pytest.mark.parametrize("known", [True, False])
 def test_gemm_on_a_gpu(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
-    """What is printed of a run: all but the GPU, the kernel and the times. Sums of e4m3 by wgmma have 14 bits."""
+    """The report of a run, without the GPU, the kernel and the times. e4m3 accumulators of wgmma have 14 bits."""
     monkeypatch.setattr("cutegemm.cli.job._compiled", lambda *_: {"arch": "sm_90a", "skipped": "no"})
     error = 1e-3
     times = {"us": 1.0, "tflops": 2.5, **({"cublas_tflops": 2.0, "ratio": 1.25} if known else {})}

@@ -1,4 +1,4 @@
-"""The corner of a large problem: whatever the plan does with the problem, it does with the corner."""
+"""The corner of a large problem: the plan does with the corner everything that it does with the problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(name: str, m: int, n: int, k: int, l: int = 1) -> tuple[GemmPlan, Probl
 
 
 def most_turns(plan: GemmPlan, problem: Problem) -> int:
-    """Work tiles of the CTA that has the most."""
+    """Return the largest number of work tiles that a CTA takes."""
     return int(np.bincount(plan.scheduler.of(problem).assignment().cluster).max())
 
 
@@ -45,20 +45,20 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
     assert corner.plan.violations(problem=part) == []
     assert not any("raster" not in what for what in corner.not_exercised), corner.not_exercised
 
-    # The same edges, whole tiles beside ragged ones
+    # The last tiles are as ragged as those of the problem, and there are full tiles too.
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
     for extent, whole, tile in zip((of.m, of.n, of.k), RAGGED, (bm * cm, bn * cn, bk), strict=True):
         assert extent % tile == whole % tile
         assert extent > tile or not whole % tile
 
-    # The stages are refilled twice, and every consumer has a tile after its first where it has one in the problem
+    # Stages are refilled twice. Every consumer takes a second tile if it does so in the problem.
     assignment = corner.plan.scheduler.of(part).assignment().work_tile
     assert max(assignment.k_count) >= 2 * max(1, plan.stages) + 1
     consumers = plan.body.tiles_in_flight
     if most_turns(plan, problem) >= 2 * consumers:
         assert most_turns(corner.plan, part) >= 2 * consumers
 
-    # Tiles are shared, and beside them some are not, where that is so in the problem
+    # There are split tiles, and tiles that are not split, if the problem has them.
     real = plan.scheduler.of(problem).assignment().work_tile
     for happens in (lambda parts: (parts > 1).any(), lambda parts: (parts == 1).any()):
         assert happens(assignment.splits) or not happens(real.splits)
@@ -77,7 +77,7 @@ def test_a_corner_is_simulated(name: str) -> None:
 
 
 def test_a_corner_of_a_batch_and_of_few_k_tiles() -> None:
-    """Two batches of five; what does not happen in the problem is not told."""
+    """The corner of a batch of five has two matrices. The report lists only what happens in the whole problem too."""
     _, _, corner = made("simt_128x128", 4096, 4096, 32, 5)
     assert (corner.extents.batch, corner.extents.k) == (2, 32)
     assert "several batches" in corner.exercised

@@ -1,4 +1,4 @@
-"""The examples in the documents are run, and print what the documents say that they print."""
+"""The examples in the documents run, and print what the documents show."""
 
 import ast
 import doctest
@@ -18,15 +18,15 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PICTURES = sorted((ROOT / "docs").glob("[fp]*s/*.svg"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-_NEW = {"build/sm100.py"}  # named by docs/extending.md as what is not there yet
+_NEW = {"build/sm100.py"}  # named in docs/extending.md as a file to be added
 _EXTRAS = (("kernels", "tvm_ffi"), ("torch", "torch"))
-_ARGUMENTS = {"sgemm_ladder.py": ("--size", "1024")}  # the traffic of each step at 4096 takes half a second
+_ARGUMENTS = {"sgemm_ladder.py": ("--size", "1024")}  # analysing the traffic of each step for 4096 takes half a second
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a document run one after the other in one namespace; plans that they name are gone after them."""
+    """The code blocks of a document run in order, in one namespace. Plans that they register are removed afterwards."""
     monkeypatch.setattr(of_plans, "_OWN", {})
     names: dict[str, object] = {}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -44,7 +44,7 @@ def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_files_that_are_named_exist(document: Path) -> None:
-    """`room/file.py`, in the package or from the root of the repository; and `file.py`, anywhere in the package."""
+    """Paths such as `folder/file.py` exist in the package or the repository; names such as `file.py` in the package."""
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", document.read_text())) - _NEW
     known = {path.name for path in (ROOT / "cutegemm").rglob("*.py")}
     paths = [name for name in named if "/" in name]
@@ -54,7 +54,10 @@ def test_files_that_are_named_exist(document: Path) -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook(notebook: Path) -> None:
-    """Its cells run one after the other in one namespace, and what ends a cell can be shown; the site has the rest."""
+    """The cells of a notebook run in order, in one namespace, and at least two of them display a drawing.
+
+    The committed notebooks have no outputs.
+    """
     names: dict[str, object] = {}
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell for cell in cells if cell["outputs"] or cell["execution_count"] is not None] == []
@@ -78,7 +81,7 @@ def test_every_picture_is_in_the_gallery() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
 def test_example(example: Path) -> None:
-    """Every example runs without a GPU and says something."""
+    """Every example runs without a GPU and prints something."""
     command = [sys.executable, str(example), *_ARGUMENTS.get(example.name, ())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
-"""`import cutegemm` needs numpy and the standard library, and is quick; and these tests can fail.
+"""`import cutegemm` needs only numpy and the standard library, and is fast. All public names can be imported.
 
-And what it promises is there: for `from cutegemm import *`, for tab completion, for a user's type checker.
+That includes `from cutegemm import *`, tab completion and type checkers. The tests of packages and time are tested too:
+they fail for wrong imports.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ QUICK_SECONDS = 0.15
 
 
 def probe(statement: str) -> tuple[list[str], float]:
-    """The packages beyond numpy and the standard library that a statement imports, and the processor's seconds."""
+    """Run a statement in a new process; return the packages that it imports, and its processor time in seconds.
+
+    numpy and the standard library are not in the result.
+    """
     code = PROBE.format(statement=statement)
     foreign, took = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     return foreign, took
@@ -89,12 +93,12 @@ def test_an_import_of_something_else_is_seen(package):
 
 
 def test_a_slow_import_is_seen():
-    busy = f"while time.process_time() < start + {QUICK_SECONDS}: pass"  # `start` is the probe's
+    busy = f"while time.process_time() < start + {QUICK_SECONDS}: pass"  # `start` is a variable of the probe
     assert probe(f"import cutegemm\n{busy}")[1] > QUICK_SECONDS
 
 
 def test_an_installed_clone_is_found_from_its_parent_folder(tmp_path):
-    """There the clone's own folder, which is no package, has the package's name."""
+    """In the parent folder of a clone, the clone's folder has the name of the package, but is not the package."""
     if glob.glob(sysconfig.get_path("purelib") + "/__editable___cutegemm_*_finder.py"):
         pytest.skip("installed by an older pyproject.toml: pip install -e . again")
     (tmp_path / "cutegemm").mkdir()
@@ -118,7 +122,10 @@ def test_every_public_name_is_there_and_completes():
 
 
 def test_a_type_checker_sees_what_is_imported_later():
-    """The names that are imported when they are asked for, from the same modules; and the package says it is typed."""
+    """Type checkers see the names that are imported at first use, from the same modules.
+
+    The package is marked as typed.
+    """
     source = Path(cutegemm.__file__)
     (checked,) = (node for node in ast.parse(source.read_text()).body if isinstance(node, ast.If))
     seen = {
@@ -134,14 +141,14 @@ def test_a_type_checker_sees_what_is_imported_later():
 
 
 def test_no_name_of_python_is_shadowed():
-    """`from cutegemm import *` leaves min, filter, round and the others what they are."""
+    """`from cutegemm import *` does not replace built-in functions such as min, filter and round."""
     names: dict[str, object] = {}
     exec("from cutegemm import *", names)
     assert not names.keys() & set(dir(builtins)) - {"__builtins__"}
-    assert cutegemm.filter(cutegemm.Layout((2, 3), (1, 0))) == cutegemm.Layout(2, 1)  # CuTe's, by its full name
+    assert cutegemm.filter(cutegemm.Layout((2, 3), (1, 0))) == cutegemm.Layout(2, 1)  # CuTe's filter, by its full name
 
 
-# Names that the CuTe DSL has for another thing: its types are made by functions, its gemm is one instruction.
+# Names with another meaning in the CuTe DSL: its types are made by functions, and its gemm is one instruction.
 OF_ANOTHER_KIND = {
     "ComposedLayout",
     "CopyAtom",
@@ -156,14 +163,14 @@ OF_ANOTHER_KIND |= {"TiledCopy", "TiledMma", "gemm", "fma", "export"}
 
 
 def parameters(function) -> list[inspect.Parameter]:
-    """Without the DSL's places in the source, and what it passes on."""
+    """Return the parameters of a function of the DSL, without `loc`, `ip` and those that it passes on."""
     found = inspect.signature(function).parameters.values()
     return [p for p in found if p.name not in ("loc", "ip") and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="the CuTe DSL is not installed")
 def test_an_expression_moves_from_the_cute_dsl_unchanged():
-    """Functions of one name take as many leading arguments, and the same ones by keyword."""
+    """Functions that CuTe has too take the same number of leading arguments, and the same names of keywords."""
     import cutlass.cute as cute
 
     shared = [n for n in [*cutegemm.__all__, "filter"] if hasattr(cute, n) and n not in OF_ANOTHER_KIND]

@@ -1,4 +1,4 @@
-"""What gemm decides before it launches, with tensors on the CPU and a kernel that notes its arguments."""
+"""Everything that `gemm` decides before the launch, with tensors on the CPU and kernels that record their arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.noted import Noted, note_launches  # noqa: E402
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The kernels that gemm takes, as if the CPU were a GPU."""
+    """Return the list of the kernels that `gemm` launches, as if the CPU were a GPU."""
     return note_launches(monkeypatch, 132)
 
 
@@ -52,12 +52,12 @@ VIEWS = [
     (A, B, [("k", 16), ("n", 16), ("n", 16)]),
     (A.t().contiguous().t(), B, [("m", 16), ("n", 16), ("n", 16)]),
     (A, B.t().contiguous().t(), [("k", 16), ("k", 16), ("n", 16)]),
-    (A[:, :11], B[:11], [("k", 4), ("n", 16), ("n", 16)]),  # 11 elements along k
-    (torch.randn(8, 13)[:, 1:], B, [("k", 4), ("n", 16), ("n", 16)]),  # neither address nor stride
+    (A[:, :11], B[:11], [("k", 4), ("n", 16), ("n", 16)]),  # K is 11
+    (torch.randn(8, 13)[:, 1:], B, [("k", 4), ("n", 16), ("n", 16)]),  # neither the address nor the strides are aligned
     (A[:, :8], B[:8], [("k", 16), ("n", 16), ("n", 16)]),
     (torch.randn(3, 8, 12), torch.randn(12, 16).expand(3, -1, -1), [("k", 16), ("n", 16), ("n", 16)]),
     (A.double(), B.double(), [("k", 16), ("n", 16), ("n", 16)]),
-    (A[:7].half(), B.half(), [("k", 8), ("n", 16), ("n", 16)]),  # 12 elements of 2 bytes along k
+    (A[:7].half(), B.half(), [("k", 8), ("n", 16), ("n", 16)]),  # K is 12, elements have 2 bytes
 ]
 
 
@@ -75,7 +75,10 @@ def test_majorness_and_alignment(launched, a, b, wanted):
 
 
 def test_strides_of_extents_of_one_are_made_good(launched, monkeypatch):
-    """(1, 8) with strides (1, 1) are seen as one row of 8; the other tensors, as they are; on the device of a."""
+    """A (1, 8) tensor with strides (1, 1) becomes one row of 8 elements. The other tensors keep their strides.
+
+    The device of a is current during the launch.
+    """
     current = []
     monkeypatch.setattr(torch.cuda, "device", lambda index: current.append(index) or contextlib.nullcontext())
     a, b = torch.randn(8, 1).t(), torch.randn(8, 4)
@@ -118,7 +121,7 @@ def test_a_plan_of_the_caller(launched):
 
 
 def test_factors_of_alpha_0_are_not_read(launched):
-    """The kernel is launched on no columns of A and no rows of B."""
+    """If alpha is 0, the kernel gets an A without columns and a B without rows."""
     c, out = torch.ones(8, 16), torch.empty(8, 16)
     assert gemm(A, B, c=c, alpha=0, beta=2.0, out=out) is out
     a, b, *_, alpha, beta = launched[-1].calls[-1]
@@ -132,7 +135,11 @@ def test_factors_of_alpha_0_are_not_read(launched):
 def test_nothing_is_launched_for_an_empty_result(launched):
     assert gemm(torch.randn(0, 12), B).shape == (0, 16)
     assert gemm(torch.randn(0, 8, 12), torch.randn(0, 12, 4)).shape == (0, 8, 4)
-    assert gemm(torch.randn(0, 8, 12)[..., ::2], torch.randn(0, 6, 4)).shape == (0, 8, 4)  # nothing to copy
+    assert gemm(torch.randn(0, 8, 12)[..., ::2], torch.randn(0, 6, 4)).shape == (
+        0,
+        8,
+        4,
+    )  # an empty tensor is not copied
     assert launched == []
 
 
@@ -172,7 +179,7 @@ REFUSED = [
     (lambda: gemm([1.0], B), "a is a list. Pass a torch tensor, or an array with DLPack"),
     (lambda: gemm([1.0], 2), "(?s)a is a list. Pass .* b is a int. Pass a torch tensor"),
     (lambda: gemm(A.to_sparse(), B), "Pass a dense tensor on a CUDA device: a.to_dense"),
-    (lambda: gemm(A.clone().requires_grad_(), B), "a and b are on cpu"),  # of gradients, see tests/torch
+    (lambda: gemm(A.clone().requires_grad_(), B), "a and b are on cpu"),  # tests/torch tests calls with gradients
     (
         lambda: gemm(A, B, out=torch.zeros(16).expand(8, 16)),
         "may share memory. Pass a tensor whose elements do not overlap",
@@ -198,7 +205,7 @@ REFUSED = [
 
 
 class Wrapped(torch.Tensor):
-    """As DTensor does: a tensor around another one, without memory of its own."""
+    """A tensor subclass around another tensor, without memory of its own, such as DTensor."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -222,7 +229,7 @@ def test_what_is_refused(launched, call, words):
 
 
 def test_tensors_on_the_cpu_are_refused():
-    """Also arrays of another framework; and it is said what there is for them."""
+    """Tensors on the CPU, also of other frameworks, raise an error that names the simulator and the emulator."""
     served = r"a and b are on cpu. Pass tensors on a CUDA device: a.cuda\(\), b.cuda\(\). Without a GPU, .*simulate"
     for call in (lambda: gemm(A, B), lambda: gemm(A.numpy(), B.numpy()), lambda: gemm(A, B.numpy())):
         with pytest.raises(UnsupportedError, match=served):
@@ -245,7 +252,7 @@ def test_every_broken_rule_is_said_at_once():
 def test_torch_is_asked_for_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "cutegemm.run.torch_ops", None)
     monkeypatch.delattr("cutegemm.run.torch_ops")
-    with pytest.raises(UnsupportedError, match=r"pip install -e '\.\[torch\]'.* Without a GPU .*simulate"):
+    with pytest.raises(UnsupportedError, match=r"pip install -e '\.\[torch\]'.* Without a GPU, .*simulate"):
         gemm(A.numpy(), B.numpy())
 
 
@@ -270,7 +277,10 @@ def test_overlaps(launched):
 
 
 def test_parts_of_one_matrix_that_lie_side_by_side(launched):
-    """Columns 0 to 11, 12 to 23 and 24 to 39 of rows of 40: their ranges meet, their elements do not."""
+    """A matrix of 40 columns has a in 0 to 11, b in 12 to 27 and out in 24 to 39: their address ranges overlap.
+
+    Only b and out have elements in common.
+    """
     whole = torch.zeros(12, 40)
     a, b, out = whole[:8, :12], whole[:, 12:28], whole[:8, 24:40]
     with pytest.raises(UnsupportedError, match="out overlaps b"):
@@ -281,21 +291,23 @@ def test_parts_of_one_matrix_that_lie_side_by_side(launched):
     with pytest.raises(UnsupportedError, match="out overlaps a"):
         gemm(a, b, out=whole[:8, 11:27])
     with pytest.raises(UnsupportedError, match="out overlaps a"):
-        gemm(whole[:8, 26:38], b, out=whole[1:9, 30:].as_strided((8, 16), (40, 1)))  # into the next rows
+        gemm(
+            whole[:8, 26:38], b, out=whole[1:9, 30:].as_strided((8, 16), (40, 1))
+        )  # out reaches into the next rows of a
     batch = torch.zeros(3, 12, 40)
     gemm(batch[:, :8, :12], torch.zeros(3, 12, 16), out=batch[:, :8, 24:])
 
 
 @st.composite
 def placed(draw):
-    """A tensor of a few elements: (shape, strides, bytes of an element, address), strides of any kind."""
+    """Return a small random tensor: (shape, strides, bytes of an element, address). Strides may be 0 and overlap."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     strides = draw(st.lists(st.integers(0, 12), min_size=len(shape), max_size=len(shape)))
     return tuple(shape), tuple(strides), draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 60))
 
 
 def bytes_of(shape, strides, size, address):
-    """All its bytes, one by one."""
+    """Return the addresses of all bytes of a tensor."""
     found = {0}
     for extent, stride in zip(shape, strides, strict=True):
         found = {at + i * stride for at in found for i in range(extent)}
@@ -305,7 +317,7 @@ def bytes_of(shape, strides, size, address):
 @settings(max_examples=600, deadline=None)
 @given(placed(), placed())
 def test_shared_memory_by_brute_force(first, second):
-    """Exactly those tensors share memory that have a byte in common."""
+    """`share_memory` is True exactly for tensors that have a byte in common."""
     regions = Region(*first[:3]), Region(*second[:3])
     said = share_memory(regions[0], first[3], regions[1], second[3])
     assert said == bool(bytes_of(*first) & bytes_of(*second))
@@ -314,7 +326,7 @@ def test_shared_memory_by_brute_force(first, second):
 
 
 def test_heads_that_lie_in_turn(launched):
-    """(S, H, 2D): the first halves of the heads are a factor, the second ones D, a batch of heads."""
+    """In a tensor (S, H, 2D), the first half of each head is a factor, and the second half is a result."""
     whole = torch.zeros(32, 4, 2 * 16)
     q, out = whole[..., :16].transpose(0, 1), whole[..., 16:].transpose(0, 1)
     b = torch.zeros(4, 16, 16)
@@ -326,7 +338,7 @@ def test_heads_that_lie_in_turn(launched):
 
 
 def test_many_steps_end_soon():
-    """No order of the modes nests these: what is not found out in time is taken to meet."""
+    """For strides that no order of the modes nests, `share_memory` stops after a while and returns True."""
     steps = [2 * 3 * 5 * 7 * 11 * n for n in (13, 17, 19, 23)]
     lattice, odd = Region([1000] * 4, steps, 1), Region([1000] * 4, [step + 1 for step in steps], 1)
     assert not share_memory(lattice, 0, lattice, 1)
@@ -336,7 +348,7 @@ def test_many_steps_end_soon():
 
 
 def test_a_result_that_is_given_counts_as_changed(launched):
-    """Autograd must see that what it has kept for the backward pass is another matrix now."""
+    """Autograd notices that a tensor that it saved for the backward pass was changed by `out`."""
     x, out = torch.randn(8, 16, requires_grad=True), torch.randn(8, 16)
     kept = (x * out).sum()
     gemm(A, B, out=out)
@@ -358,13 +370,13 @@ def test_a_plain_tensor_of_the_same_signature_vouches_for_no_other(launched):
 
 
 def test_in_a_compiled_function_the_same_is_refused():
-    """What stands in one is in tests/torch."""
+    """Calls in functions that torch.compile traces raise the same errors. tests/torch has the other tests of them."""
     with pytest.raises(Exception, match="a and b are on cpu"):
         torch.compile(lambda a, b: gemm(a * 2, b), backend="eager", fullgraph=True)(A, B)
 
 
 def test_negative_strides_of_another_framework():
-    """torch itself would end the process."""
+    """An array with negative strides raises an error before torch converts it, which would abort the process."""
     numpy = pytest.importorskip("numpy")
     with pytest.raises(UnsupportedError, match=r"a has a negative stride: \(-48, 4\) bytes"):
         gemm(numpy.zeros((8, 12), numpy.float32)[::-1], B)
@@ -372,7 +384,7 @@ def test_negative_strides_of_another_framework():
 
 def test_a_result_is_of_the_framework_of_a():
     class Array:
-        """With a namespace that is not its module, as JAX's."""
+        """An array whose `__array_namespace__` is not its module, as in JAX."""
 
         def __array_namespace__(self):
             return types.SimpleNamespace(from_dlpack=lambda tensor: ("array", tensor))
@@ -403,16 +415,16 @@ def test_signatures_do_not_pile_up(launched, monkeypatch):
     [
         ((8, 12), (12, 1), 1, 16, None),
         ((8, 12), (1, 8), 0, 16, None),
-        ((8, 12), (14, 1), 1, 8, None),  # 56 bytes from row to row
+        ((8, 12), (14, 1), 1, 8, None),  # rows are 56 bytes apart
         ((8, 12), (24, 2), None, 4, None),
         ((1, 12), (5, 1), 1, 16, (12, 1)),
         ((12, 1), (1, 3), 0, 16, (1, 12)),
         ((12, 1), (7, 3), 1, 4, (7, 1)),
         ((12, 1), (1, 1), 0, 16, (1, 12)),
         ((1, 1), (9, 9), 1, 4, (4, 1)),
-        ((1, 11), (11, 1), 1, 4, (12, 1)),  # as if a row after it began at a multiple of 16 bytes
+        ((1, 11), (11, 1), 1, 4, (12, 1)),  # as if the next row started at a multiple of 16 bytes
         ((8, 0), (1, 1), 1, 16, (4, 1)),
-        ((8, 12), (0, 1), 1, 16, None),  # one row for all
+        ((8, 12), (0, 1), 1, 16, None),  # all rows are the same row
         ((0, 12), (12, 1), 1, 16, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""What `gemm` passes to kernels that end in epilogues, held against what they take; on the CPU."""
+"""The arguments that `gemm` passes to kernels with epilogues, checked against their signatures on the CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def launched(monkeypatch):
 
 
 def launch(call):
-    """The results of a call on tensors of the CPU, that a kernel would write to."""
+    """Run a random call on CPU tensors and return its results, which no kernel has written."""
 
     def made(place):
         if not isinstance(place, Place):
@@ -43,7 +43,7 @@ def launch(call):
     return found
 
 
-# A choice takes a tenth of a second: examples are not made smaller, which would take minutes.
+# Choosing a plan takes 0.1 seconds, so that shrinking a failing example would take minutes. It is switched off.
 @settings(
     max_examples=50,
     deadline=None,
@@ -52,7 +52,10 @@ def launch(call):
 )
 @given(data=st.data())
 def test_a_kernel_takes_what_it_is_passed(launched, data):
-    """Types, ranks, strides, alignment and extents; `Noted` asserts that they are those of the signature."""
+    """Types, ranks, strides, alignment and extents of all arguments match the signature of the kernel.
+
+    `Noted` asserts that.
+    """
     call = random_call(lambda options: data.draw(st.sampled_from(options)))
     launched.clear()
     try:
@@ -86,7 +89,7 @@ A, B = normal(64, 128), normal(128, 96)
     "plan", [None, "simt_64x64", "sm90_epi_stages", "swap_ab:sm90_epi_stages", "sm90_epi_stages/k3"]
 )
 def test_a_tile_that_is_not_like_d(launched, plan, r, d):
-    """The kernel takes r as it is, and no C."""
+    """A tile operand of another type or majorness than D is passed as it is, and there is no C."""
     gemm(A, B, epilogue=lambda acc, r: acc + r, r=r, out_dtype=d, plan=plan)
     passed = launched[-1].passed()
     assert [*passed] == ["a", "b", "r", "d"]
@@ -103,7 +106,7 @@ def test_c_among_several_tiles(launched):
 
 @pytest.mark.parametrize("shape", [(64, 96), (1, 64, 96)])
 def test_a_tile_that_a_batch_shares(launched, shape):
-    """Each matrix of the batch reads the same one."""
+    """All matrices of the batch read the same tile operand, whose batch stride is 0."""
     a, b, r = normal(3, 64, 128), normal(3, 128, 96), normal(*shape)
     gemm(a, b, epilogue=lambda acc, r: acc + r, r=r)
     seen = launched[-1].passed()["r"]
@@ -111,7 +114,7 @@ def test_a_tile_that_a_batch_shares(launched, shape):
 
 
 def test_strides_of_extents_of_one(launched):
-    """A batch of one whose stride is odd, and results of one column: their strides become those of aligned memory."""
+    """In modes of extent 1, such as a batch of one with an odd stride, tensors get the strides of aligned memory."""
     a, b = normal(1, 64, 128), normal(1, 128, 96)
     r = normal(64, 96).as_strided((1, 64, 96), (3, 96, 1))
     gemm(a, b, epilogue=lambda acc, r: acc + r, r=r)
@@ -159,13 +162,13 @@ def rows(out):
 
 
 def test_one_column_of_gated_bytes(launched):
-    """Its elements lie side by side both along the row and along the column: it is stored as rows of one."""
+    """A D of one column is both row-major and column-major. It is stored as row-major."""
     d = gemm(A.to(E4M3), B[:, :2].to(E4M3), epilogue=lambda acc: swiglu(acc), out_dtype=E4M3)
     assert (tuple(d.shape), launched[-1].plan.operands.d.major) == ((64, 1), "n")
 
 
 def test_a_plan_that_ends_otherwise(launched):
-    """Without an epilogue a product is alpha * acc + beta * c: no plan adds a function of its own."""
+    """Without an epilogue D is alpha * acc + beta * c, so that a plan with a function in its epilogue is refused."""
     plan = sm90_plan(Operands.of("bf16", layout="nn"))
     ended = plan.with_(epilogue=parse_epilogue("relu(acc)", {}))
     with pytest.raises(PlanError, match=r"the plan computes relu\(acc\), but without an epilogue D is alpha \* acc"):
@@ -175,7 +178,7 @@ def test_a_plan_that_ends_otherwise(launched):
 
 
 RESULTS = [
-    # out_dtype, the types of two results and of a sum of rows
+    # out_dtype, and the types of D, an auxiliary output and a row sum
     (None, (BF16, BF16, F32)),
     (F32, (F32, F32, F32)),
     ((BF16, F32, None), (BF16, F32, F32)),
@@ -187,7 +190,7 @@ RESULTS = [
 
 @pytest.mark.parametrize(("asked", "dtypes"), RESULTS, ids=[str(asked) for asked, _ in RESULTS])
 def test_types_of_results(launched, asked, dtypes):
-    """One type for D and for auxiliary results, or one for each result; a sum of rows has that of the sums."""
+    """out_dtype is one type for D and all auxiliary outputs, or a type for each result. Row sums are float32."""
 
     def epilogue(acc):
         return acc, acc * 2, row_sum(acc)
@@ -202,7 +205,7 @@ def test_types_of_results(launched, asked, dtypes):
 
 
 def test_the_type_of_one_result(launched):
-    """A sequence of one is as good, with an epilogue and without."""
+    """out_dtype may be a sequence of one type, with an epilogue and without."""
     for kind in ((F32,), [F32]):
         assert gemm(A, B, out_dtype=kind).dtype == F32
         assert gemm(A, B, epilogue=lambda acc: acc + 1, out_dtype=kind).dtype == F32
@@ -256,7 +259,7 @@ def test_types_beside_given_tensors(launched):
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1, 0), (2.0, 0.0), (1.0, 0.5)])
 def test_operands_named_alpha_and_beta(launched, alpha, beta):
-    """They are passed like any other: also 1 and 0, which they are beside no epilogue."""
+    """Operands named alpha and beta are passed like others, also with the values 1 and 0."""
     gemm(A, B, alpha=alpha, beta=beta, epilogue=lambda acc, alpha, beta: alpha * acc + beta)
     passed = launched[-1].passed()
     assert (passed["alpha"], passed["beta"]) == (alpha, beta)
@@ -266,7 +269,7 @@ def test_operands_named_alpha_and_beta(launched, alpha, beta):
 
 
 def test_an_epilogue_with_a_default_of_its_own(launched):
-    """An operand that is not passed has the function's default, not gemm's."""
+    """An operand that is not passed has the default of the epilogue's function, not that of gemm."""
 
     def scaled(acc, alpha=0.5):
         return alpha * acc
@@ -282,7 +285,7 @@ def test_an_epilogue_with_a_default_of_its_own(launched):
 
 
 def test_overlaps(launched):
-    """A result overlaps nothing that is read, but a tile of the same elements; and no other result."""
+    """A result may be stored to a tile operand with the same elements. It may not overlap anything else."""
     pool = torch.zeros(100_000)
     a, b = A.float(), B.float()
     r, out = pool[:6144].view(64, 96), pool[6144:12288].view(64, 96)
@@ -321,7 +324,7 @@ def test_overlaps(launched):
 
 
 def test_results_in_turn(launched):
-    """Gates and ups into the halves of one tensor, and a tile out of its other rows."""
+    """Two results are stored to the halves of every second row of a tensor, and a tile is read from its other rows."""
     whole, a = torch.zeros(128, 192, dtype=BF16), normal(64, 128)
     gate, up, r = whole[::2, :96], whole[::2, 96:], whole[1::2, :96]
     found = gemm(a, B, epilogue=lambda acc, r: (acc + r, acc), r=r, out=(gate, up))
@@ -331,7 +334,7 @@ def test_results_in_turn(launched):
 
 
 def test_a_result_that_is_to_have_gradients(launched):
-    """Also if a call of the same signature was seen before."""
+    """A result tensor that requires gradients raises an error, also after a call of the same signature without them."""
     for is_wanted in (False, True, False):
         outs = (None, torch.empty(64, 96, requires_grad=is_wanted))
         if is_wanted:
@@ -344,7 +347,7 @@ def test_a_result_that_is_to_have_gradients(launched):
 
 
 def test_arrays_of_another_framework(launched):
-    """A call takes them as tensors over the same memory, and returns arrays like a."""
+    """Arrays are passed as tensors over the same memory, and the results are arrays of the framework of a."""
     numpy = pytest.importorskip("numpy")
     a, b, r = A.float().numpy(), B.float().numpy(), normal(64, 96, dtype=F32).numpy()
     out = numpy.empty((64, 96), numpy.float32)

@@ -1,4 +1,4 @@
-"""`gemm` with gated epilogues, on kernels that only note what they are called with."""
+"""`gemm` with gated epilogues, with kernels that only record their arguments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_ragged_columns(launched, n, family):
 
 
 def test_operands_and_results(launched):
-    """A row of N inside of halves(), one of N / 2 and a tile outside; gate as a second result."""
+    """A row inside of halves() has N elements; a row and a tile outside have N / 2 columns. gate is a second result."""
 
     def epilogue(acc, bias, row, tile):
         gate, up = halves(acc + bias)
@@ -73,13 +73,13 @@ def test_operands_and_results(launched):
 
 
 def seen_by(kernel, shape):
-    """The tensors of a shape that a kernel was called with last."""
+    """Return the tensors of a shape from the last call of a kernel."""
     return [x for x in kernel.calls[-1] if isinstance(x, torch.Tensor) and tuple(x.shape) == shape]
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_all_columns_beside_half_of_them_are_stored_by_one_kernel(launched, interleaved):
-    """What a gated layer keeps for its backward pass: gates and ups, into the halves of one tensor."""
+    """One kernel stores D, and the gate and up columns that the backward pass needs, to the halves of one tensor."""
     text = gated("swiglu", ("bias",), interleaved, True)
     postact, preact = by_gemm(*matrices(), text, [torch.zeros(1024)])
     assert (tuple(postact.shape), tuple(preact.shape)) == ((256, 512), (256, 1024))
@@ -104,14 +104,14 @@ def test_results_of_two_types_into_tensors_of_the_caller(launched):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_tile_in_halves_is_read_as_two_tiles(launched, interleaved):
-    """A residual of all columns of A @ B, in front of the gate."""
+    """A residual with all columns of A @ B, which is added before the gate, is read as two tiles."""
     c = torch.zeros(256, 1024, dtype=BF16)
     by_gemm(*matrices(), gated("swiglu", ("bias", "c"), interleaved, False), [torch.zeros(1024), c])
     (kernel,) = launched
     assert str(kernel.plan.epilogue) == ("silu(acc.gate + bias.gate + c_gate) * (acc.up + bias.up + c_up)")
     tiles = [x for x in seen_by(kernel, (256, 512)) if x.data_ptr() in (c.data_ptr(), c[:, 512:].data_ptr())]
     if interleaved:
-        assert tiles == []  # copies, of unit strides
+        assert tiles == []  # interleaved columns are copied, so that they have stride 1
     else:
         assert [x.stride() for x in tiles] == [(1024, 1)] * 2
 
@@ -151,7 +151,7 @@ def test_what_is_refused(launched, epilogue, given, n, rule):
     ("plan", "rule"),
     [
         ("swap_ab:sm90_epi_stages", "which are rows of D^T"),
-        ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gates and as many ups"),
+        ("mma_tma:block=256x160x64,warp=64x80", "80 columns hold 40 gate and as many up columns"),
     ],
 )
 def test_named_plans_that_cannot(launched, plan, rule):
@@ -164,7 +164,7 @@ def test_named_plans_that_cannot(launched, plan, rule):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])
 def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
-    """x, w as its transpose, the bias if the layer has one, and D; of a plan that can read C, D in its place."""
+    """A layer passes x, the transpose of w, its bias if it has one, and D; also D as C if the plan can read C."""
     from cutegemm.run.gemm import layer
 
     if has_bias and ending is not None:
@@ -183,7 +183,7 @@ def test_a_layer_passes_the_tensors_that_it_has(launched, ending, has_bias):
 
 @pytest.mark.parametrize("ending", [None, lambda acc: relu(acc)], ids=["product", "relu"])
 def test_a_weight_of_one_row_is_seen_as_its_kernel_reads_it(launched, ending, monkeypatch):
-    """(1, 128) with strides (1, 1) is a column whose next one, if there were one, would be 128 elements on."""
+    """A (1, 128) weight with strides (1, 1) becomes a K-major B whose columns are 128 elements apart."""
     from cutegemm.run.gemm import layer
 
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())

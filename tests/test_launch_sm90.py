@@ -1,4 +1,4 @@
-"""Which Hopper plan gemm takes, for tensors of every majorness, alignment and type; on the CPU."""
+"""The Hopper plans that `gemm` chooses for tensors of each majorness, alignment and type, on the CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.noted import note_launches  # noqa: E402
 
 @pytest.fixture
 def taken(monkeypatch):
-    """The kernels that gemm takes, as if the CPU were an H200."""
+    """Return the list of the kernels that `gemm` launches, as if the CPU were a Hopper GPU with 114 SMs."""
     return note_launches(monkeypatch, 114)
 
 
@@ -39,11 +39,11 @@ def packed(plan):
 
 
 def either_way(names):
-    """What a plan may pack: of A and B, or of D^T = B^T A^T, whose A is B^T."""
+    """Return the sets of operands that a plan may repack: `names`, or their counterparts if it swaps A and B."""
     return {names, names.translate(str.maketrans("ab", "ba"))} if len(names) == 1 else {names}
 
 
-SIDE = 2048  # of results that no choice would store straight out of registers
+SIDE = 2048  # rows or columns of a D that is large enough to be stored through epilogue stages
 
 
 def matrix(rows, cols, kind=torch.bfloat16):
@@ -72,7 +72,7 @@ def test_a_ragged_k_needs_aligned_rows_alone(taken):
 
 
 def test_a_ragged_n_is_stored_by_threads(taken):
-    """By single elements, in lines that are turned to where memory has one; by TMA where rows are whole 16 bytes."""
+    """Threads store single elements in rotated lines if rows of D are not multiples of 16 bytes; else TMA stores D."""
     a, b = matrix(2048, 104), matrix(800, 104)
     plan = plan_for(taken, a, b[:799].t())
     assert (plan.family, plan.epi_stages.store.atom.bits, plan.epi_stages.rotates_lines) == ("sm90", 16, True)
@@ -92,13 +92,13 @@ def test_c_is_read_where_it_is_given(taken):
     plan = plan_for(taken, a, b, c=c, beta=0.5)
     assert plan.has_c
     assert plan.epi_stages.load_c is not None
-    plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # of another majorness than D
+    plan = plan_for(taken, a, b, c=c.t(), beta=0.5)  # C is column-major, D is row-major
     assert plan.has_c
     assert plan.epi_stages.load_c is None
 
 
 def test_a_row_that_all_of_c_shares_is_read_by_threads(taken):
-    """As for A and B: no descriptor of TMA has a stride of 0."""
+    """TMA does not load a C with stride 0 between rows, as it does not load such an A or B."""
     a, b, bias = matrix(SIDE, 64), matrix(64, SIDE), torch.zeros(SIDE).bfloat16()
     plan = plan_for(taken, a, b, c=bias.expand(SIDE, -1), beta=1.0)
     assert (plan.family, plan.epi_stages.load_c) == ("sm90", None)
@@ -123,7 +123,7 @@ def test_bytes(taken, kind, result):
     plan = plan_for(taken, a, b)
     assert (plan.family, plan.operands.d.dtype.name) == ("sm90", result)
     assert not plan.body.promoted
-    many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K of more than one k-tile
+    many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K has more than one k-tile
     assert plan_for(taken, *many, accumulate="promoted").body.promoted == (kind != torch.int8)
     assert launch.plan_of(*many, accumulate="promoted") is taken[-1].plan
     with pytest.raises(UnsupportedError, match=r"accumulate = 'exact' is unknown. Pass 'fast' or 'promoted'"):
@@ -135,7 +135,7 @@ def test_bytes(taken, kind, result):
 
 
 def test_float8_of_two_types(taken):
-    """By wgmma, also of few rows, whose streams take one type; each operand has its own type in the plan."""
+    """An A and B of different float8 types use wgmma, also with few rows. Each has its own type in the plan."""
     for m, n, k, is_turned in (
         (64, 96, 128, True),
         (2048, 2048, 512, True),
@@ -192,10 +192,12 @@ def test_bytes_of_columns_are_the_rows_of_the_transposed_problem(taken):
     seen_a, seen_b, seen_d, _ = taken[-1].calls[0]
     assert [t.data_ptr() for t in (seen_a, seen_b, seen_d)] == [
         t.data_ptr() for t in (a, b, out)
-    ]  # as they are: the function that launches the kernel sees them otherwise
+    ]  # gemm passes them unchanged; the kernel's function swaps A and B
     assert plan.swap_ab
     assert (seen_a.stride(), seen_b.stride(), seen_d.stride()) == (a.stride(), b.stride(), out.stride())
-    assert plan_for(taken, a, b, out=out, plan="sm90_epi_stages").operands.d.major == "m"  # as it is named
+    assert (
+        plan_for(taken, a, b, out=out, plan="sm90_epi_stages").operands.d.major == "m"
+    )  # a named plan is used as it is
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
@@ -209,7 +211,7 @@ def test_a_plan_for_the_transposed_problem(taken, batch):
     assert (seen_d.shape, alpha, beta) == (c.shape, 1.0, 0.5)
     whole = launch.plan_of(a, b, plan="swap_ab:sm90_64x64")
     assert (whole.operands.d.major, whole.swap_ab) == ("m", True)
-    # The same as a plan that the caller passes, which is held against D^T
+    # Pass the same plan as an object. It is checked against the operands of D^T.
     assert plan_for(taken, a, b, plan=whole) is whole
     with pytest.raises(PlanError, match=r"as D\^T = B\^T A\^T, by .*\n  - A is bf16 k-major"):
         plan_for(taken, a, b.mT.contiguous().mT, plan=whole)
@@ -223,7 +225,7 @@ def test_a_batch(taken):
 
 
 def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
-    """Nor are equal rows: a stride of 0 is none that the descriptor of a tensor is documented to take."""
+    """TMA does not load a matrix with stride 0 between batches or rows: a tensor map is not documented to take it."""
     a, b = torch.zeros(3, 128, 128).bfloat16(), torch.zeros(128, 128).bfloat16()
     assert plan_for(taken, a, b.expand(3, -1, -1)).family == "mma_sync"
     assert plan_for(taken, b[:1].expand(128, -1), b).family == "mma_sync"
@@ -241,18 +243,21 @@ def test_a_matrix_that_a_batch_shares_is_not_loaded_by_tma(taken):
 
 
 def test_a_lone_row_and_no_elements_have_any_stride(taken):
-    """So TMA loads them, whatever their length: nothing else multiplies bytes."""
+    """TMA loads a single row of any length, and tensors without elements: their strides have no meaning.
+
+    No other plans multiply one-byte elements of Hopper.
+    """
     for kind in (torch.bfloat16, torch.float8_e4m3fn):
         a, b = matrix(2, 112, kind)[:, :99], matrix(96, 112, kind)[:, :99].t()
         for rows in (a[:1], matrix(1, 99, kind), a):
             assert plan_for(taken, rows, b).family == "sm90"
         assert plan_for(taken, matrix(5, 0, kind), matrix(96, 0, kind).t()).family == "sm90"
-        assert plan_for(taken, a, matrix(99, 1, kind)).family == "sm90"  # its strides are 1 both
+        assert plan_for(taken, a, matrix(99, 1, kind)).family == "sm90"  # both of its strides are 1
 
 
 @pytest.fixture
 def large():
-    """Return (rows, columns, type) -> a matrix that is neither written nor read, so that it takes no memory."""
+    """Return a function of rows, columns and type that makes a matrix without touching its memory."""
     return lambda rows, cols, kind=torch.float32: torch.empty(rows, cols, dtype=kind)
 
 
@@ -270,7 +275,7 @@ def test_large_tf32_is_read_or_packed_where_it_is_not_k_major(taken, large, tran
         ("shared", "k", "k"), ("register", "m", "k"),
     )  # fmt: skip
     assert plan_for(taken, a, b).family == "simt"
-    small = plan_for(taken, a[:64, :64], b[:64, :64], allow_tf32=True)  # the copy takes longer than it saves
+    small = plan_for(taken, a[:64, :64], b[:64, :64], allow_tf32=True)  # a repack pass takes longer than it saves
     assert not small.repacks
 
 
@@ -281,7 +286,7 @@ def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
     (name,) = packed(plan)
     assert sorted(x.align_bytes for x in (plan.operands.a, plan.operands.b)) == [2, 16]
     assert (getattr(plan.operands, name).align_bytes, getattr(plan.loaded, name).align_bytes) == (2, 16)
-    plan = plan_for(taken, a, b[:, :4095])  # the rows of b are as far from each other as they were
+    plan = plan_for(taken, a, b[:, :4095])  # the stride between rows of b is still aligned
     (name,) = packed(plan)
     assert (getattr(plan.operands, name).align_bytes, plan.epi_stages.store.atom.bits) == (2, 16)
     assert packed(plan_for(taken, a, large(4093, 4095, torch.bfloat16))) == "ab"
@@ -290,7 +295,7 @@ def test_large_halves_are_packed_where_their_rows_are_not_aligned(taken, large):
 
 
 def test_what_is_packed_is_read_by_threads(taken, large):
-    """So the length of a row counts too, which does not where TMA loads it."""
+    """Threads read the operand of a repack pass, so the length of a row limits its alignment, unlike with TMA."""
     kind = torch.float8_e4m3fn
     a, b = large(4096, 4096, kind), large(4096, 4096, kind)
     assert plan_for(taken, a, b[:, :4090]).operands.b.align_bytes == 2
@@ -325,7 +330,7 @@ def test_mma_sync_fed_by_tma_takes_rows_of_any_length(taken):
 
 
 def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):
-    """The kernel is then called through what gives it a workspace."""
+    """The chosen plan splits K, and the kernel is called through a function that provides its workspace."""
     a, b = matrix(512, 16384), matrix(512, 16384).t()
     gemm(a, b)
     assert taken[-1].plan.split.is_split
@@ -333,7 +338,7 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):
 
 
 class Memory:
-    """Stands for a tensor: what it is asked for is noted."""
+    """A replacement for a tensor that records the allocations that are made through it."""
 
     ndim, dtype, device = 2, torch.bfloat16, torch.device("cpu")
 
@@ -354,7 +359,7 @@ class Memory:
 
 @pytest.fixture
 def stream(monkeypatch):
-    """The current stream, and whether it is captured."""
+    """Return the state of a fake CUDA stream: its handle, and whether a graph is captured."""
     state = {"cuda_stream": 1, "captured": False}
     spaces.spaces.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state["captured"])
@@ -364,7 +369,7 @@ def stream(monkeypatch):
 
 
 def test_counters_are_kept_for_each_stream(stream):
-    """8 tiles of 128 x 128, 2 parts each: 256 bytes of counters, 16 epilogue stages of 64 KiB."""
+    """8 tiles of 128 x 128 with 2 K splits: 64 semaphores, and 16 accumulator tiles of 64 KiB."""
     plan = sm90_plan(Operands.of("bf16", layout="nt"), split_k=2)
     calls = []
     kernel = CompiledKernel(plan, "sm_90a", None, lambda *arguments: calls.append(arguments))
@@ -380,7 +385,7 @@ def test_counters_are_kept_for_each_stream(stream):
     kernel(a, b, "d", 1.0)
     assert calls[-1][3] is not first
     stream["cuda_stream"] = 1
-    kernel(Memory(128 * 100, 1024), b, "d", 1.0)  # 400 tiles need more
+    kernel(Memory(128 * 100, 1024), b, "d", 1.0)  # 400 tiles need more semaphores
     larger = calls[-1][3]
     assert len(larger) == 448
     kernel(a, b, "d", 1.0)
@@ -392,7 +397,7 @@ def test_counters_are_kept_for_each_stream(stream):
 
 
 def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
-    """A workspace comes between the matrices and the scalars; another number of arguments is refused by their names."""
+    """The workspace is passed after the matrices. The error for another number of arguments names all of them."""
     acc, alpha, gamma = Accumulator(), Scalar("alpha"), Scalar("gamma")
     plan = simt_plan(split_k=2).with_(epilogue=Epilogue(alpha * acc + gamma * Tile("e")))
     calls = []
@@ -406,7 +411,7 @@ def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
 
 @pytest.mark.parametrize("split_k", [1, 2])
 def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
-    """256 rows of 1024 bytes in 8 lines each, 512 of as many; 2 x 4 tiles of 64 KiB for each part of K."""
+    """The workspace has 256 and 512 repacked rows of 1024 bytes, and 2 x 4 tiles of 64 KiB for each K split."""
     ops = Operands.of("e4m3", layout="tn", out="f32")
     plan = sm90_plan(ops, tile=(128, 128, 128), repack="ab", split_k=split_k)
     calls = []
@@ -429,7 +434,7 @@ def test_operands_are_packed_into_memory_of_the_stream(stream, split_k):
 
 @pytest.mark.parametrize("modes", list(itertools.product([torch.inference_mode, torch.enable_grad], repeat=2)))
 def test_a_workspace_serves_calls_in_every_mode(stream, modes):
-    """What a call under `torch.inference_mode` has allocated is zeroed by later ones outside of it."""
+    """A workspace that was allocated under `torch.inference_mode` can be zeroed by later calls outside of it."""
     take = spaces.Spaces().taker(spaces.Sizes(counters=None, zeroed=8, total=16))
     for mode in modes:
         with mode():
@@ -439,8 +444,10 @@ def test_a_workspace_serves_calls_in_every_mode(stream, modes):
 
 
 def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monkeypatch):
-    """16 epilogue stages of 64 KiB, then 32; what a limit of 32 of them leaves out, and a graph, are memory of each
-    call."""
+    """Kernels of one stream share a workspace of 16 tiles of 64 KiB, which grows to 32.
+
+    Calls that need more than the limit of 32 tiles, and calls in a captured graph, get new memory.
+    """
     calls = []
     kernels = [
         CompiledKernel(sm90_plan(ops, split_k=2), "sm_90a", None, lambda *arguments: calls.append(arguments))
@@ -464,7 +471,10 @@ def test_memory_of_a_stream_serves_all_its_kernels_and_has_a_limit(stream, monke
 
 
 def test_what_is_kept_is_allocated_by_another_thread(stream):
-    """torch routes what one thread allocates to the pool of a graph, and makes inference tensors for one thread."""
+    """Shared workspaces are allocated by another thread.
+
+    In this thread, torch could allocate them in the pool of a graph, or as inference tensors.
+    """
     threads = []
 
     class Watched(Memory):
@@ -498,7 +508,7 @@ def test_the_model_of_a_result_has_no_memory():
 
 
 def test_c_of_another_type_in_the_place_of_the_result(taken):
-    """Row i of C, of 2 bytes an element, lies where rows 2i and 2i + 1 of D will."""
+    """A bf16 C shares memory with a float8 out: row i of C is where rows 2i and 2i + 1 of D are."""
     a, b = matrix(64, 128, torch.float8_e4m3fn), matrix(128, 128, torch.float8_e4m3fn).t()
     c = matrix(64, 128)
     out = c.view(torch.float8_e4m3fn).view(-1)[: 64 * 128].view(64, 128)

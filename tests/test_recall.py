@@ -1,4 +1,4 @@
-"""The first call of a process whose kernels are on the disk: what it imports, what it takes, what it does not."""
+"""The first call in a new process whose kernels are recorded on the disk: its imports, and calls without a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import cutegemm  # noqa: E402
 
-# As if the CPU were a Hopper GPU, until the kernel is called: it refuses the tensors. The second call splits K.
+# The CPU stands for a Hopper GPU until the kernel is called, which refuses the tensors. The second call splits K.
 CALLS = """
 import json, sys
 import torch
@@ -69,7 +69,10 @@ def run(cache: Path, how: str):
 
 
 def test_nothing_heavy_is_imported(tmp_path):
-    """The kernels are reached, and refuse the CPU's tensors in the same words; other signatures have no record."""
+    """A recorded kernel is launched without importing plans and the DSL. Other signatures and devices have no record.
+
+    The kernel refuses the tensors on the CPU with the same message as without a record.
+    """
     cache = tmp_path / "cache"
     said, heavy, _ = run(cache, "first")
     assert "cutegemm.plan" in heavy
@@ -79,13 +82,13 @@ def test_nothing_heavy_is_imported(tmp_path):
     assert sorted(record["sizes"] is not None for record in records) == [False, True]
     assert run(cache, "again") == [said, [], [True, False, False] * 2]
     with (cache / records[0]["entry"] / "kernel.so").open("ab") as file:
-        file.write(b"x")  # that entry is damaged
+        file.write(b"x")  # damages the cache entry
     again, heavy, _ = run(cache, "first")
     assert (again, "cutegemm.run.prepare" in heavy) == (said, True)
 
 
 def test_a_name_of_ones_own_has_no_record(monkeypatch):
-    """In another process it may be the name of another plan."""
+    """A plan that the user registered has no record, since its name may mean another plan in another process."""
     from types import SimpleNamespace
 
     from cutegemm.choice import names

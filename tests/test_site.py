@@ -1,4 +1,7 @@
-"""The site: its pages, docstrings as Markdown, links of notebooks. `mkdocs build --strict` is what builds it."""
+"""The documentation site: its pages, docstrings as Markdown, and links in notebooks.
+
+`mkdocs build --strict` builds the site.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ CONFIG = (ROOT / "mkdocs.yml").read_text()
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """And every page that is named there exists; README is the first one."""
+    """The navigation has exactly the pages that exist, and README is the first."""
     named = set(re.findall(r"[:-] ([\w/]+\.(?:md|ipynb))$", CONFIG, re.MULTILINE)) - {"index.md"}
     folder = ROOT / "docs"
     there = {str(path.relative_to(folder)) for path in (*folder.rglob("*.md"), *folder.rglob("*.ipynb"))}
@@ -83,7 +86,7 @@ def test_examples_are_code(as_markdown) -> None:
 
 
 def test_sentences_stay_sentences(as_markdown) -> None:
-    """Two spaces within a line make no table."""
+    """Two spaces within a line do not make a table."""
     assert as_markdown("A line.  Another one\nand a third.") == "A line.  Another one\nand a third."
 
 

@@ -1,7 +1,7 @@
-"""Imports go one way: a room takes from those below it alone, and no two files import each other in a circle.
+"""Imports between folders of the package go in one direction, and modules do not import each other in a circle.
 
-Every import counts, also one inside a function and one by name (`import_module`); those under `TYPE_CHECKING`, of
-annotations alone, do not.
+All imports count, also those inside functions and by name (`import_module`). Imports under `TYPE_CHECKING`, for
+annotations, do not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "cutegemm"
 
-# Each row may import from the rows above it in this list, and a room from itself.
+# A folder may import from itself, and from the folders in the rows above it.
 ROWS = (
     ("errors", "version"),
     ("dtypes",),
@@ -36,7 +36,7 @@ ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 
 @cache
 def sources() -> dict[str, str]:
-    """The text of every module of the package, by its dotted name."""
+    """Return module name -> source text, for all modules of the package."""
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -45,12 +45,12 @@ def sources() -> dict[str, str]:
 
 
 def last_name(node: ast.AST) -> str:
-    """c of the expressions c and a.b.c."""
+    """Return the last name of an expression, such as c for c and for a.b.c; "" for other expressions."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below one, in functions and classes too, without what is under `if TYPE_CHECKING`."""
+    """Yield all nodes below a node, also in functions and classes, except those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and last_name(child.test) == "TYPE_CHECKING":
             for other in child.orelse:
@@ -63,7 +63,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 @cache
 def named(source: str) -> tuple[str, ...]:
-    """The dotted names that a module imports, one by one: `from a.b import c` gives a.b.c.
+    """Return the dotted names that a module imports: `from a.b import c` gives a.b.c.
 
     >>> named("import a.b; from a import c\\ndef f():\\n  from a.d import e")
     ('a.b', 'a.c', 'a.d.e')
@@ -83,7 +83,7 @@ def named(source: str) -> tuple[str, ...]:
 
 
 def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """For each module, which of the others it imports."""
+    """Return module -> modules of the package that it imports."""
 
     def module_of(name: str) -> str | None:
         while name and name not in modules:
@@ -97,10 +97,10 @@ def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def upward(modules: Mapping[str, str]) -> list[str]:
-    """Each import of a module from a room that is not below its own: "a.b imports c.d"."""
+    """Return a text such as "a.b imports c.d" for each import from a folder that is not below the module's own."""
 
     def row(module: str) -> int:
-        return ROW[module.split(".")[1]] if "." in module else -1  # the package itself is errors and layouts
+        return ROW[module.split(".")[1]] if "." in module else -1  # the package itself stands for errors and layouts
 
     return [
         f"{module} imports {other}"
@@ -111,7 +111,7 @@ def upward(modules: Mapping[str, str]) -> list[str]:
 
 
 def circles(modules: Mapping[str, str]) -> list[set[str]]:
-    """The largest sets of modules that each reach all others of the set by imports."""
+    """Return the largest sets of modules that all import each other, directly or through others of the set."""
     graph = imports(modules)
     reached: dict[str, set[str]] = {}
     for module in graph:
@@ -141,7 +141,7 @@ def test_a_room_imports_from_those_below_it():
 
 
 def test_only_the_api_of_torch_knows_models_of_others():
-    """cutegemm/torch/models may import all of cutegemm/torch; its files are imported by the face alone."""
+    """Only cutegemm/torch/__init__.py imports cutegemm/torch/models, which may import all of cutegemm/torch."""
     models = "cutegemm.torch.models"
     bad = [
         f"{module} imports {other}"
@@ -153,7 +153,7 @@ def test_only_the_api_of_torch_knows_models_of_others():
 
 
 def test_the_emulator_knows_no_plan():
-    """It takes PTX and a launch: what a plan is, and that kernels come from one, is nothing to it."""
+    """The emulator takes PTX and a launch. It does not import plans or the code that compiles them."""
     found = {
         other.split(".")[1]
         for module, others in imports(sources()).items()
@@ -195,7 +195,9 @@ def test_a_circle_is_seen():
         "cutegemm.layout.c": "class C:\n    def m(self):\n        from cutegemm.layout.a import x",
     }
     assert circles(modules) == [{"cutegemm.layout.a", "cutegemm.layout.b", "cutegemm.layout.c"}]
-    modules["cutegemm.layout.c"] = "from cutegemm.layout import x"  # the room's own face, which reaches all
+    modules["cutegemm.layout.c"] = (
+        "from cutegemm.layout import x"  # the folder's own __init__, which imports everything
+    )
     assert circles(modules) == [set(modules)]
     modules["cutegemm.layout.c"] = "if TYPE_CHECKING:\n    from cutegemm.layout.a import x"
     assert circles(modules) == []

@@ -1,4 +1,4 @@
-"""Calls timed in turns, on a device and a host that are made up: what the host delays is left out."""
+"""Calls timed in alternation, with a simulated host and device."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ FLUSH_US, EVENT_US = 80.0, 1.0
 
 
 class Machine:
-    """A host that queues work, and a device that does it in order. Times in microseconds."""
+    """A simulated host that queues work, and a device that executes it in order. Times are in microseconds."""
 
     def __init__(self) -> None:
         self.host, self.device = 0.0, 0.0
 
     def queue(self, host_us: float, device_us: float) -> None:
-        """Work that the device begins when it has been launched, and all before it is done."""
+        """Queue work that the device starts after it was launched and after all earlier work."""
         self.host += host_us
         self.device = max(self.device, self.host) + device_us
 
     def wait(self) -> None:
-        """Until the device has done all."""
+        """Make the host wait until the device has finished all work."""
         self.host = self.device = max(self.host, self.device)
 
     def event(self, enable_timing: bool) -> SimpleNamespace:
-        """One that notes when the device comes to it, and when it was recorded."""
+        """Return an event that stores the time at which the device reaches it."""
         assert enable_timing
         made = SimpleNamespace()
 
@@ -41,7 +41,7 @@ class Machine:
         return made
 
     def as_torch(self) -> SimpleNamespace:
-        """What `timing` asks torch for."""
+        """Return the functions of torch that `timing` uses."""
         flush = SimpleNamespace(zero_=lambda: self.queue(5.0, FLUSH_US))
         cuda = SimpleNamespace(Event=self.event, synchronize=self.wait)
         return SimpleNamespace(empty=lambda *_, **__: flush, cuda=cuda, int8=None)
@@ -61,7 +61,7 @@ def test_medians_of_what_the_device_took(machine):
 
 
 def test_both_times_of_a_round_count(machine):
-    """Two calls take 1 us more where they are the first behind a wait: as often as each other, by the reverse order."""
+    """Two calls each take 1 us more right after a wait. By the reverse order, both are first equally often."""
     waited = []
     machine.wait, wait = lambda: (wait(), waited.append(True)), machine.wait
     timing.torch.cuda.synchronize = machine.wait
@@ -78,7 +78,7 @@ def test_both_times_of_a_round_count(machine):
 
 
 def test_disturbed_rounds_are_timed_again(machine):
-    """From 130 ms on each call takes 20 us more, for 50 ms: most of the rounds between 100 and 180 ms."""
+    """Calls take 20 us more from 130 to 180 ms, which are most rounds of the first measurement, from 100 to 180 ms."""
 
     def call() -> None:
         machine.queue(9.0, 26.0 if 130e3 < machine.host < 180e3 else 6.0)
@@ -89,13 +89,13 @@ def test_disturbed_rounds_are_timed_again(machine):
 
 
 def test_calls_that_are_never_steady_end(machine):
-    """Slower and slower: the fourth time counts."""
+    """A call that gets slower and slower is measured four times; the last measurement is used."""
     (found,) = timing.alternating([lambda: machine.queue(9.0, machine.host * 1e-3)], 0.08)
     assert 340e-6 < found < 420e-6
 
 
 def test_rounds_that_the_host_delays_are_left_out(machine):
-    """Three launches of four take 400 us, far longer than the flush hides."""
+    """Three of four launches take 400 us, much longer than the flush, and their times are not used."""
     number = itertools.count()
     late = lambda: machine.queue(9.0 if next(number) % 4 == 0 else 400.0, 6.0)  # noqa: E731
     found = timing.alternating([late, lambda: machine.queue(9.0, 12.0)], 0.05)
@@ -103,6 +103,6 @@ def test_rounds_that_the_host_delays_are_left_out(machine):
 
 
 def test_calls_that_the_host_always_delays_count_as_they_are(machine):
-    """A call of many launches: the device waits for its host in every round."""
+    """The host is slower than the device in every round, as for a call of many launches, and the times are used."""
     (found,) = timing.alternating([lambda: machine.queue(200.0, 6.0)], 0.01)
     assert 100 < found * 1e6 < 210

@@ -1,4 +1,4 @@
-"""The tuner: what is timed, what is kept, who reads it; kernels only note their calls, and times are made up."""
+"""The tuner: which plans it times, what it keeps, and who reads that. Kernels record their calls; times are made up."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ BF16 = torch.bfloat16
 
 
 def name_of(kernel):
-    """Of its recipe; D is row-major, unless it is that of the transposed problem."""
+    """Return the name of a kernel's recipe. A column-major D means that the plan swaps A and B."""
     return f"{'swap_ab:' if kernel.plan.operands.d.major == 'm' else ''}{kernel.plan.name}"
 
 
 class Device:
-    """Stands for the GPU: which plan takes how long, and what is asked of it."""
+    """A replacement for the GPU, with a made-up time for each plan.
+
+    kernels   kernels that `gemm` launches
+    seconds   plan name -> time
+    rounds    number of calls that were timed, for each use of the timer
+    """
 
     def __init__(self, kernels):
         self.kernels, self.seconds, self.rounds, self.is_capturing = kernels, {}, [], False
 
     def timer(self, calls):
-        """A plan that nothing is said of takes 10 ms, and a microsecond more than the one before."""
+        """Return the time of each call. A plan without a time takes 10 ms, plus 1 us for each call before it."""
         found = []
         for call in calls:
             before = [len(kernel.calls) for kernel in self.kernels]
@@ -66,7 +71,7 @@ def matrices(m=1000, n=2048, k=4096):
 
 
 def chosen(device, *given, **options):
-    """The plan of a call."""
+    """Run `gemm` and return the name of the plan that it used."""
     before = {id(kernel): len(kernel.calls) for kernel in device.kernels}
     gemm(*given, **options)
     ran = [k for k in device.kernels if len(k.calls) > before.get(id(k), 0)]
@@ -91,13 +96,13 @@ def test_the_fastest_is_taken_and_kept(device, tmp_path, capsys):
         assert chosen(device, a, b) == name
     assert f"{name} takes 1000.0 us, 10.000 times as fast as" in capsys.readouterr().err
     assert device.rounds == [tune.BEST, tune.BEST]
-    with tune.tuning(cache=path):  # from the file
+    with tune.tuning(cache=path):  # the plan comes from the file
         assert chosen(device, a, b) == name
     assert device.rounds == [tune.BEST, tune.BEST]
 
 
 def test_kinds_of_plans_are_varied(device, tmp_path):
-    """Split, filled, of the transposed problem: one of each that is near the best."""
+    """One plan of each kind is timed: with and without stream-K fixup, with and without swapping A and B."""
     a, b = matrices(4096, 4096)
     with tune.tuning(cache=tmp_path / "tuned.json", best=6):
         gemm(a, b)
@@ -205,7 +210,7 @@ def test_epilogues_are_tuned_and_nothing_of_the_caller_is_written(device, tmp_pa
         [x for x in arguments[2:] if isinstance(x, torch.Tensor) and x.data_ptr() == out.data_ptr()]
         for _, arguments in given
     ]
-    assert sum(1 for each in written if each) == 3  # of the calls themselves
+    assert sum(1 for each in written if each) == 3  # only the calls themselves write to out, not the timed trials
     keys = list(Table.read(tmp_path / "tuned.json").records)
     assert sorted("acc + bias" in key for key in keys) == [False, False, True]
 
@@ -241,7 +246,7 @@ def test_a_plan_that_does_not_compile_is_left_out(device, tmp_path, monkeypatch,
 
 
 def written(folder, text):
-    """A file of tuned plans with this text."""
+    """Return a file of tuned plans with this text."""
     path = folder / "tuned.json"
     path.write_text(text)
     return path
@@ -304,7 +309,7 @@ def writes(path, number):
 
 
 def test_processes_write_one_file(tmp_path):
-    """All records are there; of what all of them timed, that of the first."""
+    """The file has the records of all processes. It keeps the first record of a question that all of them timed."""
     path = tmp_path / "tuned.json"
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as pool:
         list(pool.map(writes, [path] * 12, range(12)))
@@ -317,7 +322,7 @@ def test_processes_write_one_file(tmp_path):
 
 
 def test_calls_that_record_gradients_are_tuned(device, monkeypatch):
-    """The product, and both of its gradients."""
+    """The product and both of its gradients are tuned."""
     from cutegemm.torch import launch
 
     asked, real = [], launch.compute

@@ -1,4 +1,4 @@
-"""How many processes compile."""
+"""The number of processes that compile plans."""
 
 from __future__ import annotations
 
