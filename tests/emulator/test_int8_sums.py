@@ -1,4 +1,4 @@
-"""int8 sums past 32 bits are exact modulo 2^32 in the simulator, in the emulated kernel and in torch on a CPU."""
+"""int8 products whose sums overflow int32 are exact modulo 2**32: simulated, emulated, and by torch on the CPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ def plan_of_one_tile(**options) -> GemmPlan:
     return sm90_plan(operands, tile=(64, 32, 512), **options)
 
 
-def test_partial_sums_pass_32_bits():
-    """Two sums fit int32 although a partial sum does not; four do not fit. Both happen in both directions."""
+def test_partial_sums_overflow_int32():
+    """Check the inputs: two results fit int32 although a partial sum does not, and four do not fit.
+
+    Overflows of both signs occur.
+    """
     fits = (EXACT >= -(2**31)) & (EXACT < 2**31)
     partial = np.cumsum(A[:, :, None].astype(np.int64) * B[None], axis=1)
     assert (fits & ((partial >= 2**31) | (partial < -(2**31))).any(axis=1)).tolist() == [

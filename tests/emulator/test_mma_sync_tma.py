@@ -1,4 +1,4 @@
-"""Compiled mma.sync kernels that TMA feeds, emulated: exact, in whatever order the warps go; faults in their PTX."""
+"""Emulated mma.sync kernels that load by TMA: exact in any order of the warps; faults planted in their PTX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kernels.mma_sync_forms import small
 
 
 def run(plan, mnk, **options):
-    """Return what the kernel makes of small whole numbers, and what is right."""
+    """Emulate a plan on small whole numbers. Return D and the expected D."""
     m, n, k = mnk
     rng = np.random.default_rng(m + n + k)
     lead = (2,) if plan.operands.batched else ()
@@ -83,7 +83,7 @@ FAULTS = {
         edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
         r"ldmatrix.*race: it reads shared memory at .* written by an asynchronous copy",
     ),
-    "a slot is written while it is stored": (
+    "an epilogue stage is written while it is stored": (
         edited(r"(cp\.async\.bulk\.wait_group\.read\s+)1;", r"\g<1>2;"),
         r"cp\.async\.bulk\.tensor\.2d\.global.*race: it reads shared memory at .* written by warp \d+",
     ),

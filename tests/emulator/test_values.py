@@ -1,4 +1,4 @@
-"""Compiled kernels whose epilogue is another expression than BLAS's, executed on the CPU."""
+"""Emulated kernels whose epilogue is not alpha * acc + beta * c."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def whole_numbers(*shape, seed):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_one_operand_more(name):
+def test_an_additional_tile_operand(name):
     plan = PLANS[name]().with_(epilogue=Epilogue(ALPHA * ACC + BETA * C + GAMMA * E + 1))
     a, b = whole_numbers(40, 24, seed=1), whole_numbers(24, 48, seed=2)
     c, e = whole_numbers(40, 48, seed=3), whole_numbers(40, 48, seed=4)
@@ -67,7 +67,7 @@ def test_a_plan_that_reads_no_c(name):
         ((ALPHA * ACC + BETA * C) * BETA, "tma"),
     ],
 )
-def test_whole_numbers_beyond_those_of_f32_as_the_simulator_has_them(expression, store, alpha, beta):
+def test_integers_that_f32_cannot_represent(expression, store, alpha, beta):
     plan = sm90_plan(
         Operands.of("s8", layout="nt", out="s32"),
         tile=(64, 64, 64), with_c=True, schedule="single", ctas=None, store=store,

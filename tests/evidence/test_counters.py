@@ -387,6 +387,6 @@ def test_more_cases_have_what_their_names_say():
     assert conflicts(of_mma, "mma_ldmatrix_padded_2way", "read B") == ("ldmatrix", 2)
     assert conflicts(of_mma, "mma_ldmatrix_padded_4way", "read B") == ("ldmatrix", 4)
     assert conflicts(of_mma, "mma_lds_plain", "read A") == ("load", 8)
-    transposed = {c.name: c.plan.read_a.name for c in of_mma if c.plan.read_a is not None}
+    transposed = {c.name: c.plan.a.read.name for c in of_mma if c.plan.a.read is not None}
     assert "trans" in transposed["mma_ldmatrix_transposed_swizzled"]
     assert len({c.name for c in (*proof_cases(), *hopper_cases(), *of_mma, *of_traffic)}) >= 60

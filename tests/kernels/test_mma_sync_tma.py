@@ -39,10 +39,10 @@ def check(kernel):
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == blocks * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == blocks * transposed, found
     assert report.count("UTMALDG") == sum(
-        extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
+        extent * bk // product(load.box) for extent, load in ((bm, plan.a.load), (bn, plan.b.load))
     )
     by_tma = plan.epi_stages is not None and not plan.epi_stages.rotates_lines
-    epi_tiles = product(plan.epi_stages.epi_tiles(plan.pipeline.consumer_tile)) if by_tma else 0
+    epi_tiles = product(plan.epi_stages.epi_tiles(plan.consumer_tile)) if by_tma else 0
     assert report.count("UTMASTG") == epi_tiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together
@@ -65,7 +65,7 @@ def check_named(kernel):
     assert report.registers == 168  # that 384 threads are launched with; the consumers have 240 then
     assert [role.registers for role in plan.roles] == [24] + 8 * [240]
     of_16_bits = plan.operands.d.dtype.bits == 16
-    assert report.count("STSM") == of_16_bits * product(plan.pipeline.consumer_tile) // 256
+    assert report.count("STSM") == of_16_bits * product(plan.consumer_tile) // 256
 
 
 def test_forms():
@@ -88,7 +88,7 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
     for name in FED:
         plan = form(name)
-        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+        for operand, atom, given in (("a", plan.a.read, plan.a.smem), ("b", plan.b.read, plan.b.smem)):
             assert isinstance(given, ComposedLayout)
             assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
 

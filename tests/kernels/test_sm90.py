@@ -37,14 +37,14 @@ def boxes(plan: GemmPlan, operand: str) -> int:
     share of each of them.
     """
     bm, bn, bk = plan.loaded_tile
-    box, extent = (plan.load_a, bm) if operand == "a" else (plan.load_b, bn)
+    box, extent = (plan.a.load, bm) if operand == "a" else (plan.b.load, bn)
     count = extent * bk // product(box.box)
     return count // box.multicast if box.box[1] * box.multicast <= 256 else count
 
 
 def check(kernel: CompiledKernel) -> None:
     plan, report = kernel.plan, kernel.resources
-    pipeline, epi_stages = plan.pipeline, plan.epi_stages
+    pipeline, epi_stages = plan.body, plan.epi_stages
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL"), report.stack_bytes) == (0, 0, 0)
 
@@ -70,7 +70,7 @@ def check(kernel: CompiledKernel) -> None:
     dim = "3D" if plan.operands.batched else "2D"
     fills = pipeline.stages if pipeline.kind == "single" else 1
     expected = {True: 0, False: 0}
-    for operand, box in (("a", plan.load_a), ("b", plan.load_b)):
+    for operand, box in (("a", plan.a.load), ("b", plan.b.load)):
         expected[box.multicast > 1] += fills * boxes(plan, operand)
     multicast = report.count(f"UTMALDG.{dim}.MULTICAST")
     own = report.count(f"UTMALDG.{dim}") - multicast - expected[False]
@@ -102,14 +102,12 @@ def check(kernel: CompiledKernel) -> None:
 
 def parts_stored(plan: GemmPlan) -> int:
     """Stores of 16 bytes by which a thread's sums go to the workspace, and the one of a tile's counter."""
-    return product(plan.pipeline.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
 
 
 def sums_received(plan: GemmPlan) -> int:
     """Return how often a thread reads 16 bytes of accumulators that the CTAs of its cluster have sent."""
-    return (
-        product(plan.pipeline.consumer_tile) // 128 // ACCUMULATOR_VECTOR * plan.cluster_k if plan.cluster_k > 1 else 0
-    )
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR * plan.cluster_k if plan.cluster_k > 1 else 0
 
 
 def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
