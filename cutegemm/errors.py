@@ -69,6 +69,17 @@ class CompileError(CutegemmError):
     """Raised if the CuTe DSL, ptxas or the linker fails on a plan. The message includes the message of that tool."""
 
 
+def how_to_install(*extras: str) -> str:
+    """Return the sentence that says how extras of this package are installed from a clone of its repository.
+
+    extras   names of optional dependencies in pyproject.toml
+
+    >>> how_to_install("kernels", "torch")
+    "Run pip install -e '.[kernels,torch]' in a clone of cutegemm."
+    """
+    return f"Run pip install -e '.[{','.join(extras)}]' in a clone of cutegemm."
+
+
 class CopyWarning(UserWarning):
     """Issued if `gemm` copies an operand before the launch: the result is right, but slower. The message names it."""
 

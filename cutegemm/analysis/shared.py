@@ -13,8 +13,8 @@ cp.async follows other rules: see `copies`.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast); NVIDIA
 developer forum, topic 77228 (128-bit loads: 4 requests, 2 if pairs are uniform); public counter studies on sm_120
-(stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` never merges phases. docs/analysis.md compares
-the default rules with the counters of an H200.
+(stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` never merges phases. docs/measured/counters.md
+compares the default rules with the counters of an H200.
 """
 
 from __future__ import annotations

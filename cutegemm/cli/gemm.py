@@ -40,7 +40,7 @@ from cutegemm.cli.job import Job, Say
 from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import Device, default_device
 from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
@@ -320,7 +320,7 @@ def _gpu() -> dict[str, Any] | str:
         if importlib.util.find_spec(module) is None
     ]
     if missing:
-        return f"to run on the GPU: pip install 'cutegemm[{','.join(missing)}]'" if seems_there else ""
+        return f"the GPU needs more packages. {how_to_install(*missing)}" if seems_there else ""
     import torch
 
     if not torch.cuda.is_available():

@@ -35,9 +35,9 @@ _GROUPS = {
     "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
     "gemv": "Few columns: mma.sync, A loaded from global memory into fragments",
     "sm90": "Hopper: wgmma and TMA, sm_90a",
-    "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
-    "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
-    "sm90 ladder": "Steps of the Hopper ladder, to learn from; others of it are listed above: docs/ladder_hopper.md",
+    "simt ladder": "Steps of the SIMT ladder, to learn from: docs/measured/ladder_simt.md",
+    "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/measured/ladder_mma_sync.md",
+    "sm90 ladder": "Steps of the Hopper ladder, to learn from; others are listed above: docs/measured/ladder_hopper.md",
     "own": "Plans that you defined",
 }
 

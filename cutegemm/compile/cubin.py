@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import CompileError, UnsupportedError
+from cutegemm.errors import CompileError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 
 if TYPE_CHECKING:
@@ -286,6 +286,5 @@ def _nvdisasm() -> str:
         if candidate and os.access(candidate, os.X_OK):
             return candidate
     raise UnsupportedError(
-        "disassemble: no nvdisasm was found. Install cutegemm[kernels], which brings nvidia-cuda-nvdisasm, "
-        "or a CUDA toolkit."
+        f"disassemble: no nvdisasm was found. {how_to_install('kernels')} A CUDA toolkit has nvdisasm too."
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.compile.cache import sources_digest
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -83,7 +83,9 @@ def load(path: str | Path) -> Kernels:
     try:
         import tvm_ffi
     except ImportError as error:
-        raise UnsupportedError("load: kernels are called by TVM-FFI: pip install apache-tvm-ffi.") from error
+        raise UnsupportedError(
+            f"load: kernels are called through TVM-FFI, which is not installed. {how_to_install('kernels')}"
+        ) from error
     try:
         library = tvm_ffi.load_module(str(path))
         _LOADED.update({kernel.key: getattr(library, kernel.symbol) for kernel in kernels.kernels})

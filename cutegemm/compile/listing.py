@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.steps import FIRST_BLOCK
 
@@ -75,7 +75,7 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
         from cutegemm.kernels.lines import noted, read
     except ImportError as error:
         raise UnsupportedError(
-            "listing: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"listing: compiling needs the CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     from cutegemm.compile.cubin import disassemble, listing_of, resources
     from cutegemm.compile.plans import compiled_into

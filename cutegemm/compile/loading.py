@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compile import cache
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 
 
 def load_function(folder: Path, manifest: cache.Manifest) -> Any:
@@ -22,7 +22,7 @@ def load_function(folder: Path, manifest: cache.Manifest) -> Any:
         import tvm_ffi
     except ImportError as error:
         raise UnsupportedError(
-            "compile_plan: a compiled kernel is loaded by TVM-FFI: pip install 'cutegemm[kernels]'."
+            f"compile_plan: TVM-FFI, which loads a compiled kernel, is not installed. {how_to_install('kernels')}"
         ) from error
     symbol = manifest["symbol"]
     if "kernel.so" in manifest["files"]:

@@ -24,7 +24,7 @@ from cutegemm.compile import cache, cubin, exported, workers
 from cutegemm.compile.loading import load_function
 from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.compile.workspace import sizes_of
-from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.workspace import needs_workspace
@@ -250,7 +250,7 @@ def compiled_into(
     except ImportError as error:
         raise UnsupportedError(
             f"compile_plan: {plan.name!r} is neither in the cache nor among the loaded kernels. Compiling needs the "
-            "CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     kernel = importlib.import_module(_KERNELS[plan.family])
     spare_the_text_of_modules()

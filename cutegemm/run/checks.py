@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -24,7 +24,7 @@ WITHOUT_A_GPU = (
 
 def without_torch() -> UnsupportedError:
     """Return the error of a call if torch cannot be imported."""
-    return UnsupportedError(f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}")
+    return UnsupportedError(f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}")
 
 
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:

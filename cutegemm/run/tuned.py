@@ -24,7 +24,7 @@ from cutegemm.choice.mma_sync.named import MMA_SYNC_PLANS
 from cutegemm.choice.simt.named import SIMT_PLANS
 from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED
 from cutegemm.compile.cache import NO_DSL, dsl_version
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 from cutegemm.run.question import Question
 
 _FORMAT = 1
@@ -105,7 +105,7 @@ class Table:
             from filelock import FileLock
         except ImportError as error:
             raise UnsupportedError(
-                "the tuner writes under a lock of the package filelock: pip install 'cutegemm[torch]'."
+                f"the tuner locks its file with the package filelock, which is not installed. {how_to_install('torch')}"
             ) from error
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -368,7 +368,7 @@ def test_the_limit_of_shared_memory_is_that_of_some_carveout(runs):
 
 @pytest.mark.thorough
 def test_the_tables_of_the_document_are_up_to_date(runs):
-    text = (DOCS / "analysis.md").read_text()
+    text = (DOCS / "measured" / "counters.md").read_text()
     assert all(f"<!-- table: {name} -->" in text for name in TABLES)
     assert regenerated(text, runs) == text, "run: python -m docs.evidence report"
 
