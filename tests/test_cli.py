@@ -175,6 +175,7 @@ def test_a_device_that_stands_in_for_another_architecture_is_named() -> None:
     assert "no rates" not in run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_90a")
 
 
+@pytest.mark.usefixtures("not_compiled")
 def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines are what the command says, but for times, and for what the compiler makes of it."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -262,6 +263,7 @@ SLOTS = ("--plan", "sm90_epi_stages", "--layout", "nt")
 @pytest.mark.parametrize(
     ("name", "kind", "way"), [("c", "tile", ()), ("c", "row", ("--emulate",)), ("alpha", "scalar=2", ())]
 )
+@pytest.mark.usefixtures("not_compiled")
 def test_operands_may_be_called_as_those_of_alpha_and_beta_are(name, kind, way):
     said = run("gemm", "40", "64", "32", "--epilogue", f"acc + {name}", "--operand", f"{name}:{kind}", *way)
     assert "correct: relative error" in said

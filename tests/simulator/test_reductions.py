@@ -85,6 +85,7 @@ def all_plans() -> dict[str, GemmPlan]:
     return {**found, **{name: form(name) for name in FORMS}, **{name: make() for name, make in PLANS.items()}}
 
 
+@pytest.mark.thorough
 def test_each_row_and_column_of_every_plan_has_its_pieces_once():
     """Each element of the tile is part of one partial result, and each of these is of one row: by brute force."""
     known = {}
