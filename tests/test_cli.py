@@ -175,7 +175,6 @@ def test_a_device_that_stands_in_for_another_architecture_is_named() -> None:
     assert "no rates" not in run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_90a")
 
 
-@pytest.mark.usefixtures("not_compiled")
 def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines are what the command says, but for times, and for what the compiler makes of it."""
     monkeypatch.setenv("COLUMNS", "200")
