@@ -269,6 +269,7 @@ SLOTS = ("--plan", "sm90_epi_stages", "--layout", "nt")
 @pytest.mark.parametrize(
     ("name", "kind", "way"), [("c", "tile", ()), ("c", "row", ("--emulate",)), ("alpha", "scalar=2", ())]
 )
+@pytest.mark.usefixtures("not_compiled")
 def test_operands_may_be_called_as_those_of_alpha_and_beta_are(name, kind, way):
     said = run("gemm", "40", "64", "32", "--epilogue", f"acc + {name}", "--operand", f"{name}:{kind}", *way)
     assert "correct: relative error" in said

@@ -22,6 +22,13 @@ from tests.fused import PLANS, extents_of, hold, whole_numbers
 from tests.kernels.sm90_forms import form
 from tests.simulator.plans import small_plan
 
+# Few accumulators per thread: faster to compile
+FEWER = {"block": (16, 32, 8), "warp": (16, 32), "thread": (4, 4)}
+SMALLER = {
+    "overlapped": lambda: form("overlapped", 2, tile=(128, 64, 64)),
+    "e4m3, e4m3 out": lambda: form("e4m3_out", 2, tile=(64, 64, 128)),
+}
+
 # Each family, and each way to load operands and to store results. The types of the plans differ.
 KEPT = {
     ("simt, m-major", "three"),
@@ -49,7 +56,7 @@ THOROUGH = {
     [pytest.param(*both, marks=[pytest.mark.thorough] * (both in THOROUGH)) for both in sorted(KEPT)],
 )
 def test_against_float64(name, case):
-    plan = CASES[case].on(PLANS[name]())
+    plan = CASES[case].on({**PLANS, **SMALLER}[name]())
     bm, bn, bk = plan.cta_tile
     hold(emulate, CASES[case], plan, *extents_of(plan, bm + 9, bn + 11, bk + 5))
 
@@ -69,7 +76,7 @@ def test_arithmetic_of_16_bits(kind):
         {"row": Row, "column": Column},
         {"row": kind, "column": kind, "aux": kind, "aux2": kind},
     )
-    hold(emulate, case, case.on(small_plan()), 17, 24, 8)
+    hold(emulate, case, case.on(small_plan(**FEWER)), 17, 24, 8)
 
 
 def test_operands_and_results_of_other_types():
@@ -79,7 +86,7 @@ def test_operands_and_results_of_other_types():
         {"row": Row, "column": Column, "one": Element},
         {"row": e4m3, "column": bf16, "one": f16, "aux": e4m3, "aux2": f16},
     )
-    plan = case.on(small_plan())
+    plan = case.on(small_plan(**FEWER))
     for mnk in ((41, 44, 24), (1, 4, 8), (17, 20, 0)):
         hold(emulate, case, plan, *extents_of(plan, *mnk))
 
@@ -105,7 +112,9 @@ def test_int32_with_a_tile_operand_of_fp8(s, t):
 RESULTS = 8
 
 
-@pytest.mark.parametrize("plan", [small_plan(), form("f32_out", 2)], ids=["simt", "pingpong"])
+@pytest.mark.parametrize(
+    "plan", [small_plan(**FEWER), form("f32_out", 2, tile=(64, 32, 64), epi_tile_n=16)], ids=["simt", "pingpong"]
+)
 @settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate], database=None)
 @given(st.lists(tame_expressions(10), min_size=RESULTS, max_size=RESULTS, unique=True))
 def test_random_expressions(plan, expressions):

@@ -15,9 +15,9 @@ from tests.kernels.plans import check_each
 from tests.marks import with_thorough
 
 # The forms whose code differs most; the tests of the simulator cover all forms
-EMULATED = ("pingpong", "overlapped", "direct", "mma.sync", "SIMT")
+EMULATED = ("pingpong", "overlapped", "mma.sync", "SIMT")
 THOROUGH = (
-    "multicast", "split", "e4m3, packed", "tf32, A out of registers", "mma.sync by TMA, lines", "SIMT, split",
+    "direct", "multicast", "split", "e4m3, packed", "tf32, A out of registers", "mma.sync by TMA, lines", "SIMT, split",
 )  # fmt: skip
 
 

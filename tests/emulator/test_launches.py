@@ -24,6 +24,7 @@ from cutegemm.run.emulated import emulate
 from tests.emulator.snippets import run
 from tests.epilogues import CASES
 from tests.kernels.sm90_forms import fitting, form
+from tests.marks import with_thorough
 from tests.reductions import PLANS, operands
 
 SMALL = {"block": (32, 32, 8), "warp": (16, 32), "thread": (4, 4)}
@@ -61,7 +62,7 @@ def kernels(ptx, launch):
     return found
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", with_thorough(MADE, ("mma.sync, split", "mma.sync, reduced")))
 def test_each_kernel_waits_as_the_plan_says(name):
     """The PTX and the launches wait for the previous launch, and trigger the next one after that, as the plan says."""
     plan = MADE[name]()
@@ -79,7 +80,7 @@ def repacked(ctas):
     return simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab", ctas_per_sm=ctas)
 
 
-@pytest.mark.parametrize("ctas", [1, 2])
+@pytest.mark.parametrize("ctas", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_where_packing_lets_the_gemm_begin(ctas):
     """After the last store if CTAs of the GEMM share a multiprocessor, else before the first load."""
     for text in kernels(compile_plan(repacked(ctas)).ptx, "repack"):

@@ -31,10 +31,10 @@ def run(plan, mnk, **options):
     ("name", "seeds", "options"),
     [
         ("tma_bf16_nn", [None], {"alpha": 0.5, "beta": 2.0}),
-        ("tma_bf16_nt", [None, 1], {}),
-        ("tma_m_major", [None], {}),  # f16, tt
+        ("tma_bf16_nt", [1], {}),
+        pytest.param("tma_m_major", [None], {}, marks=pytest.mark.thorough),  # f16, tt
         pytest.param("tma_tf32_nn", [1], {"beta": -1.0}, marks=pytest.mark.thorough),
-        ("tma_tf32_m_major", [None, 1], {"alpha": 0.5, "beta": 2.0}),  # tn
+        ("tma_tf32_m_major", [1], {"alpha": 0.5, "beta": 2.0}),  # tn
         pytest.param("tma_tf32_tt", [1], {}, marks=pytest.mark.thorough),
     ],
 )
@@ -52,10 +52,10 @@ def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
     [
         ("tma_bf16_nt", (64, 64, 0)),
         ("tma_bf16_nt", (8, 8, 8)),
-        ("tma_batched", (72, 64, 72)),
-        ("tma_unaligned_d", (65, 127, 72)),
-        ("tma_lines_m_major", (65, 127, 72)),
-        ("tma_lines_tf32", (68, 127, 36)),
+        ("tma_batched", (40, 32, 72)),
+        ("tma_unaligned_d", (33, 63, 72)),
+        ("tma_lines_m_major", (33, 63, 72)),
+        pytest.param("tma_lines_tf32", (68, 127, 36), marks=pytest.mark.thorough),
         pytest.param("tma_direct", (72, 168, 72), marks=pytest.mark.thorough),
         pytest.param("tma_eight_warps", (136, 72, 200), marks=pytest.mark.thorough),
     ],

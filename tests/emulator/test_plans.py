@@ -156,8 +156,7 @@ def test_mma_sync_kernels_on_other_numbers(name):
     assert (abs(emulate(plan, a, b).d - factors[0] @ factors[1]) <= bound).all()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", ["sgemm_14_async_3", "sgemm_13_split_last"])
+@pytest.mark.parametrize(("name", "seed"), [("sgemm_14_async_3", 1), ("sgemm_13_split_last", 2)])
 def test_any_order_of_warps(name, seed):
     plan = SIMT_LADDER.step(name).build()
     given = whole(plan, 132, 136, 72)

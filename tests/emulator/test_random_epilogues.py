@@ -45,12 +45,12 @@ def plans():
         "tile": Operand(f32, "m", 8),
         "aux": Operand(f32, "n", 4),
     }
-    simt = simt_plan(Operands.of("f32", layout="tn"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
+    simt = simt_plan(Operands.of("f32", layout="tn"), block=(32, 32, 8), warp=(32, 16), thread=(4, 4))
     made = [
         simt,
-        simt_plan(Operands.of("f32", batched=True), block=(32, 32, 8), warp=(32, 32), thread=(8, 4)),
-        sm90_plan(Operands.of("bf16", layout="nt"), tile=(64, 64, 64)),
-        sm90_plan(Operands.of("bf16", layout="nt"), tile=(64, 64, 64)).with_(swap_ab=True),
+        simt_plan(Operands.of("f32", batched=True), block=(32, 32, 8), warp=(32, 16), thread=(4, 4)),
+        sm90_plan(Operands.of("bf16", layout="nt"), tile=(64, 32, 64)),
+        sm90_plan(Operands.of("bf16", layout="nt"), tile=(64, 32, 64)).with_(swap_ab=True),
     ]
     return [with_epilogue(ending, plan, aux) for plan in made]
 

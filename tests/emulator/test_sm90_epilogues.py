@@ -21,6 +21,7 @@ from cutegemm.run.emulated import emulate
 from cutegemm.simulator import simulate
 from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.kernels.sm90_forms import fitting, form
+from tests.marks import with_thorough
 
 
 def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.0, seed: int = 0) -> None:
@@ -34,7 +35,7 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
     assert asks_for_the_shared_memory_of(plan, found)
 
 
-@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("kind", with_thorough(["e4m3", "e5m2"], ["e5m2"]))
 def test_bytes_saturate(kind):
     """Results past 448, the largest e4m3, or past 57344, the largest e5m2, saturate."""
     held_against_exact_sums(plan_named("sm90:tile=64x128x128,ctas=2", Operands.of(kind, layout="nt")), 1000.0)
@@ -51,7 +52,14 @@ def test_integers_that_f32_cannot_represent():
     assert np.array_equal(found, a @ b + c)
 
 
-@pytest.mark.parametrize("options", [{"epi_tile_n": 16}, {"store": "direct"}, {"epi_tile_n": 16, "split_k": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epi_tile_n": 16},
+        {"store": "direct"},
+        pytest.param({"epi_tile_n": 16, "split_k": 2}, marks=pytest.mark.thorough),
+    ],
+)
 def test_whole_numbers_are_rounded_once(options):
     """alpha * acc + beta * C is rounded once, to nearest even, and saturates to int32, as in the simulator."""
     operands = Operands.of("s8", layout="nt", out="s32")
@@ -68,7 +76,7 @@ def test_whole_numbers_are_rounded_once(options):
         assert np.array_equal(simulate(*given, alpha=alpha, beta=beta).d, want)
 
 
-@pytest.mark.parametrize("name", ["sm90_64x16", "sm90_64x32"])
+@pytest.mark.parametrize("name", with_thorough(["sm90_64x16", "sm90_64x32"], ["sm90_64x32"]))
 def test_narrow_tiles_of_the_transposed_problem(name):
     held_against_exact_sums(plan_named(f"swap_ab:{name}", Operands.of("bf16", layout="nt")))
 

@@ -42,7 +42,12 @@ def ended(build, layout: str, batched: bool = False) -> GemmPlan:
     [
         (lambda of: sm90_plan(of, tile=(64, 32, 64), ctas=2), "nt", ()),
         (lambda of: sm90_plan(of, tile=(64, 24, 64), ctas=2), "nn", (2,)),
-        (lambda of: mma_sync_plan(of, block=(32, 32, 32), warp=(16, 16), stages=3), "tn", ()),
+        pytest.param(
+            lambda of: mma_sync_plan(of, block=(32, 32, 32), warp=(16, 16), stages=3),
+            "tn",
+            (),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_rows_stay_rows_and_columns_columns(run, build, layout, batch):

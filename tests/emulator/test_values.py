@@ -30,7 +30,7 @@ def whole_numbers(*shape, seed):
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", with_thorough(PLANS, ["split, last"]))
 def test_an_additional_tile_operand(name):
     plan = PLANS[name]().with_(epilogue=Epilogue(ALPHA * ACC + BETA * C + GAMMA * E + 1))
     a, b = whole_numbers(40, 24, seed=1), whole_numbers(24, 48, seed=2)

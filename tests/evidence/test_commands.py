@@ -43,6 +43,7 @@ def test_simulate(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert "0.500 s" in said
 
 
+@pytest.mark.thorough
 def test_choosing(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Each type that is drawn has both times, and the plans that were built are counted."""
     monkeypatch.setattr("docs.evidence.choosing.PROBLEMS", 55)

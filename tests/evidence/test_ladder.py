@@ -115,6 +115,7 @@ def test_what_does_not_compile_is_told(measured, monkeypatch):
     assert list(found["steps"]) == list(NAMES[1:])
 
 
+@pytest.mark.thorough
 def test_what_was_found_is_kept_when_the_rest_fails(measured, tmp_path):
     def fails(*arguments, **more):
         raise NcuError("ncu took longer than 150 s.")

@@ -80,7 +80,10 @@ def first_use(loop, number, registers):
     return done / sum("FFMA" in line for line in loop)
 
 
-@pytest.mark.parametrize(("name", "layout"), [("simt_128x64/s396", "nn"), ("simt_128x64", "nt")])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("simt_128x64", "nt"), pytest.param("simt_128x64/s396", "nn", marks=pytest.mark.thorough)],
+)
 def test_nothing_waits_for_a_load_before_the_products(name, layout):
     """What comes to registers is read where it is stored, behind most of a k-tile's products."""
     loops = loops_of(compile_plan(plan_named(name, Operands.of("f32", layout=layout))))

@@ -20,7 +20,8 @@ from cutegemm.tile.tiled_copy import TiledCopy  # noqa: E402
 from cutegemm.tile.tiled_mma import TiledMma  # noqa: E402
 from cutegemm.tile.tma import TmaBox  # noqa: E402
 from tests.kernels.plans import traced  # noqa: E402
-from tests.kernels.sm90_forms import ALONE, PAIRS, form  # noqa: E402
+from tests.kernels.sm90_forms import ALONE, PAIRS, covering, form  # noqa: E402
+from tests.marks import with_thorough  # noqa: E402
 from tests.oracle.dsl import from_dsl  # noqa: E402
 
 COVERING = (*ALONE, *PAIRS)
@@ -83,7 +84,7 @@ def test_boxes(name):
         assert ("multicast" in text) == (box.multicast > 1)
 
 
-@pytest.mark.parametrize("name", COVERING)
+@pytest.mark.parametrize("name", covering())
 def test_who_multiplies_what(name):
     plan = form(name)
     tile = plan.consumer_tile
@@ -102,7 +103,7 @@ def test_who_multiplies_what(name):
     assert shape == ours.partition_shape_C(tile)
 
 
-@pytest.mark.parametrize("name", THROUGH_SLOTS)
+@pytest.mark.parametrize("name", with_thorough(THROUGH_SLOTS, {*THROUGH_SLOTS} & {*PAIRS}))
 def test_who_stores_what(name):
     epi_stages = form(name).epi_stages
     parts = (epi_stages.to_shared, epi_stages.from_shared, epi_stages.store)

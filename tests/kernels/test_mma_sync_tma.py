@@ -68,11 +68,16 @@ def check_named(kernel):
     assert report.count("STSM") == of_16_bits * product(plan.consumer_tile) // 256
 
 
-def test_forms():
-    """Those that tests/emulate executes, so that each is compiled once."""
-    by_two = [small(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_m_major", "tma_m_major")]
-    others = [small(name) for name in ("tma_unaligned_d", "tma_lines_m_major", "tma_lines_tf32")]
-    check_each([*by_two, *others], check, are_kept=True)
+@pytest.mark.parametrize(
+    ("by_two", "others"),
+    [
+        (("tma_bf16_nn", "tma_tf32_m_major"), ("tma_unaligned_d", "tma_lines_m_major")),
+        pytest.param(("tma_m_major",), ("tma_lines_tf32",), marks=pytest.mark.thorough),
+    ],
+)
+def test_forms(by_two, others):
+    """Forms that tests/emulator executes, so that each is compiled once: for 2 CTAs, and for the default grid."""
+    check_each([*[small(name, ctas=2) for name in by_two], *map(small, others)], check, are_kept=True)
 
 
 @pytest.mark.thorough

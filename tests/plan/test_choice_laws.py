@@ -96,8 +96,8 @@ def test_a_way_says_how_its_recipe_divides_k(name):
     ("file", "every", "mean", "slow"),
     [
         ("choice_fit_families_h200", 1, 1.03, 0.08),
-        ("choice_fit_shared_small_h100", 1, 1.03, 0.1),
-        ("choice_fit_layers_h100", 2, 1.025, 0.08),
+        pytest.param("choice_fit_shared_small_h100", 1, 1.03, 0.1, marks=pytest.mark.thorough),
+        pytest.param("choice_fit_layers_h100", 2, 1.025, 0.08, marks=pytest.mark.thorough),
         ("mma_sync_fit_ragged_h100", 4, 1.05, 0.2),
     ],
 )

@@ -17,6 +17,7 @@ from cutegemm.errors import PlanError
 from cutegemm.layout import Layout, Swizzle
 from cutegemm.machine.device import DEFAULT_DEVICE, default_device
 from cutegemm.plan import Operands, Problem
+from tests.marks import with_thorough
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_120a")
@@ -58,7 +59,7 @@ def test_rows_too_short_for_all_banks_are_read_without_conflicts():
         assert costs["read B"].conflicts == 0
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", with_thorough(ARCHS, ("sm_89", "sm_120a")))
 def test_the_names_serve_every_type_majorness_and_alignment(arch):
     for dtype, aligns in (("f16", (16, 8, 4, 2)), ("bf16", (16, 2)), ("tf32", (16, 8, 4))):
         for layout, align in zip(LAYOUTS, (*aligns, *aligns), strict=False):

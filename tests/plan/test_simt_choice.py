@@ -185,9 +185,14 @@ def test_packing_is_paid_for():
     [
         ("simt", 1.03, 1.3),
         ("choice_fit_h200", 1.03, 1.1),
-        ("simt_fit_small_h100", 1.04, 1.2),
-        ("simt_fit_hard_h100", 1.04, 1.15),
-        ("simt_fit_repacked_h100", 1.02, 1.1),
+        *[
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                ("simt_fit_small_h100", 1.04, 1.2),
+                ("simt_fit_hard_h100", 1.04, 1.15),
+                ("simt_fit_repacked_h100", 1.02, 1.1),
+            )
+        ],
         ("simt_fit_twelve_h200", 1.02, 1.15),
     ],
 )

@@ -36,7 +36,7 @@ def test_against_float64(name, case):
     if not takes(name, case):
         return
     plan = CASES[case].on(PLANS[name]())
-    for m, n, k in ((120, 136, 200), (64, 64, 64), (8, 264, 8)):
+    for m, n, k in ((120, 136, 200), (8, 264, 8)):
         given = operands(plan, case, m, n, k)
         hold_against_float64(plan, simulate(plan, **given), given)
 
@@ -85,6 +85,7 @@ def all_plans() -> dict[str, GemmPlan]:
     return {**found, **{name: form(name) for name in FORMS}, **{name: make() for name, make in PLANS.items()}}
 
 
+@pytest.mark.thorough
 def test_each_row_and_column_of_every_plan_has_its_pieces_once():
     """Each element of the tile is part of one partial result, and each of these is of one row: by brute force."""
     known = {}

@@ -122,16 +122,21 @@ def test_ldmatrix_loads_the_fragments_of_mma():
         assert a(lane, value) == m + 16 * k
 
 
-def register_operands():
+def operands_of_atoms():
+    """Yield (atom, operand, whether it lies in shared memory), for equal layouts of equal extents once."""
+    known = set()
     for atom in mma_atoms():
         for operand in "abc":
             shared = {"a": atom.a_source, "b": atom.b_source, "c": "register"}[operand] == "shared"
-            yield atom, operand, shared
+            key = (atom.layout_tv(operand), atom.shape_mnk, operand, shared)
+            if key not in known:
+                known.add(key)
+                yield atom, operand, shared
 
 
 def test_every_element_is_held_as_often_as_the_broadcast_says():
     """In registers each element of A, B and C is held once; in shared memory by each of the 128 threads."""
-    for atom, operand, shared in register_operands():
+    for atom, operand, shared in operands_of_atoms():
         i, j = {"a": (0, 2), "b": (1, 2), "c": (0, 1)}[operand]
         size = atom.shape_mnk[i] * atom.shape_mnk[j]
         offsets = atom.layout_tv(operand).offsets()
