@@ -1,4 +1,4 @@
-"""`python -m docs.evidence COMMAND`: measurements, as a table or as data, and the pages that are made of them."""
+"""`python -m docs.evidence COMMAND`: measure, print tables or JSON, and make pages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 
 
 def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
-    """A command whose module reads its own options."""
+    """Add a command whose module parses its own options."""
 
     def command(context: typer.Context) -> None:
         main(context.args)
@@ -73,9 +73,9 @@ _add("fit-sm90", fit_sm90.main, "The constants of the choice among Hopper plans,
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: errors that a user can cause end with a message and status 2.
+    """Run the command line; an error that the user can correct ends with a message and status 2.
 
-    arguments   the process's where left out
+    arguments   those of the process if None
     """
     with ended_in_words("evidence"):
         app(arguments, prog_name="python -m docs.evidence")
