@@ -13,7 +13,7 @@ def main() -> None:
     print(plan.describe(problem))
 
     print("\nWhat its threads do:")
-    print(plan.schedule)
+    print(plan.body)
 
     print("\nWhat a problem may break:")
     for violation in plan.violations(problem=Problem(4095, 4096, 4096, operands=operands)):

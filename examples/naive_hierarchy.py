@@ -56,10 +56,10 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
         sums = np.zeros((plan.threads, len(values)), np.float32)
         for k_tile in range(plan.k_tiles(problem)):
             shared_a = {
-                plan.smem_a(i, k, 0): flat_a[of_a((i, k), (m_tile, k_tile))] for i in range(bm) for k in range(bk)
+                plan.a.smem(i, k, 0): flat_a[of_a((i, k), (m_tile, k_tile))] for i in range(bm) for k in range(bk)
             }
             shared_b = {
-                plan.smem_b(j, k, 0): flat_b[of_b((j, k), (n_tile, k_tile))] for j in range(bn) for k in range(bk)
+                plan.b.smem(j, k, 0): flat_b[of_b((j, k), (n_tile, k_tile))] for j in range(bn) for k in range(bk)
             }
             for k in range(bk):
                 for warp in range(plan.threads // WARP_THREADS):
@@ -67,7 +67,7 @@ def multiply(plan: GemmPlan, problem: Problem, a: np.ndarray, b: np.ndarray) -> 
                         thread = lane + WARP_THREADS * warp
                         for value in values:
                             i, j = idx2crd(held(thread, value), (bm, bn))
-                            sums[thread, value] += shared_a[plan.smem_a(i, k, 0)] * shared_b[plan.smem_b(j, k, 0)]
+                            sums[thread, value] += shared_a[plan.a.smem(i, k, 0)] * shared_b[plan.b.smem(j, k, 0)]
         for thread in range(plan.threads):
             for value in values:
                 i, j = idx2crd(held(thread, value), (bm, bn))

@@ -78,7 +78,7 @@ PLANS: dict[str, Callable[[], GemmPlan]] = {
 def extents_of(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:
     """The extents, or as much larger as accesses of threads, and those to results, need them."""
     step = {"m": 1, "n": 1, "k": 1}
-    names = [name for name in ("a", "b") if isinstance(getattr(plan, f"load_{name}"), TiledCopy)]
+    names = [name for name in ("a", "b") if isinstance(plan.stream(name).load, TiledCopy)]
     names += [repack.name for repack in plan.repacks]
     for name in (*names, *plan.epilogue.tiles, *plan.epilogue.outputs):
         operand = plan.operands.matrix(name)

@@ -72,7 +72,7 @@ def _extents(plan: GemmPlan, expected: Sequence[Argument], tensors: Sequence[Any
         if math.prod(tensor.shape) and end > tensor.untyped_storage().nbytes():
             yield f"{argument.name}: its last element lies outside of its memory"
         # A tensor map has no stride that is not a multiple of 16 bytes, also for an extent of 1.
-        if plan.pipeline is not None and any(
+        if plan.body.has_roles and any(
             divisor is not None and stride % divisor
             for stride, divisor in zip(tensor.stride(), argument.strides, strict=True)
         ):

@@ -54,7 +54,7 @@ def test_a_corner_is_what_the_plan_is_about(name: str) -> None:
     # The stages are refilled twice, and every consumer has a tile after its first where it has one in the problem
     assignment = corner.plan.scheduler.of(part).assignment().work_tile
     assert max(assignment.k_count) >= 2 * max(1, plan.stages) + 1
-    consumers = 1 if plan.pipeline is None else plan.pipeline.tiles_in_flight
+    consumers = plan.body.tiles_in_flight
     if most_turns(plan, problem) >= 2 * consumers:
         assert most_turns(corner.plan, part) >= 2 * consumers
 

@@ -1,4 +1,7 @@
-"""What a plan will do on the hardware, without running it. See docs/analysis.md."""
+"""Predictions for a plan without running it: bank conflicts, sectors, occupancy, traffic and roofline.
+
+`check` makes the whole report; see docs/analysis.md.
+"""
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
 from cutegemm.analysis.changes import Change

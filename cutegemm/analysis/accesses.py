@@ -1,7 +1,7 @@
-"""From a plan to its accesses: which elements of a tile each lane touches with which instruction.
+"""Shared-memory accesses of a plan: the elements of a tile that each lane touches with each instruction.
 
-An access does not depend on where the tile lies: it names elements by their index in the tile. So one access
-can be held against many layouts, which is what the search for a swizzle does.
+An `Access` names elements by their index in the tile, so it does not depend on the layout of the tile in memory.
+The search for a swizzle evaluates one access under many layouts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.layout.modes import size
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.epilogue_access import spread_at_hand
-from cutegemm.plan.program.thread_schedule import Read, Store
+from cutegemm.plan.program.thread_schedule import Read, Store, thread_schedule
 from cutegemm.plan.reduction import exchanged
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tma import TmaBox
@@ -39,29 +39,31 @@ if TYPE_CHECKING:
     from cutegemm.tile.atoms import CopyAtom
     from cutegemm.tile.tiled_mma import TiledMma
 
-ROW_BITS = 128  # ldmatrix, stmatrix and wgmma go by rows of 16 bytes
-CORE_ROWS = 8
+ROW_BITS = 128  # ldmatrix, stmatrix and wgmma access rows of 16 bytes
+CORE_ROWS = 8  # rows of a core matrix
 _SASS = {"load": "LDS", "store": "STS", "ldmatrix": "LDSM", "stmatrix": "STSM", "cp.async": "LDGSTS"}
 _AS_NAMED = ("wgmma", "tma", "st.async")
 
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """Instructions of one kind that touch one buffer in shared memory.
+    """Instructions of one kind that access one buffer in shared memory.
 
-    name           what it does, e.g. "read A"
-    buffer         "a", "b", "d" or "sums"
-    op             see `shared.wavefronts`
-    elements       (warps, lanes, values): index in the tile of each value of each lane. Fewer than 32 lanes
-                   where the addresses of the others are not used
-    element_bits   of an element
-    bits           of one lane and instruction; None for the widest that the layout lets through
-    per            "k-tile" or "tile": how often a CTA does it; "ragged tile": one that reaches past an edge
-    sources        cp.async: bytes in global memory, (warps, accesses of a warp, lanes)
-    times          so many times over: wgmma reads an operand again for each instruction of the other one
-    matrix         in global memory, outside of which lanes leave the access out; None where all carry it out
-    turned         the elements where the tile's first one lies so many bytes behind a cache line; see
-                   `EpiStages.turned`
+    name           description of the access, such as "read A"
+    buffer         "a", "b", "d" or "accumulators"
+    op             operation, one of `shared.OPS`
+    elements       index in the tile of each value of each lane: (warps, lanes, values). There are fewer than 32
+                   lanes if the instruction does not use the addresses of the others
+    element_bits   bits of an element
+    bits           bits that a lane accesses per instruction; None: the widest vector that the layout allows
+    per            "k-tile" or "tile": a CTA executes the access once for each; "ragged tile": once for each tile
+                   that reaches past an edge
+    sources        cp.async: byte offsets in global memory, (warps, accesses of a warp, lanes); else None
+    times          repetitions of the access: wgmma reads an operand again for each instruction along the other operand
+    matrix         matrix whose extents predicate the access: lanes outside of it skip the access; None: no lane does
+    rotated        function from a phase to `elements`, where the phase is the number of bytes from the start of a
+                   cache line to the tile's first element; None if `elements` does not depend on it. See
+                   `EpiStages.rotates_lines`
     """
 
     name: str
@@ -74,14 +76,20 @@ class Access:
     sources: np.ndarray | None = None
     times: int = 1
     matrix: str | None = None
-    turned: Callable[[int], np.ndarray] | None = None
+    rotated: Callable[[int], np.ndarray] | None = None
 
     def width(self, table: np.ndarray) -> int:
-        """Bits of one lane and instruction in a layout, given by its table index -> offset."""
+        """Return the bits that a lane accesses per instruction.
+
+        table   offset of each tile index, in elements
+        """
         return self.bits or widest_access(table, self.elements, self.element_bits)
 
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
-        """Bytes in a layout of the tile, (warps, requests of a warp, lanes), and bits of a lane; see `cost`."""
+        """Return byte addresses (warps, requests of a warp, lanes) in a layout of the tile, and the bits of a lane.
+
+        These are the first two arguments of `shared.cost`.
+        """
         table = layout.offsets()
         bits = self.width(table)
         return byte_addresses(table, self.elements, self.element_bits, bits), bits
@@ -93,19 +101,22 @@ class Access:
         kind: Kind | None = None,
         shape: tuple[int, int] = (0, 0),
     ) -> Wavefronts:
-        """What it costs in a layout of the tile; of several stages, the first is looked at.
+        """Return the requests and wavefronts of the access in a layout of the tile.
 
-        kind     of tile, of this shape; one that is full and begins a cache line where left out
-        raises   LayoutError where the layout tears a vector apart
+        layout   layout of the tile in shared memory; of several stages, the first one counts
+        rules    which phases of shared memory are merged
+        kind     kind of the tile, which may be ragged or misaligned; None: a full tile that starts at a cache line
+        shape    extents of a tile of `kind`; not used if `kind` is None
+        raises   LayoutError if the elements of a vector are not contiguous in the layout
         """
-        if self.turned is not None:
-            placed = replace(self, elements=self.turned(0 if kind is None else kind.phase), turned=None)
+        if self.rotated is not None:
+            placed = replace(self, elements=self.rotated(0 if kind is None else kind.phase), rotated=None)
             return placed.cost(layout, rules, kind, shape)
         addresses, bits = self.addresses(layout)
         active, sources = None, self.sources
         if kind is not None:
             leads = self.elements[..., :: max(1, bits // self.element_bits)]
-            if self.op != "cp.async":  # which writes zeros where it reads nothing
+            if self.op != "cp.async":  # cp.async writes zeros in lanes that read nothing
                 active = np.moveaxis(kind.inside(shape)[leads], 1, 2)
             sources = None if sources is None else sources + kind.phase
         once = cost(addresses, bits, op=self.op, sources=sources, rules=rules, active=active)
@@ -114,7 +125,7 @@ class Access:
         return Wavefronts(self.times * once.requests, self.times * once.wavefronts, self.times * once.ideal, once.worst)
 
     def instruction(self, layout: Layout | ComposedLayout) -> str:
-        """Its name in SASS."""
+        """Return the SASS mnemonic of the access, such as "LDS.128", or `op` if a single mnemonic does not name it."""
         if self.op in _AS_NAMED:
             return self.op
         if self.op in ("ldmatrix", "stmatrix"):
@@ -124,96 +135,119 @@ class Access:
 
 
 def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Access]:
-    """Every access of a plan to shared memory, in the order in which the data pass.
+    """Return every access of a plan to shared memory, in the order of the data flow.
 
-    problem   whose strides the sources of cp.async have; without one, rows of a multiple of 128 bytes
+    problem   gives the strides of the matrices that cp.async reads; None: rows lie multiples of 128 bytes apart
+
+    >>> from cutegemm.build import simt_plan
+    >>> [access.name for access in shared_accesses(simt_plan())]
+    ['fill A', 'fill B', 'read A', 'read B']
     """
     (bm, bn, bk), loaded = plan.mma_tile, plan.loaded_tile
     out = []
-    held = ("a", "b") if plan.stages else ()  # else straight to the fragments
-    for name, extent, load in (("a", loaded[0], plan.load_a), ("b", loaded[1], plan.load_b)):
-        if name in held:
-            operand = getattr(plan.loaded, name)
-            out.append(_fill(name, load, (extent, bk), operand, global_table(plan, name, problem)))
+    for stream in plan.streams:
+        if plan.stages:  # without stages, threads load fragments from global memory
+            operand, memory = plan.loaded.matrix(stream.name), global_table(plan, stream.name, problem)
+            out.append(_fill(stream.name, stream.load, stream.tile, operand, memory))
     mma = plan.tiled_mma
-    for name, extent, read, other in (("a", bm, plan.read_a, bn // mma.shape_mnk[1]),
-                                      ("b", bn, plan.read_b, bm // mma.shape_mnk[0])):  # fmt: skip
-        if name in held:
+    staged = ("a", "b") if plan.stages else ()
+    for name, extent, read, other in (("a", bm, plan.a.read, bn // mma.shape_mnk[1]),
+                                      ("b", bn, plan.b.read, bm // mma.shape_mnk[0])):  # fmt: skip
+        if name in staged:
             rows = loaded["ab".index(name)]
             out.append(_read(name, read, mma, (rows, bk), extent, getattr(plan.loaded, name), other))
+    for access in plan.body.mainloop.accesses(plan):
+        bits = plan.operands.matrix(access.buffer).dtype.bits
+        out.append(Access(access.label, access.buffer, access.op, access.elements, bits, access.bits, access.per))
     if problem is not None and _is_ragged(plan, problem):
         out += [
             _clear(name, plan, extent)
             for name, extent in (("a", bm), ("b", bn))
-            if name in held and _is_async(getattr(plan, f"load_{name}"))
+            if name in staged and _is_async(plan.stream(name).load)
         ]
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         out += _cluster_accumulators(plan)
     if plan.smem_d is not None:
         out += [replace(_drain(plan, plan.d_tile), name=f"store {name.upper()}") for name in through_shared(plan)]
-    copy, part = copy_of_d(plan)
+    copy, copied_tile = copy_of_d(plan)
     if plan.epi_stages is not None and plan.fetched_tile in read_always(plan):
-        from_slots, epi_tile = plan.epi_stages.from_shared, plan.epi_stages.epi_tile
-        assert from_slots is not None
-        coming, bits = by_warps(from_slots.offsets_s(Layout(epi_tile))), plan.operands.d.dtype.bits
+        from_shared, epi_tile = plan.epi_stages.from_shared, plan.epi_stages.epi_tile
+        assert from_shared is not None
+        elements, bits = by_warps(from_shared.offsets_s(Layout(epi_tile))), plan.operands.d.dtype.bits
         label, times = f"read {plan.fetched_tile.upper()}", product(plan.d_tile) // product(epi_tile)
-        out.append(Access(label, "d", "load", coming, bits, from_slots.atom.bits, "tile", times=times))
+        out.append(Access(label, "d", "load", elements, bits, from_shared.atom.bits, "tile", times=times))
     if copy is not None:
-        leaving, bits = by_warps(copy.offsets_s(Layout(part))), plan.operands.d.dtype.bits
-        times = product(plan.d_tile) // product(part)
+        elements, bits = by_warps(copy.offsets_s(Layout(copied_tile))), plan.operands.d.dtype.bits
+        times = product(plan.d_tile) // product(copied_tile)
         for name in through_shared(plan):
-            label, turned = f"read {name.upper()}", None
+            label, rotated = f"read {name.upper()}", None
             if plan.epi_stages is not None and plan.epi_stages.rotates_lines:
-                memory = Layout(part, strides_of_tile(plan, name, problem)).offsets() * bits // 8
-                turned = partial(_turned_vectors, plan, leaving, memory)
-            out.append(Access(label, "d", "load", leaving, bits, copy.atom.bits, "tile", None, times, name, turned))
+                memory = Layout(copied_tile, strides_of_tile(plan, name, problem)).offsets() * bits // 8
+                rotated = partial(_rotated_vectors, plan, elements, memory)
+            out.append(Access(label, "d", "load", elements, bits, copy.atom.bits, "tile", None, times, name, rotated))
     return out
 
 
 def _is_async(copy: TiledCopy | TmaBox) -> bool:
+    """Return whether a copy is cp.async."""
     return isinstance(copy, TiledCopy) and copy.atom.is_async
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
+    """Return whether threads load tiles that reach past an edge of the problem.
+
+    The result is False if TMA loads: it fills such tiles with zeros.
+    """
     extents = (problem.m, problem.n, problem.k)
     tile = (*plan.d_tile, plan.cta_tile[2])
-    return plan.pipeline is None and any(e % t for e, t in zip(extents, tile, strict=True))
+    return not plan.body.has_roles and any(e % t for e, t in zip(extents, tile, strict=True))
 
 
 def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
-    """Work tiles that reach past an edge, whose CTAs clear what their copies leave out: all where K is ragged."""
+    """Return the number of work tiles that reach past an edge of the problem.
+
+    Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
+    not divide K, every work tile counts.
+    """
     work = plan.scheduler.of(problem)
     assignment = work.assignment().work_tile
     if problem.k % plan.cta_tile[2]:
         return int((assignment.splits > 0).sum())
-    at = work.tiles.order()[:, 0]
+    tile_mn = work.tiles.order()[:, 0]
     last = [extent // tile for extent, tile in zip((problem.m, problem.n), plan.d_tile, strict=True)]
-    ragged = (at[:, 0] >= last[0]) | (at[:, 1] >= last[1])
+    ragged = (tile_mn[:, 0] >= last[0]) | (tile_mn[:, 1] >= last[1])
     return int((ragged[assignment.tile] & (assignment.splits > 0)).sum())
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Zeros in all stages, by the threads that copy to them."""
-    operand, copy = getattr(plan.loaded, name), getattr(plan, f"load_{name}")
+    """Return the access of threads that write zeros to all stages of A or B, before a ragged tile."""
+    operand, copy = plan.loaded.matrix(name), plan.stream(name).load
+    assert isinstance(copy, TiledCopy)  # TMA fills ragged tiles with zeros
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
     label = f"clear {name.upper()}"
     return Access(label, name, "store", written, operand.dtype.bits, None, "ragged tile", times=plan.stages)
 
 
 def through_shared(plan: GemmPlan) -> tuple[str, ...]:
-    """The results of the epilogue that pass through the shared memory of D."""
+    """Return the names of the epilogue results that are stored through the shared memory of D; () if none is."""
     if plan.smem_d is None:
         return ()
     return plan.epi_stage_results or ("d",)
 
 
 def read_always(plan: GemmPlan) -> tuple[str, ...]:
-    """The operands of the epilogue that are read whatever the scalars are: not C, which beta may leave unread."""
+    """Return the epilogue operands in memory that are read for every value of the scalars.
+
+    C is not one of them: it is not read if beta is 0.
+    """
     return plan.epilogue.acting().tensors
 
 
 def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
-    """How threads copy D out of shared memory, if they do, and the part of a tile that they do at a time."""
+    """Return the tiled copy of D out of shared memory by threads, and the (M, N) that it copies at a time.
+
+    The copy is None if D is stored from registers or by TMA.
+    """
     if plan.epi_stages is None:
         return plan.copy_d, plan.d_tile
     store = plan.epi_stages.store
@@ -221,9 +255,10 @@ def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
 
 
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    """How often a CTA does an access to shared memory for so many k-tiles, on average where K is split or shared.
+    """Return how often a CTA executes an access to shared memory for `k_tiles` k-tiles.
 
-    Steps past the last k-tile fetch nothing, but what is stored and read again is stored and read in vain.
+    If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps of the thread
+    schedule after the last k-tile load nothing from global memory, but their stores and reads of shared memory count.
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(128, 128, 8), stages=2)
@@ -231,53 +266,68 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     {'fill A': 65.0, 'fill B': 64.0, 'read A': 64.125, 'read B': 64.125}
     """
     if access.per == "ragged tile":
-        return 1.0  # of those
+        return 1.0  # `ragged_tiles` counts the tiles
     if access.per == "tile":
-        return 1.0 / plan.split_k  # by the CTA of one of the parts
+        return 1.0 / plan.split_k  # one of the CTAs that split a tile's K stores the tile
     if plan.split_k > 1:
-        parts = [plan.split.k_range(part, k_tiles)[1] for part in range(plan.split_k)]
-        return sum(_executions(plan, access, part) for part in parts) / len(parts)
+        counts = [plan.split.k_range(k_split, k_tiles)[1] for k_split in range(plan.split_k)]
+        return sum(_executions(plan, access, count) for count in counts) / len(counts)
     if plan.cluster_k > 1:
-        shares = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.cluster_k)]
-        return sum(_executions(plan, access, share) for share in shares) / len(shares)
+        counts = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.cluster_k)]
+        return sum(_executions(plan, access, count) for count in counts) / len(counts)
     return _executions(plan, access, k_tiles)
 
 
 def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
-    if k_tiles == 0 or plan.schedule is None:
+    """Return how often a CTA that multiplies `k_tiles` k-tiles executes an access.
+
+    The schedule is counted for one and for two k-tiles; each further k-tile adds the difference.
+    """
+    if k_tiles == 0 or plan.body.has_roles:
         return float(k_tiles)
     kind = {"store": Store, "load": Read, "ldmatrix": Read}.get(access.op)
     if kind is None:
         return float(k_tiles)
-    once, twice = (Counter(type(step) for _, step in plan.schedule.play(n))[kind] for n in (1, 2))
+    once, twice = (Counter(type(step) for _, step in thread_schedule(plan).play(n))[kind] for n in (1, 2))
     steps = once + (k_tiles - 1) * (twice - once)
     return steps / (1 if kind is Store else plan.k_blocks)
 
 
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Bytes in global memory of the elements of a tile, from its first one on."""
+    """Return the byte offset in global memory of each element of a tile from the tile's first element.
+
+    problem   gives the strides of the matrix; None: those of a large compact matrix
+    returns   array over the indices of elements in the tile
+    """
     stride = strides_of_tile(plan, name, problem)
     return Layout(tile_shape(plan, name), stride).offsets() * plan.loaded.matrix(name).dtype.bits // 8
 
 
 def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple[int, int]:
-    """In global memory, of the elements of a tile."""
+    """Return the strides in global memory along both modes of a tile, in elements.
+
+    problem   gives the strides; None: those of a large compact matrix
+    """
     operand = plan.loaded.matrix(name)
-    first = "n" if name == "b" else "m"
-    line = 1024 * operand.align_elems  # far apart, and aligned as a compact matrix of many columns is
+    first = plan.operands.modes(name)[0]
+    line = 1024 * operand.align_elems  # the leading stride of a large compact matrix
     if operand.broadcast:
         return int("m" not in operand.broadcast), int("n" not in operand.broadcast)
     if problem is not None:
-        of_m, of_n = strides_of(plan, name, problem)[:2]
-        return of_m, of_n
+        stride_m, stride_n = strides_of(plan, name, problem)[:2]
+        return stride_m, stride_n
     return (1, line) if operand.major == first else (line, 1)
 
 
-def turned_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
-    """The first elements of vectors of D as `EpiStages.turned` has them.
+def rotated_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
+    """Return the first elements of vectors of D after the rotation of lines, as indices in the tile.
 
-    elements    as indices in a tile, where lines are not turned
-    addresses   bytes, of each element of the tile
+    If threads store an epilogue stage in accesses of less than 16 bytes, they rotate each line by its address in D, so
+    that accesses are aligned; see `EpiStages.rotates_lines`.
+
+    elements    first element of each vector without the rotation, as indices in the tile
+    addresses   byte address of each element of the tile in D
+    tile        (M, N) of the tile
     """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
@@ -288,37 +338,54 @@ def turned_lines(plan: GemmPlan, elements: np.ndarray, addresses: np.ndarray, ti
     place = elements // step % tile[along] % length
     first = elements - place * step
     run_bytes = size(epi_stages.store.tiler_mn[along]) * atom.dtype.bits // 8
-    by = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
-    turned: np.ndarray = first + (place - by) % length * step
-    return turned
+    shift = addresses[first] % run_bytes // (atom.bits // 8) * atom.values
+    rotated: np.ndarray = first + (place - shift) % length * step
+    return rotated
 
 
-def _turned_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
-    """The same of whole vectors, (warps, lanes, values), of an epilogue tile."""
+def _rotated_vectors(plan: GemmPlan, elements: np.ndarray, memory: np.ndarray, phase: int) -> np.ndarray:
+    """Return the elements of vectors of an epilogue tile after the rotation of lines: (warps, lanes, values).
+
+    elements   elements of the vectors without the rotation: (warps, lanes, values)
+    memory     byte offset of each element of the epilogue tile in D
+    phase      bytes from the start of a cache line to the tile's first element
+    """
     assert plan.epi_stages is not None
     assert isinstance(plan.epi_stages.store, TiledCopy)
     values = plan.epi_stages.store.atom.values
     vectors = elements.reshape(*elements.shape[:2], -1, values)
-    leads = turned_lines(plan, vectors[..., :1], memory + phase, plan.epi_stages.epi_tile)
+    leads = rotated_lines(plan, vectors[..., :1], memory + phase, plan.epi_stages.epi_tile)
     return (leads + (vectors - vectors[..., :1])).reshape(elements.shape)
 
 
 def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
-    """Of a tile of A, of B, as a CTA loads them, or of a matrix of D's extents."""
+    """Return the extents of a CTA's tile of a matrix.
+
+    name   name of an operand stream: the tile as it is loaded; any other matrix has the extents of D's tile
+    """
     bm, bn, bk = plan.loaded_tile
-    return {"a": (bm, bk), "b": (bn, bk)}.get(name, plan.d_tile)
+    streams = {stream.name: stream.tile for stream in plan.streams[2:]}
+    return {"a": (bm, bk), "b": (bn, bk), **streams}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
-    """(threads, values, ...) as (warps, lanes, values), the values of an instruction first."""
+    """Return offsets (threads, values, ...) as (warps, lanes, values), with the values of an instruction first."""
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
 
 
 def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
+    """Return the access that writes a k-tile of A or B to a stage.
+
+    tile     extents of the k-tile: (M or N, K)
+    memory   byte offset of each element in global memory, see `global_table`
+    """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
-        rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
+        if operand.modes:  # rows of 16 bytes, one after the other
+            rows = np.arange(product(tile)).reshape(-1, CORE_ROWS, ROW_BITS // bits)
+        else:
+            rows = core_matrices(tile, "k" if operand.major == "k" else "mn", bits)
         return Access(label, name, "tma", rows, bits, ROW_BITS, "k-tile")
     written = by_warps(copy.offsets_d(Layout(tile)))
     if not copy.atom.is_async:
@@ -337,9 +404,12 @@ def _read(
     operand: Operand,
     repeats: int,
 ) -> Access:
-    """
-    tile     as it lies in shared memory
-    extent   rows or columns of it that are multiplied
+    """Return the access that reads a k-tile of A or B from its stage for the MMAs.
+
+    atom      copy atom from shared memory to registers; None: wgmma reads shared memory
+    tile      extents of the k-tile in shared memory: (M or N, K)
+    extent    rows of A or columns of B that are multiplied
+    repeats   number of wgmma instructions along the other operand; each one reads the k-tile
     """
     label, bits = f"read {name.upper()}", operand.dtype.bits
     if atom is None:
@@ -350,19 +420,21 @@ def _read(
         copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, mma)
         rows = by_warps(copy.offsets_s(Layout(tile)))
         return Access(label, name, "ldmatrix", rows[:, : atom.address_lanes], bits, ROW_BITS, "k-tile")
-    held = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))
-    return Access(label, name, "load", by_warps(held), bits, max(atom.bits, bits), "k-tile")
+    fragments = mma.offsets_a(Layout(tile)) if name == "a" else mma.offsets_b(Layout(tile))
+    return Access(label, name, "load", by_warps(fragments), bits, max(atom.bits, bits), "k-tile")
 
 
 def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
-    """Where CTAs of a cluster share K: the sums of its own columns that come to a CTA from all of them, counted where
-    they are written, and that its threads read."""
-    assert plan.pipeline is not None
+    """Return the two accesses of cluster split-K to the buffer of received accumulators.
+
+    Each CTA receives the accumulators of its own columns from all CTAs of the cluster, by st.async. These stores are
+    counted in the CTA that receives them. Then its threads read the accumulators.
+    """
     vector, threads, vectors, ctas, _ = exchanged(plan).shape
-    readers, bits = plan.pipeline.readers, plan.operands.acc.bits
+    readers, bits = plan.body.readers, plan.operands.acc.bits
     index = np.arange(vector * threads * vectors * ctas * readers)
-    of_threads = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
-    elements = of_threads.reshape(-1, WARP_THREADS, ctas * vectors * vector)
+    by_thread = np.moveaxis(index.reshape(readers, ctas, vectors, threads, vector), 3, 1)
+    elements = by_thread.reshape(-1, WARP_THREADS, ctas * vectors * vector)
     return [
         Access(name, "accumulators", op, elements, bits, vector * bits, "tile")
         for name, op in (("send accumulators", "st.async"), ("read accumulators", "load"))
@@ -370,12 +442,13 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
 
 
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
+    """Return the access that writes the accumulators of a tile of D to shared memory."""
     bits = plan.operands.d.dtype.bits
     if plan.epi_stages is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
-    copy, part = plan.epi_stages.to_shared, plan.epi_stages.epi_tile
-    times = tile[0] * tile[1] // (part[0] * part[1])
-    rows = by_warps(copy.offsets_d(Layout(part)))
+    copy, epi_tile = plan.epi_stages.to_shared, plan.epi_stages.epi_tile
+    times = tile[0] * tile[1] // (epi_tile[0] * epi_tile[1])
+    rows = by_warps(copy.offsets_d(Layout(epi_tile)))
     if copy.atom.threads == WARP_THREADS:
         used = rows[:, : copy.atom.address_lanes]
         return Access("store D", "d", "stmatrix", used, bits, ROW_BITS, "tile", times=times)
@@ -383,36 +456,41 @@ def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
 
 
 def stored_by_lanes(plan: GemmPlan, major: str | None = None) -> np.ndarray:
-    """The elements of a tile of D that each lane has the sums of, as (warps, lanes, elements), along D's rows.
+    """Return the elements of D that each lane stores from registers, as indices in the tile: (warps, lanes, elements).
 
-    So they leave the registers: a vector is of neighbours in D, in whatever order the sums are held.
+    The elements of a lane are in the order of their addresses, so that a vector consists of neighbours in D, whatever
+    the order of the accumulators is.
 
-    major   of another matrix of D's extents, along whose rows they are to be; D's where left out
+    major   majorness of another matrix of D's extents, whose addresses order the elements; None: D
     """
     bm, bn = plan.d_tile
     along_m = (major or plan.operands.d.major) == "m"
     compact = Layout((bm, bn), (1, bm) if along_m else (bn, 1))
-    held = compact.offsets()[plan.stored_by_threads]
-    in_memory = np.sort(held, axis=1)
+    in_memory = np.sort(compact.offsets()[plan.stored_by_threads], axis=1)
     return by_warps(np.argsort(compact.offsets())[in_memory])
 
 
 def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
-    """(warps, lanes, elements) of a row, of a column or of a single element of the epilogue, as threads read it: each
-    element once for all that a thread computes of it together, at a place of the tile where it lies."""
-    at = spread_at_hand(plan, name)
-    held = np.moveaxis(at, 0, 1).reshape(at.shape[1], -1)
-    if plan.operands.matrix(name).gated:  # the ups as well, which lie as the gates do
-        held = np.concatenate([held, held], axis=1)
-    return by_warps(held)
+    """Return the elements of a broadcast epilogue operand that each lane reads: (warps, lanes, elements).
+
+    A thread reads an element once for all elements of D that it computes together; see `elements_at_hand`.
+
+    name      a row, a column or a single element of the epilogue
+    returns   indices in the tile, with 0 along modes that the operand does not depend on
+    """
+    by_part = spread_at_hand(plan, name)
+    elements = np.moveaxis(by_part, 0, 1).reshape(by_part.shape[1], -1)
+    if plan.operands.matrix(name).gated:  # the up projection has the same element positions as the gate
+        elements = np.concatenate([elements, elements], axis=1)
+    return by_warps(elements)
 
 
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
-    """The rows that wgmma reads together: (matrices, 8 rows, elements of 16 bytes), as indices in the tile.
+    """Return the rows that wgmma reads together, as indices in the tile: (matrices, 8 rows, elements of 16 bytes).
 
     tile     (M, K) or (N, K)
-    major    k: rows lie along K, one for each m; mn: along M or N, one for each k
-    extent   the first rows or columns of the tile alone; all where left out
+    major    "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
+    extent   number of rows or columns of the tile, from the first one on, that are read; None: all
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])
@@ -427,9 +505,13 @@ def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: 
 
 
 def buffer_layout(plan: GemmPlan, buffer: str) -> Layout | ComposedLayout:
-    """Where a buffer's tile lies in shared memory; of several stages, all of them."""
+    """Return the layout of a buffer in shared memory, with all of its stages.
+
+    buffer   "a", "b", "d" or "accumulators", as in `Access`
+    """
     if buffer == "accumulators":
         return exchanged(plan)
-    found: Layout | ComposedLayout | None = {"a": plan.smem_a, "b": plan.smem_b, "d": plan.smem_d}[buffer]
-    assert found is not None
-    return found
+    buffers = {**{stream.name: stream.smem for stream in plan.streams}, "d": plan.smem_d}
+    layout: Layout | ComposedLayout | None = buffers[buffer]
+    assert layout is not None
+    return layout

@@ -1,4 +1,4 @@
-"""Plans that advice may name: what a builder makes of other tiles, if it breaks no rule."""
+"""Plans that the advice of an analysis names: plans of the same family with another tile, which violate no rule."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ _MOST_WARPS = 8
 
 
 def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str | None:
-    """The text of a plan of the same family with another tile of D, which `plan_named` reads; None where every one
-    breaks a rule.
+    """Return the text of a plan of the same family with another tile of D, or None if every candidate violates a rule.
 
-    tile_mn   that a CTA stores, or that CTAs which share K store together: see `stored_together`
+    `plan_named` reads the text.
+
+    tile_mn   (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K; see
+              `stored_together`
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -38,7 +40,7 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
     >>> with_tile(simt_plan(), Problem(64, 512, 256), (72, 128)) is None
     True
     """
-    for options, build in _tried(plan, tile_mn):
+    for options, build in _candidates(plan, tile_mn):
         with suppress(CutegemmError):
             made = build(plan.operands, **options)
             if not made.violations(plan.arch, problem) and stored_together(made) == tile_mn:
@@ -52,7 +54,7 @@ def with_tile(plan: GemmPlan, problem: Problem, tile_mn: tuple[int, int]) -> str
 
 
 def stored_together(plan: GemmPlan) -> tuple[int, int]:
-    """The tile of D that a CTA stores, or the CTAs of a cluster that share K: all that one of them multiplies for.
+    """Return the (M, N) of D that a CTA stores, or that the CTAs of a cluster store together if they split K.
 
     >>> from cutegemm.build import sm90_plan
     >>> stored_together(sm90_plan(tile=(64, 64, 64), cluster_k=4))
@@ -63,17 +65,19 @@ def stored_together(plan: GemmPlan) -> tuple[int, int]:
 
 
 def larger(plan: GemmPlan, problem: Problem) -> str | None:
-    """The text of a plan whose tile has twice the rows or columns; None where the rules allow none."""
+    """Return the text of a plan whose tile has twice, or 1.5 times, the rows or columns; None if all violate a rule."""
     bm, bn = stored_together(plan)
     for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
-        found = with_tile(plan, problem, tile)
-        if found is not None:
-            return found
+        text = with_tile(plan, problem, tile)
+        if text is not None:
+            return text
     return None
 
 
 def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
-    """Whether a plan with other parts breaks no rule.
+    """Return whether a plan with changed fields violates no rule for a problem.
+
+    changed   fields of `GemmPlan` and their new values
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -90,24 +94,27 @@ def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
 _Build = Callable[..., "GemmPlan"]
 
 
-def _tried(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str, Any], _Build]]:
+def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str, Any], _Build]]:
+    """Yield (options, builder) of the plans to try for a tile of D of `tile_mn`, the preferred ones first.
+
+    The plans belong to the family of `plan`. `options` are the keyword arguments of the builder.
+    """
     bm, bn = tile_mn
     bk = plan.cta_tile[2]
     if plan.family == "sm90":
-        assert plan.pipeline is not None
         kinds, (across, along) = (
-            dict.fromkeys((plan.pipeline.kind, "pingpong", "cooperative")),
+            dict.fromkeys((plan.body.kind, "pingpong", "cooperative")),
             plan.cluster_mn,
         )
         if plan.cluster_k > 1:
-            own = {"cluster": (across, 1), "consumers": plan.pipeline.consumers, "cluster_k": plan.cluster_k}
-            yield {"tile": (bm, bn, bk), "schedule": plan.pipeline.kind, **own}, sm90_plan
+            own = {"cluster": (across, 1), "consumers": plan.body.consumers, "cluster_k": plan.cluster_k}
+            yield {"tile": (bm, bn, bk), "schedule": plan.body.kind, **own}, sm90_plan
         clusters = dict.fromkeys(((across, along // plan.cluster_k), (1, 1)))
         for kind, cluster in itertools.product(kinds, clusters):
             yield {"tile": (bm, bn, bk), "schedule": kind, "cluster": cluster}, sm90_plan
         return
     if plan.family == "mma_sync":
-        build: _Build = mma_sync_plan if plan.pipeline is None else mma_tma_plan
+        build: _Build = mma_sync_plan if not plan.body.has_roles else mma_tma_plan
         for warp in _WARP_TILES:
             if _fits(tile_mn, warp):
                 yield {"block": (bm, bn, bk), "warp": warp}, build
@@ -119,6 +126,7 @@ def _tried(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict[str,
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
+    """Return whether warp tiles of `warp` divide a tile into at most `_MOST_WARPS` warps."""
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

@@ -1,4 +1,4 @@
-"""What to change first: every flaw that the analysis sees, ranked by what it costs of the predicted time."""
+"""Changes to a plan that the analysis suggests, ranked by the share of the predicted time that each flaw costs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 _TILES = (16, 32, 64, 128, 256)
-_COLUMNS = {"sm90": tuple(range(16, 257, 16)), "simt": (), "mma_sync": ()}  # further ones along N
+_COLUMNS = {"sm90": tuple(range(16, 257, 16)), "simt": (), "mma_sync": ()}  # additional extents along N
 _MOST_TRIED = 24
-_STREAM_WAVES, _SOME_CTAS = 2, 2  # by which the rules are asked
-_NOTABLE = 0.002  # losses below are not worth a line
-_BINDING = 0.1  # a level that binds by less is near enough to the next one
+_STREAM_WAVES, _SOME_CTAS = 2, 2  # any values for which the rules decide whether stream-K is possible
+_NOTABLE = 0.002  # smaller losses are not reported
+_BINDING = 0.1  # the binding level is not reported if it exceeds the next one by less
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something to change.
+    """A flaw of a plan, and the change that repairs it.
 
-    loss      the part of the predicted time that it costs; 0 where another bound hides it
-    hidden    the part of its own level's time that it costs
-    what      is wrong, in numbers
-    advice    what to do
-    cost      in words, where the model has no number for it
+    loss      share of the predicted time that the flaw costs; 0 if another bound hides it
+    hidden    share of the time of the affected roofline level that the flaw costs
+    what      the flaw, with its numbers
+    advice    the change
+    cost      the cost in words if the model has no number for it; else ""
     """
 
     loss: float
@@ -46,43 +46,51 @@ class Change:
 
 
 def changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Ranked: what costs most of the predicted time first."""
+    """Return all changes that the analysis suggests; the one that saves most of the predicted time comes first.
+
+    known   the analysis without its roofline and changes
+    roof    the roofline of the plan
+    """
     flaws = [*_conflict_changes(plan, known, roof), *_memory_changes(plan, problem, known, roof)]
-    found = [*flaws, *_bound_changes(plan, problem, roof, flaws), *_grid_changes(plan, problem, known, roof)]
-    held = known.occupancy
-    if held.ctas < plan.ctas_per_sm:
-        limits = ", ".join(held.limited_by)
-        what = f"{held.ctas} CTAs fit, limited by {limits}; the plan counts on {plan.ctas_per_sm}"
-        found.append(Change(1 - held.ctas / plan.ctas_per_sm, 0.0, what, f"spare {limits}"))
+    out = [*flaws, *_bound_changes(plan, problem, roof, flaws), *_grid_changes(plan, problem, known, roof)]
+    fits = known.occupancy
+    if fits.ctas < plan.ctas_per_sm:
+        limits = ", ".join(fits.limited_by)
+        what = f"{fits.ctas} CTAs fit on a multiprocessor, limited by {limits}; the plan requires {plan.ctas_per_sm}"
+        out.append(Change(1 - fits.ctas / plan.ctas_per_sm, 0.0, what, f"use less of: {limits}"))
     if known.spills:
-        found.append(
+        out.append(
             Change(
                 0.0,
                 1.0,
                 f"{known.spills} instructions spill registers to local memory",
                 _SPARES_REGISTERS[plan.family],
-                "not modelled, and never free",
+                "not modelled, but never free",
             )
         )
-    return sorted(found, key=lambda c: (not c.cost, -c.loss, -c.hidden))
+    return sorted(out, key=lambda c: (not c.cost, -c.loss, -c.hidden))
 
 
 _SPARES_REGISTERS = {
     "simt": "a smaller thread tile",
     "mma_sync": "a smaller warp tile, or fragments=1",
-    "sm90": "a tile of fewer columns, or a cooperative schedule, which halves the sums of a thread",
+    "sm90": "a tile of fewer columns, or a cooperative schedule, which halves the accumulators of a thread",
 }
 
 
 _IMPLEMENTS_MORE = {
-    "simt": "a larger thread tile: what it reads serves more products",
-    "mma_sync": "a larger warp tile: what it reads serves more products",
-    "sm90": "a larger tile for each warpgroup, up to 256 columns: what it reads serves more products",
+    "simt": "a larger thread tile, which multiplies each element that it reads more often",
+    "mma_sync": "a larger warp tile, which multiplies each element that it reads more often",
+    "sm90": "a larger tile per warpgroup, up to 256 columns, which multiplies each element that it reads more often",
 }
 
 
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
-    """The level that binds, where it is not the arithmetic and no flaw explains half of it."""
+    """Return the change for the level that binds, as a list that may be empty.
+
+    Its *excess* is its time beyond the next level, as a share of its time. The list is empty if arithmetic binds, if
+    the excess is below 10%, or if one of `flaws` costs over half of the excess.
+    """
     bound = roof.bound
     others = [level for level in roof.levels if level.seconds is not None and level is not bound]
     second = max(others, key=lambda level: level.seconds or 0.0)
@@ -92,57 +100,66 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
     if loss <= _BINDING or any(c.loss > loss / 2 for c in flaws):
         return []
     what = (
-        f"{bound.name} binds: {bound.seconds * 1e3:.3f} ms, where {second.name} needs "
-        f"{(second.seconds or 0.0) * 1e3:.3f}"
+        f"{bound.name} binds: {bound.seconds * 1e3:.3f} ms; the next level, {second.name}, takes "
+        f"{(second.seconds or 0.0) * 1e3:.3f} ms"
     )
     if bound.name == "issue" and not plan.stages:
-        advice = "tiles of A and B in shared memory: the threads of a CTA read them from global memory each for itself"
+        advice = "tiles of A and B in shared memory: now each thread of a CTA reads its elements from global memory"
     elif bound.name in ("issue", "shared"):
         advice = _IMPLEMENTS_MORE[plan.family] + _such_as(advised.larger(plan, problem))
     elif bound.name == "epilogue":
-        advice = "fewer special functions of an element, such as relu for gelu; or more K for each element of D"
+        advice = "fewer special functions per element, such as relu instead of gelu; or a larger K"
     elif bound.name == "L2":
         advice = "a larger CTA tile" + _such_as(advised.larger(plan, problem))
-        if plan.pipeline is not None and plan.multicast_mn == (1, 1):
-            advice += "; or clusters that share a load"
+        if plan.body.has_roles and plan.multicast_mn == (1, 1):
+            advice += "; or clusters with multicast loads"
     else:
-        advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP for each byte"
+        advice = f"narrower types, or fusion: the problem has {bound.intensity:.0f} FLOP per byte"
     return [Change(loss, loss, what, advice)]
 
 
 def _such_as(text: str | None) -> str:
-    """A plan that breaks no rule, as far as one was found."""
-    return f", such as {text}" if text else "; the builder makes none that keeps its rules"
+    """Return the end of an advice: the text of a plan as an example, or a remark that the builder has none.
+
+    text   text of the plan; None if the builder has none
+    """
+    return f", such as {text}" if text else "; no such plan of the builder satisfies the rules"
 
 
 def _loss(roof: Roofline, **changed: float) -> float:
+    """Return the share of the predicted time that is saved if some levels take other times.
+
+    changed   new time of a level in seconds, by its name
+    """
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
 
 
 def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
+    """Return a change for each shared-memory access that has bank conflicts."""
     assert known.waves is not None
     level = roof.level("shared")
     out = []
-    for part in known.shared:
-        if part.cost.conflicts == 0 or not level.amount:
+    for access in known.shared:
+        if access.cost.conflicts == 0 or not level.amount:
             continue
-        conflicts = part.in_grid[1] - part.in_grid[2]
-        planned, done = known.planned(part.op)[1], known.counts(part.op)[1]
+        conflicts = access.in_grid[1] - access.in_grid[2]
+        planned, done = known.planned(access.op)[1], known.counts(access.op)[1]
         share = min(1.0, conflicts * done / max(1, planned) * SMEM_WAVEFRONT_BYTES / level.amount)
-        if part.op == "cp.async":  # the bound leaves out what conflicts add to it
+        if access.op == "cp.async":  # the bound does not include the conflicts of cp.async
             loss = 1 - roof.seconds / roof.seconds_with(shared=(level.seconds or 0.0) * (1 + share))
         else:
             loss = _loss(roof, shared=(level.seconds or 0.0) * (1 - share))
-        where = str(part.cost.worst) if part.cost.worst else "its source in global memory"
-        what = f"{part.name} ({part.instruction}) takes {part.cost.ways:.2g} times its wavefronts: {where}"
-        out.append(Change(loss, share, what, _conflict_advice(plan, known, part)))
+        where = str(access.cost.worst) if access.cost.worst else "its source in global memory"
+        what = f"{access.name} ({access.instruction}) takes {access.cost.ways:.2g} times the fewest wavefronts: {where}"
+        out.append(Change(loss, share, what, _conflict_advice(plan, known, access)))
     return out
 
 
-def _conflict_advice(plan: GemmPlan, known: Analysis, part: AccessCost) -> str:
-    if part.cost.worst is None:
+def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str:
+    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why every layout conflicts."""
+    if access.cost.worst is None:
         return "let neighbouring lanes read neighbouring addresses"
-    search = known.searches.get(part.name[-1].lower())
+    search = known.searches.get(access.name[-1].lower())
     if search is None:
         return "another layout in shared memory"
     if search.best is not None:
@@ -154,29 +171,30 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, part: AccessCost) -> str:
         ]
         if ways:
             return "conflict-free: " + ", or ".join(ways)
-        return "conflict-free with padding alone, which takes more shared memory than there is: spare a stage"
+        return "only padding is conflict-free, and it exceeds shared memory: use one stage less"
     least = f"; fewest wavefronts: {search.least.how}" if search.least else ""
     return f"{search.reason}{least}"
 
 
 def _room(plan: GemmPlan) -> int:
-    """Bytes of shared memory that a CTA may take beyond what it has."""
+    """Return the bytes of shared memory that a CTA may still use."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
-    """For a grid whose last wave is not full."""
-    if plan.split.fixup:  # of which too little is to be had
+    """Return the advice for a grid whose last wave is not full."""
+    if plan.split.fixup:  # the stream-K fixup is in use already
         return "another tile size"
     if plan.family == "sm90" and advised.can_implement(plan, problem, split=FIXUP):
-        return "another tile size, or /fixup behind the plan's name"
+        return "another tile size, or /fixup after the plan's name"
     stream = KSplit(1, waves=_STREAM_WAVES)
     if plan.family == "simt" and advised.can_implement(plan, problem, split=stream, persistent=_SOME_CTAS):
-        return "another tile size, or stream-K: waves and persistent of the builder"
+        return "another tile size, or stream-K: arguments `waves` and `persistent` of the builder"
     return "another tile size"
 
 
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
+    """Return changes for multiprocessors that are idle in the last wave, and for tile elements outside of D."""
     fill = known.waves
     assert fill is not None
     out = []
@@ -188,7 +206,7 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
         loss = _loss(roof, **{name: s * (1 - quantized) for name, s in local.items()})
         mean = fill.ctas / sms
         count = f"{fill.ctas} CTA" if fill.ctas == 1 else f"{fill.ctas} CTAs"
-        what = f"{count} on {sms} multiprocessors: the busiest takes {most}, the average {mean:.2f}"
+        what = f"{count} on {sms} multiprocessors: the busiest has {most}, the average {mean:.2f}"
         advice = _split_advice(plan, problem, min(sms // known.tiles, known.k_tiles))
         out.append(Change(loss, quantized, what, advice))
     if fill.tile_waste > _NOTABLE:
@@ -199,11 +217,11 @@ def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofl
 
 
 def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
-    """For a grid that leaves multiprocessors idle; parts that would use them all.
+    """Return the advice for a grid that leaves multiprocessors idle: the largest possible split-K, or another tile.
 
-    splits   the most that are tried
+    splits   largest number of K splits to try
     """
-    reduction = "last" if plan.pipeline else plan.split.reduction
+    reduction = "last" if plan.body.has_roles else plan.split.reduction
     k_split = replace(plan.split, waves=0, fixup=False, reduction=reduction)
     fits = next(
         (
@@ -217,12 +235,15 @@ def _split_advice(plan: GemmPlan, problem: Problem, splits: int) -> str:
 
 
 def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
-    """The largest tiles that reach less far past the edges of D, of those that a builder makes."""
+    """Return the advice for tiles that reach past the edges of D: the largest tile that wastes least.
+
+    Only tiles for which the builder makes a plan without violations count.
+    """
     extents, own = (problem.m, problem.n), advised.stored_together(plan)
     sizes = [
         sorted({*_TILES, *_COLUMNS[plan.family], tile} if mode else {*_TILES, tile}) for mode, tile in enumerate(own)
     ]
-    covered = [{t: -(-extent // t) * t for t in of} for extent, of in zip(extents, sizes, strict=True)]
+    covered = [{t: -(-extent // t) * t for t in tiles} for extent, tiles in zip(extents, sizes, strict=True)]
     now = covered[0][own[0]] * covered[1][own[1]]
     better = [
         (covered[0][m] * covered[1][n], -m * n, (m, n))
@@ -232,12 +253,13 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
     for _, _, tile in sorted(better)[:_MOST_TRIED]:
         text = advised.with_tile(plan, problem, tile)
         if text is not None:
-            splits = [f"{size} along {mode}" for mode, size, old in zip("MN", tile, own, strict=True) if size != old]
-            return f"tiles of {' and '.join(splits)}: {text}"
-    return "none: no other tile that the builder makes reaches less far"
+            changed = [f"{size} along {mode}" for mode, size, old in zip("MN", tile, own, strict=True) if size != old]
+            return f"tiles of {' and '.join(changed)}: {text}"
+    return "none: no other tile of the builder wastes less"
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
+    """Return changes for a raster with more DRAM reads than another one, and for uncoalesced or narrow accesses."""
     assert known.traffic is not None
     out = []
     dram = roof.level("DRAM")
@@ -250,21 +272,21 @@ def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roo
         loss = _loss(roof, DRAM=(dram.seconds or 0.0) * (1 - saved))
         what = f"the raster {known.traffic.raster} reads {known.traffic.dram_read_bytes / 1e9:.2f} GB from DRAM"
         out.append(Change(loss, saved, what, f"{best.raster}: {best.dram_read_bytes / 1e9:.2f} GB"))
-    for part in known.global_:
-        if part.sectors > part.ideal:
-            what = f"{part.name} ({part.instruction}) uses {part.efficiency:.0%} of the sectors that it touches"
-            out.append(Change(0.0, 1 - part.efficiency, what, "lanes along the contiguous mode"))
-        if part.bits < part.usable_bits and part.op != "tma" and _divides(plan, part):
-            what = f"{part.name} moves {part.bits} bits a lane; {part.usable_bits} are usable"
-            out.append(Change(0.0, 1 - part.bits / part.usable_bits, what, f"vectors of {part.usable_bits} bits"))
+    for access in known.global_:
+        if access.sectors > access.ideal:
+            what = f"{access.name} ({access.instruction}) uses {access.efficiency:.0%} of the bytes of its sectors"
+            out.append(Change(0.0, 1 - access.efficiency, what, "arrange lanes along the contiguous mode"))
+        if access.bits < access.usable_bits and access.op != "tma" and _divides(plan, access):
+            what = f"{access.name} moves {access.bits} bits per lane; {access.usable_bits} are possible"
+            out.append(Change(0.0, 1 - access.bits / access.usable_bits, what, f"vectors of {access.usable_bits} bits"))
     return out
 
 
-def _divides(plan: GemmPlan, part: Sectors) -> bool:
-    """Whether the threads of a CTA could move the whole tile by accesses of the usable width."""
-    name = part.name.split()[-1].lower()
+def _divides(plan: GemmPlan, access: Sectors) -> bool:
+    """Return whether the threads of a CTA can move the whole tile by accesses of `usable_bits`."""
+    name = access.name.split()[-1].lower()
     operand = plan.loaded.matrix(name)
     shape = tile_shape(plan, name)
     along = shape[0 if operand.major == {"a": "m", "b": "n"}.get(name, "m") else 1]
-    vector = part.usable_bits // operand.dtype.bits
+    vector = access.usable_bits // operand.dtype.bits
     return along % vector == 0 and product(shape) % (vector * plan.threads) == 0

@@ -1,18 +1,19 @@
-"""Wavefronts of cp.async: every lane is a copy of its own, from a place in L1, or past it, to shared memory.
+"""Wavefronts of cp.async: each lane copies from global memory to shared memory, through L1 or past it.
 
-Copies of 4 and 8 bytes go through the banks on both sides: equal addresses are not merged, and a write goes out with
-the read wavefront that brings its data, or after it.
+Copies of 4 and 8 bytes go through L1 and occupy banks on both sides. Equal addresses are not merged. A write wavefront
+goes out together with the read wavefront that brings its data, or later.
 
-Copies of 16 bytes pass L1 by. Those of eight lanes go out together as far as they go from one line of 128 bytes to
-one line and are moved alike: the chunk of 16 bytes that is read, XOR the chunk that is written, says how.
+Copies of 16 bytes bypass L1. The *move* of a copy is the index of the 16-byte chunk that it reads in its line of 128
+bytes, XOR the index of the chunk that it writes. Up to eight copies from one line to one line share a wavefront:
 
-- Whole sectors, both chunks of which are moved alike: all that are moved alike.
-- Other chunks, the even ones of a line and the odd ones by themselves: all whose moves agree in their two low bits,
-  as far as no two read, or write, the same sector.
+- If both chunks of a sector have the same move, all such copies with this move share one wavefront.
+- Of the other copies, those with even and those with odd source chunks are separate. Copies whose moves agree in their
+  two low bits share a wavefront, unless two of them read, or write, the same sector.
 
-So a swizzle costs nothing, and a pad does. Source: counters of an H200 (2026-11-20) for the 45 patterns of the proof
-and 451 others, which isolate two lanes, parts of a line, strides, and random moves. The rule was formed on them, and
-is exact for all.
+So a swizzle adds no wavefronts, but a pad does.
+
+Source: counters of an H200 (2026-11-20) for 45 patterns of the proof and 451 others, which isolate two lanes, chunks of
+a line, strides, and random moves. The rule was derived from these patterns and is exact for all of them.
 """
 
 from __future__ import annotations
@@ -28,17 +29,25 @@ if TYPE_CHECKING:
 
 _LINE = SMEM_BANKS * SMEM_BANK_BYTES
 _CHUNK = 16
-_CHUNKS = _LINE // _CHUNK  # of a line, and lanes that go together at most
+_CHUNKS = _LINE // _CHUNK  # chunks of a line; also the most lanes that share a wavefront
 
 
 def copy_wavefronts(
     table: np.ndarray, sources: np.ndarray | None, bits: int, active: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(wavefronts, at least) of each request.
+    """Return the wavefronts of each request of cp.async, and the fewest that its bytes allow.
 
-    table     (requests, lanes): where each lane writes, in bytes
-    sources   where it reads; in a row where left out
-    active    which lanes copy; all where left out
+    table     byte address in shared memory that each lane writes: (requests, lanes)
+    sources   byte address in global memory that each lane reads, same shape; None: contiguous
+    bits      bits that a lane copies: 32, 64 or 128
+    active    which lanes copy, same shape; None: all
+    returns   (wavefronts, fewest wavefronts), both of shape (requests,)
+
+    Lanes that write 16 bytes each, contiguously and with gaps of 16 bytes:
+
+    >>> lanes = np.arange(32)
+    >>> [[int(count[0]) for count in copy_wavefronts((lanes * stride)[None], None, 128)] for stride in (16, 32)]
+    [[4, 4], [32, 4]]
     """
     read = np.arange(table.shape[1])[None, :] * (bits // 8) + table * 0 if sources is None else sources
     on = np.ones(table.shape, bool) if active is None else active
@@ -62,22 +71,26 @@ def copy_wavefronts(
 
 
 def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
-    """Copies of 16 bytes."""
+    """Return the wavefronts of each request of 16-byte copies.
+
+    table, read, on   byte address written, byte address read, and whether the lane copies: (requests, lanes)
+    """
     requests, lanes = table.shape
     lane = np.arange(lanes)
     source, target = read // _CHUNK % _CHUNKS, table // _CHUNK % _CHUNKS
-    turned = source ^ target
+    move = source ^ target
 
     def alike(values: np.ndarray) -> np.ndarray:
+        """Return which pairs of lanes of a request have equal values: (requests, lanes, lanes)."""
         return np.asarray(values[:, :, None] == values[:, None, :])
 
     near = lane[:, None] // _CHUNKS == lane // _CHUNKS
     together = near & alike(read // _LINE) & alike(table // _LINE) & on[:, :, None] & on[:, None, :]
     before = lane < lane[:, None]
-    again = (together & before & alike(source)).sum(axis=2)  # the lanes before that read the same chunk
-    whole = (together & alike(source // 2) & ~alike(source) & alike(turned) & alike(again)).any(axis=2)
-    place = np.arange(requests)[:, None] * lanes + together.argmax(axis=2)  # the first lane of the same lines
-    kind = np.where(whole, _CHUNKS + turned, source % 2 * 4 + turned % 4)
+    again = (together & before & alike(source)).sum(axis=2)  # lower lanes that read the same chunk
+    whole = (together & alike(source // 2) & ~alike(source) & alike(move) & alike(again)).any(axis=2)
+    place = np.arange(requests)[:, None] * lanes + together.argmax(axis=2)  # lowest lane with the same two lines
+    kind = np.where(whole, _CHUNKS + move, source % 2 * 4 + move % 4)
     key = place * 2 * _CHUNKS + kind
     keys = np.unique(key[on])
     passes = np.ones(len(keys), dtype=np.int64)
@@ -89,8 +102,14 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
 
 
 def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
-    """Cycles of one group of lanes: reads in passes without two lanes in a bank; each write pass goes out
-    with the last of its reads, or in the cycle after the write pass before it."""
+    """Return the clock cycles of one group of lanes whose copies go through L1.
+
+    Each pass of reads accesses a bank at most once. A pass of writes goes out with the last of its reads, or in the
+    cycle after the pass of writes before it.
+
+    read, write   byte addresses, by lane
+    words         4-byte words that a lane copies
+    """
     read_pass, write_pass = _passes(read, words), _passes(write, words)
     cycle = -1
     for number in range(max(write_pass) + 1):
@@ -100,7 +119,7 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """The pass of each lane: the first one after which all of its banks are free."""
+    """Return the index of the pass of each lane: the first pass with all of the lane's banks free."""
     free = [0] * SMEM_BANKS
     out = []
     for address in addresses:

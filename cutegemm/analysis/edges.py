@@ -1,9 +1,8 @@
-"""Tiles of a problem that one access finds alike: as far inside of the matrix, beginning at the same place of a sector.
+"""Kinds of tiles of a matrix: tiles with the same elements inside of the matrix and the same offset in a cache line.
 
-A plan's copies leave out what lies outside of a matrix, and rows that are no multiple of a cache line begin at other
-places of it from tile to tile. Both decide what an access costs, so that a few kinds of tiles stand for all of them:
-full ones and those on each edge, by the byte of a line at which they begin. Of copies by threads the first k-tile is
-the ragged one, which begins before k = 0; of TMA the last.
+Both decide what an access costs. Copies skip elements outside of the matrix, and tiles start at different bytes of a
+cache line if rows are not multiples of it. So a few kinds stand for all tiles of a problem. Copies by threads take the
+ragged k-tile first, which starts before k = 0; TMA takes it last.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Tiles of one matrix.
+    """Tiles of one matrix with the same elements inside of the matrix and the same offset in a cache line.
 
-    first, last   (mn, k), or (m, n) of D: elements from `first` on and before `last` are inside
-    phase         bytes from the beginning of a cache line to the tile's first element
-    count         of such tiles; of A and B each counts once for every CTA and k-tile that loads it. CTAs that share K
-                  load other k-tiles of the same rows and columns
+    first, last   elements from `first` up to, but without, `last` are inside: (mn, k) in a tile of A or B, (m, n) in D
+    phase         bytes from the start of a cache line to the tile's first element
+    count         number of such tiles. A tile of A or B counts once for every CTA and k-tile that loads it. CTAs that
+                  split K load other k-tiles of the same rows and columns
     """
 
     first: tuple[int, int]
@@ -39,11 +38,14 @@ class Kind:
 
     @property
     def elements(self) -> int:
-        """Of a tile that are inside."""
+        """Number of elements of a tile that are inside of the matrix."""
         return (self.last[0] - self.first[0]) * (self.last[1] - self.first[1])
 
     def inside(self, shape: tuple[int, int]) -> np.ndarray:
-        """Which elements of a tile of this shape are inside, by their index in it."""
+        """Return which elements of a tile are inside of the matrix: booleans over the indices of elements in the tile.
+
+        shape   extents of the tile
+        """
         down, across = (
             (np.arange(extent) >= low) & (np.arange(extent) < high)
             for extent, low, high in zip(shape, self.first, self.last, strict=True)
@@ -52,7 +54,10 @@ class Kind:
 
 
 def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, int]:
-    """Elements from one to the next along both modes and the batch of a matrix, as it is packed where it is."""
+    """Return the strides of a matrix along its two modes and the batch, in elements.
+
+    If the matrix is repacked, these are its strides after the repack pass.
+    """
     layout = problem.layout(name)
     along, across, batch = (int(stride) for stride in layout.stride)
     for repack in plan.repacks:
@@ -64,22 +69,32 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
 
 
 def grid_of_clusters(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """Tiles along M, N and the batch, with those outside of D that the last clusters have besides: their CTAs go
-    through all of K as well, by the last tile of A or of B."""
+    """Return the number of tiles along M, N and the batch, rounded up to whole clusters.
+
+    CTAs whose tiles lie outside of D multiply all k-tiles as well. They load the last tile of A or B.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> grid_of_clusters(sm90_plan(cluster=(2, 1)), Problem(300, 256, 64))  # 3 x 2 tiles of 128 x 128
+    (4, 2, 1)
+    """
     grid_m, grid_n, batch = plan.grid(problem)
     across, along = plan.cluster_mn
     return -(-grid_m // across) * across, -(-grid_n // along) * along, batch
 
 
 def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
-    """`GemmPlan.mma_grid`, and what the last clusters multiply outside of D; see `grid_of_clusters`."""
+    """Return the number of tiles that are loaded along M, N and the batch.
+
+    This is `GemmPlan.mma_grid`, rounded up to whole clusters; see `grid_of_clusters`.
+    """
     grid_m, grid_n, batch = grid_of_clusters(plan, problem)
     down, across = sharers_mn(plan)
     return grid_m // down, grid_n // across, batch
 
 
 def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
-    """The CTAs of a cluster that share K, along M and N: they load the same rows and columns, of other k-tiles.
+    """Return the number of CTAs of a cluster along M and along N that split K: they load the same rows and columns.
 
     >>> from cutegemm.build import gemv_plan, sm90_plan
     >>> sharers_mn(sm90_plan(tile=(64, 64, 64), cluster_k=4)), sharers_mn(gemv_plan(cluster=2))
@@ -90,7 +105,7 @@ def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
 
 
 def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
-    """The kinds of tiles of A, of B, or of a matrix of D's extents.
+    """Return the kinds of tiles of A, of B, or of a matrix with the extents of D.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -105,7 +120,8 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     Kind(first=(0, 8), last=(72, 16), phase=96, count=1)
     """
     bits = plan.loaded.matrix(name).dtype.bits
-    if name not in ("a", "b"):
+    streams = {stream.name: stream for stream in plan.streams}
+    if name not in streams:
         operand = plan.operands.matrix(name)
         steps = strides_of(plan, name, problem)
         if operand.broadcast:
@@ -114,23 +130,24 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
         return _joined(modes, steps, problem.l, bits, 1)
     steps = strides_of(plan, name, problem)
     grid_m, grid_n, batch = grid_of_loads(plan, problem)
-    mode = "ab".index(name)
+    mode, depth = "mn".index(streams[name].mode), streams[name].tile[1]
     extent, grid, others = ((problem.m, grid_m, grid_n), (problem.n, grid_n, grid_m))[mode]
-    tile, loaded = plan.mma_tile[mode], plan.loaded_tile[mode]
+    tile, loaded = plan.mma_tile[mode], streams[name].tile[0] if plan.stages else plan.loaded_tile[mode]
     for repack in plan.repacks:
         if repack.name == name:
             extent = repack.extents(extent, problem.k)[0]
-    bk, by_box = plan.cta_tile[2], isinstance(plan.load_a, TmaBox)
-    along_k = _along(problem.k, bk) if by_box else _before(problem.k, bk)
+    deep = problem.extent(name, plan.operands.modes(name)[1])
+    along_k = _along(deep, depth) if isinstance(streams[name].load, TmaBox) else _before(deep, depth)
     return _joined([_along(extent, tile, grid, loaded), along_k], steps, batch, bits, others)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Tiles that lie one after the other: elements `low` to `high` of each are inside.
+    """Equally spaced tiles along one mode of a matrix, with elements `low` up to `high` of each inside of the matrix.
 
-    at, step   where the first one begins, and from one to the next
-    count      of them
+    at      index along the mode of the first tile's first element
+    step    elements from the start of a tile to the start of the next one
+    count   number of tiles
     """
 
     low: int
@@ -140,25 +157,32 @@ class _Run:
     count: int
 
     def residues(self, stride: int, modulus: int) -> np.ndarray:
-        """How many of them begin at each of the places 0 to `modulus` - 1, with that stride of the elements; exact,
-        as objects of Python."""
-        found = np.zeros(modulus, dtype=object)
+        """Return the number of tiles that start at each element of a cache line, as exact Python integers.
+
+        stride    stride of the mode in elements
+        modulus   number of elements of a cache line
+        """
+        counts = np.zeros(modulus, dtype=object)
         period = modulus // math.gcd(modulus, self.step * stride)
         whole, rest = divmod(self.count, period)
         for number in range(min(self.count, period)):
-            found[(self.at + number * self.step) * stride % modulus] += whole + (number < rest)
-        return found
+            counts[(self.at + number * self.step) * stride % modulus] += whole + (number < rest)
+        return counts
 
 
 def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
-    """Tiles from 0 on, the last of which may be ragged; and that one again, if there are to be so many in all: see
-    `TileGrid.loaded_mnl`.
+    """Return the tiles along a mode as runs. The first tile starts at 0, and the last one may be ragged.
 
-    loaded   elements of each, where some are those of the next one: see `GemmPlan.loaded_tile`
+    extent   elements of the matrix along the mode
+    tile     elements from one tile to the next
+    count    number of tiles that are loaded. Tiles beyond the extent load the last tile again, see
+             `TileGrid.loaded_mnl`
+    loaded   elements that are loaded for each tile; None: `tile`. Loaded tiles may overlap, see
+             `GemmPlan.loaded_tile`
     """
-    held, tiles = loaded or tile, -(-extent // tile)
-    full = max(0, (extent - held) // tile + 1)
-    out = [_Run(0, held, 0, tile, full)] if full else []
+    width, tiles = loaded or tile, -(-extent // tile)
+    full = max(0, (extent - width) // tile + 1)
+    out = [_Run(0, width, 0, tile, full)] if full else []
     out += [_Run(0, extent - at * tile, at * tile, 0, 1) for at in range(full, tiles)]
     again = count - tiles
     if out and again > 0:
@@ -168,7 +192,11 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
 
 def _before(extent: int, tile: int) -> list[_Run]:
-    """Tiles up to an end, the first of which may begin before 0."""
+    """Return the tiles along a mode as runs. The last tile ends at `extent`, and the first one may start before 0.
+
+    extent   elements of the matrix along the mode
+    tile     elements of a tile
+    """
     full, rest = divmod(extent, tile)
     out = [_Run(0, tile, rest, tile, full)] if full else []
     return [*out, _Run(tile - rest, tile, rest - tile, 0, 1)] if rest else out
@@ -184,26 +212,37 @@ def _joined(
     bits: int,
     times: int,
 ) -> list[Kind]:
+    """Return the kinds of the tiles of a matrix from the runs of tiles along its two modes.
+
+    modes   runs along the first and the second mode
+    steps   strides of both modes and of the batch, in elements
+    batch   number of matrices
+    bits    bits of an element
+    times   how often each tile is loaded
+    """
     modulus = 8 * CACHE_LINE_BYTES // bits  # elements of a line
-    of_batch = _Run(0, 1, 0, 1, batch).residues(steps[2], modulus)
-    found: dict[tuple[_Ends, _Ends], np.ndarray] = {}
+    batch_counts = _Run(0, 1, 0, 1, batch).residues(steps[2], modulus)
+    by_ends: dict[tuple[_Ends, _Ends], np.ndarray] = {}
     for across in modes[1]:
-        of_across = _added(across.residues(steps[1], modulus), of_batch)
+        across_counts = _convolved(across.residues(steps[1], modulus), batch_counts)
         for along in modes[0]:
             ends = (along.low, across.low), (along.high, across.high)
-            counts = _added(along.residues(steps[0], modulus), of_across)
-            found[ends] = found[ends] + counts if ends in found else counts
+            counts = _convolved(along.residues(steps[0], modulus), across_counts)
+            by_ends[ends] = by_ends[ends] + counts if ends in by_ends else counts
     return [
         Kind(first, last, place * bits // 8, times * count)
-        for (first, last), counts in found.items()
+        for (first, last), counts in by_ends.items()
         for place, count in enumerate(counts.tolist())
         if count
     ]
 
 
-def _added(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """How many sums of a place of each there are at every place, around the modulus."""
-    found = np.zeros_like(counts)
+def _convolved(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the cyclic convolution of two histograms of residues.
+
+    It counts pairs, one item of `counts` and one of `others`, by the sum of their residues.
+    """
+    sums = np.zeros_like(counts)
     for place in np.flatnonzero(counts):
-        found = found + counts[place] * np.roll(others, place)
-    return found
+        sums = sums + counts[place] * np.roll(others, place)
+    return sums

@@ -1,15 +1,17 @@
-"""What the epilogue adds: bytes, registers, instructions, and time that the mainloop does not hide.
+"""Cost of an epilogue: bytes, registers, instructions, and the time that the mainloop does not hide.
 
-A tile's instructions are issued 128 of threads a clock, and of those that go to the special-function unit 16: whichever
-takes longer is the least time E of a tile's epilogue. The mainloop needs M for a tile: the bound of all other levels,
-shared among a multiprocessor's tiles. Tiles that are in work at once, T of a multiprocessor, hide one's epilogue behind
-another one's mainloop: pingpong consumers take turns, and so do CTAs that share a multiprocessor. Then R tiles take
+A multiprocessor issues 128 thread instructions per clock, at most 16 of them to the special-function unit. The
+slower of the two limits gives E, the least time of a tile's epilogue. M is the time of a tile's mainloop: the bound of
+all other roofline levels, divided by the tiles of a multiprocessor.
 
-    max(R * M + E, R * E + M, ceil(R / T) * (M + E)),
+A multiprocessor works on T tiles at once: T is the number of its CTAs, times the number of consumers if they alternate
+(pingpong). If T is above 1, the epilogue of one tile overlaps the mainloop of another, and R tiles take at least
 
-of which the largest of R * M and R * E are levels of the roofline; what exceeds them is added to it. One tile after the
-other, T = 1, adds all of E. A consumer that stores behind the next tile's products computes before them: it hides its
-stores, and no instructions.
+    max(R * M + E, R * E + M, ceil(R / T) * (M + E)).
+
+R * M and R * E are levels of the roofline; the time beyond the larger of them is added to it. If T is 1, all of E is
+added for each tile. An overlapped epilogue computes before the MMAs of the next tile: it hides its stores, but not its
+instructions.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """An operand in memory or a result beside D.
+    """A matrix in memory that the epilogue reads, or an auxiliary output that it stores.
 
-    what          "row of N", "column of M", "one element", "tile" or "result"
-    how           "by TMA" to the epilogue stages that D leaves through, "through epilogue stages" as D, or "by threads"
-    tile_bytes    of sectors that a CTA asks for, or writes, for a tile
-    total_bytes   of all its elements; None without a problem
-    registers     of a thread
+    what          kind: "row of N", "column of M", "one element", "tile" or "result"
+    dtype         type of the elements
+    how           path: "by TMA" to the epilogue stages of D, "through epilogue stages" as D, or "by threads"
+    tile_bytes    bytes of the sectors that a CTA reads or writes for a tile
+    total_bytes   bytes of all elements; None without a problem
+    registers     32-bit registers of a thread
     """
 
     name: str
@@ -55,15 +58,15 @@ class Part:
 
 @dataclass(frozen=True)
 class EpilogueCost:
-    """The epilogue of a plan, without the steps that some values of its scalars leave out.
+    """Cost of a plan's epilogue, without the steps that some values of the scalars make unnecessary.
 
-    expression      what is counted
-    fp32, special   instructions of an element of D
-    tile_clocks     E: of a multiprocessor for a CTA's tile, at least; None for sums of f64, whose rate is not known
-    alternating     T: tiles of a multiprocessor in work at once
-    parts           operands in memory, and results beside D
-    hidden          the part of its time that mainloops hide; None without a problem
-    added_seconds   by which the roofline is more than all levels but its own; None without a problem
+    expression      the expression that is counted
+    fp32, special   instructions per element of D: of the f32 pipe, and of the special-function unit
+    tile_clocks     E, the least clocks of a multiprocessor for a CTA's tile; None for f64, whose rate is not known
+    alternating     T, the number of tiles that a multiprocessor works on at once
+    parts           matrices that the epilogue reads, and auxiliary outputs
+    hidden          share of the epilogue's time that mainloops hide; None without a problem
+    added_seconds   seconds of the roofline beyond all levels but the epilogue; None without a problem
     """
 
     expression: str
@@ -76,11 +79,11 @@ class EpilogueCost:
     added_seconds: float | None = None
 
 
-_LIES = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", (): "tile"}
+_KINDS = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", (): "tile"}
 
 
 def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
-    """The least clocks of a multiprocessor for the epilogue of so many elements.
+    """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.machine.device import device_named
@@ -106,15 +109,16 @@ def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
 def epilogue_cost(
     plan: GemmPlan, device: Device, accesses: Sequence[Sectors], ctas_per_sm: int, problem: Problem | None
 ) -> EpilogueCost | None:
-    """The epilogue's cost, without what depends on the mainloop; None where nothing acts whatever the scalars are.
+    """Return the cost of a plan's epilogue, with `hidden` and `added_seconds` left at None.
 
-    accesses      the plan's to global memory
-    ctas_per_sm   that a multiprocessor holds
+    accesses      the plan's accesses to global memory
+    ctas_per_sm   CTAs that a multiprocessor holds
+    returns       None if the epilogue has no step that is executed for every value of the scalars
     """
     counted = plan.epilogue.acting()
     if not counted.steps:
         return None
-    asked = {part.name: part.sectors * SECTOR_BYTES for part in accesses}
+    bytes_by_access = {access.name: access.sectors * SECTOR_BYTES for access in accesses}
     registers, parts, elements = registers_at_end(plan), [], product(plan.d_tile)
     results = plan.epilogue.outputs[1:]
     for name in (*counted.tensors, *results):
@@ -125,27 +129,30 @@ def epilogue_cost(
         parts.append(
             Part(
                 name.upper(),
-                "result" if name in results else _LIES[operand.broadcast],
+                "result" if name in results else _KINDS[operand.broadcast],
                 str(operand.dtype),
                 how,
-                asked.get(f"{verb} {name.upper()}", elements * operand.dtype.bits // 8),
+                bytes_by_access.get(f"{verb} {name.upper()}", elements * operand.dtype.bits // 8),
                 None if problem is None else problem.bytes_of(name),
                 registers[name],
             )
         )
     cost = operations(counted)
-    turns = max(1, ctas_per_sm) * (1 if plan.pipeline is None else plan.pipeline.tiles_in_flight)
-    return EpilogueCost(str(counted), cost.fp32, cost.special, clocks(plan, device, elements), turns, tuple(parts))
+    alternating = max(1, ctas_per_sm) * plan.body.tiles_in_flight
+    return EpilogueCost(
+        str(counted), cost.fp32, cost.special, clocks(plan, device, elements), alternating, tuple(parts)
+    )
 
 
-def behind(mainloop_seconds: float, epilogue_seconds: float, tiles: float, alternating: int) -> float:
-    """The least time of a multiprocessor for its tiles.
+def overlapped_seconds(mainloop_seconds: float, epilogue_seconds: float, tiles: float, alternating: int) -> float:
+    """Return the least seconds of a multiprocessor for its tiles, if epilogues overlap mainloops of other tiles.
 
-    mainloop_seconds, epilogue_seconds   of a tile
-    tiles                                of the multiprocessor
-    alternating                          that are in work at once
+    mainloop_seconds   seconds of the mainloop of a tile
+    epilogue_seconds   seconds of the epilogue of a tile
+    tiles              number of tiles of the multiprocessor
+    alternating        number of tiles that it works on at once
 
-    >>> [behind(10.0, 4.0, 6, turns) for turns in (1, 2, 3)], behind(10.0, 14.0, 6, 2)
+    >>> [overlapped_seconds(10.0, 4.0, 6, at_once) for at_once in (1, 2, 3)], overlapped_seconds(10.0, 14.0, 6, 2)
     ([84.0, 64.0, 64.0], 94.0)
     """
     if not tiles:

@@ -1,6 +1,6 @@
-"""Accesses as they were carried out, not as a plan has them: what each instruction of a warp cost.
+"""Costs of the accesses that a compiled kernel executes, counted warp by warp.
 
-An emulator reports them one by one to `Executed`, which knows nothing of where they come from.
+An emulator reports each access to `Executed`, which does not depend on the emulator.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from cutegemm.analysis.globalmem import sectors, torn
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts, cost
 from cutegemm.machine.arch import CACHE_LINE_BYTES, WARP_THREADS
 
-# Operations on shared memory by threads, which an emulator sees.
+# Operations on shared memory that threads execute.
 EXECUTED_OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async")
-_LINE_COPY_BITS = 128  # of a cp.async that goes past L1
+_LINE_COPY_BITS = 128  # width of a cp.async that bypasses L1
 _MATRICES = ("ldmatrix", "stmatrix")
 
 
 @dataclass(frozen=True)
 class ExecutedAccesses:
-    """What a compiled kernel does to shared memory in all CTAs of a problem.
+    """Requests and wavefronts of a compiled kernel in shared memory, over all CTAs of a problem.
 
-    counts      by operation: load, store, ldmatrix, stmatrix, cp.async
-    rewritten   whether its machine code has wider accesses than the PTX that was executed
+    counts      cost by operation: load, store, ldmatrix, stmatrix, cp.async
+    rewritten   whether the machine code has wider accesses than the PTX that was executed
     """
 
     counts: Mapping[str, Wavefronts]
     rewritten: bool = False
 
     def of(self, op: str) -> Wavefronts:
-        """Those of one operation."""
+        """Return the cost of one operation; all zero if the kernel does not execute it."""
         return self.counts.get(op, Wavefronts(0, 0, 0))
 
 
 @dataclass(frozen=True)
 class GlobalCount:
-    """Instructions of warps with an active lane, and the sectors that they touch."""
+    """Number of warp instructions with at least one active lane, and number of sectors that they touch."""
 
     requests: int = 0
     sectors: int = 0
 
 
 class Executed:
-    """Sums up accesses by operation: load, store, ldmatrix, stmatrix and cp.async.
+    """Sum of the costs of reported accesses, by operation: load, store, ldmatrix, stmatrix and cp.async.
 
-    shared    operation -> requests, wavefronts and least wavefronts, in shared memory
-    global_   operation -> requests and sectors, in global memory
-    lines     (line, operation, bits of a lane) -> what `shared` says, of one instruction of the code
+    shared    requests, wavefronts and fewest wavefronts in shared memory, by operation
+    global_   requests and sectors in global memory, by operation
+    lines     the values of `shared` by instruction of the code: (line, operation, bits of a lane)
 
-    >>> found, lanes = Executed(), np.arange(32)
-    >>> found.seen("load", "shared", 32, lanes, lanes * 8)
-    >>> found.seen("store", "global", 32, lanes[:4], lanes[:4] * 4)
-    >>> found.shared["load"].wavefronts, found.global_["store"]
+    >>> executed, lanes = Executed(), np.arange(32)
+    >>> executed.seen("load", "shared", 32, lanes, lanes * 8)
+    >>> executed.seen("store", "global", 32, lanes[:4], lanes[:4] * 4)
+    >>> executed.shared["load"].wavefronts, executed.global_["store"]
     (2, GlobalCount(requests=1, sectors=1))
     """
 
@@ -74,33 +74,54 @@ class Executed:
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """An instruction that some threads carry out together; see `cutegemm.emulator.machine.Watch`."""
+        """Add one instruction that the threads `threads` execute together.
+
+        op        load, store, ldmatrix, stmatrix or cp.async
+        space     "shared" or "global"
+        bits      bits that a lane accesses
+        threads   indices of the threads
+        at        byte address of each thread
+        other     cp.async: byte address of each thread in the other memory; None for other operations
+        line      line of the code
+        """
         if not len(threads):
             return
         warps, row = np.unique(threads // WARP_THREADS, return_inverse=True)
         place = (row, threads % WARP_THREADS)
         active = np.zeros((len(warps), WARP_THREADS), bool)
         active[place] = True
-        table, there = np.zeros((2, *active.shape), np.int64)
+        table, other_table = np.zeros((2, *active.shape), np.int64)
         table[place] = at
         if other is not None:
-            there[place] = other
+            other_table[place] = other
         if space == "global":
-            self._add_global(op, bits, table, there, active)
+            self._add_global(op, bits, table, other_table, active)
         else:
-            self._add_shared(op, bits, table, there, active, line)
+            self._add_shared(op, bits, table, other_table, active, line)
 
     def _add_shared(
         self, op: str, bits: int, table: np.ndarray, sources: np.ndarray, active: np.ndarray, line: int
     ) -> None:
-        if op in _MATRICES:  # the addresses of the first lanes are used
+        """Add an instruction that accesses shared memory.
+
+        table     byte addresses in shared memory: (warps, lanes)
+        sources   cp.async: byte addresses in global memory
+        active    lanes that execute it
+        """
+        if op in _MATRICES:  # only the first lanes give addresses
             used = slice(0, int(active.sum(axis=1).max()))
             table, active = table[:, used], active[:, used]
-        found = cost(table[None], bits, op=op, sources=sources[None], rules=self.rules, active=active[None])
-        self.shared[op] = _sum(self.shared.get(op), found)
-        self.lines[line, op, bits] = _sum(self.lines.get((line, op, bits)), found)
+        added = cost(table[None], bits, op=op, sources=sources[None], rules=self.rules, active=active[None])
+        self.shared[op] = _sum(self.shared.get(op), added)
+        self.lines[line, op, bits] = _sum(self.lines.get((line, op, bits)), added)
 
     def _add_global(self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray) -> None:
+        """Add an instruction that accesses global memory.
+
+        table     byte addresses in global memory: (warps, lanes)
+        written   cp.async: byte addresses in shared memory
+        active    lanes that execute it
+        """
         if op == "cp.async" and bits == _LINE_COPY_BITS:
             touched = torn(table, written, CACHE_LINE_BYTES, active)
         else:
@@ -110,6 +131,7 @@ class Executed:
 
 
 def _sum(old: Wavefronts | None, new: Wavefronts) -> Wavefronts:
+    """Return the sum of two costs, with the worse of their collisions."""
     if old is None:
         return new
     worst = max([w for w in (old.worst, new.worst) if w], key=lambda w: w.ways, default=None)

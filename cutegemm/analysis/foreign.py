@@ -1,13 +1,13 @@
-"""Parts of kernels that are not ours: a thread-value layout over a tile in shared memory, from wherever it comes.
+"""Wavefronts of kernels from other packages: a thread-value layout over a tile in shared memory.
 
-| from                                     | given as                                                                |
-|------------------------------------------|-------------------------------------------------------------------------|
-| CuTe, C++ or Python                      | the text of a thread-value layout, or of a tiled copy as the DSL prints |
-| `cutlass.cute`, in a function it traces  | a `TiledCopy`, with `side`; a `TiledMma`, with `operand`                |
-| Triton                                   | a linear layout: bases of register, lane and warp                       |
-| this package                             | a `Layout`, a `TiledCopy`                                               |
+| from                              | argument `part` of `check_part`                                                |
+|-----------------------------------|--------------------------------------------------------------------------------|
+| CuTe, C++ or Python               | text of a thread-value layout, or of a tiled copy as the DSL prints it         |
+| `cutlass.cute`, in traced code    | a `TiledCopy`, with argument `side`; a `TiledMma`, with argument `operand`     |
+| Triton                            | a linear layout: bases of register, lane and warp                              |
+| this package                      | a `Layout`, or a `TiledCopy`                                                   |
 
-Threads count first in all of them: (thread, value) -> place in a tile whose places count along the first mode first.
+Each of them maps (thread, value) to a position in a tile. Positions count along the first mode first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts, byte_addresses, cost, widest_access
+from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts, tile_cost
 from cutegemm.dtypes import DType
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, from_f2, parse
@@ -26,8 +26,6 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 
 OPS = ("load", "store", "ldmatrix", "stmatrix")
-_MATRIX_ROWS = 8  # whose addresses the lanes of ldmatrix and stmatrix give, of each matrix
-_ROW_BITS = 128
 _TV = re.compile(r"TV Layout tiled:\s*(\S+)")
 _TILER = re.compile(r"Tiler MN:\s*\((\d+):\d+,\s*(\d+):\d+\)")
 _TYPE = re.compile(r"Value type:\s*(\w+)")
@@ -35,11 +33,11 @@ _TYPE = re.compile(r"Value type:\s*(\w+)")
 
 @dataclass(frozen=True)
 class Part:
-    """Which places of a tile each thread touches.
+    """Positions in a tile that each thread accesses.
 
-    places   (threads, values)
-    tile     extents of the tile in which they count; None where it is that of shared memory
-    bits     of an element, where the part says so
+    places   positions: (threads, values)
+    tile     extents of the tile that positions refer to; None: all of shared memory
+    bits     bits of an element; None: the thread-value layout does not contain the type
     """
 
     places: np.ndarray
@@ -60,21 +58,24 @@ def check_part(
     swizzle_of: str = "",
     rules: Rules = DEFAULT_RULES,
 ) -> Wavefronts:
-    """What one pass of threads over a tile in shared memory costs.
+    """Return the wavefronts of one pass of threads over a tile in shared memory.
 
-    part          who touches what: see the table above
-    shared        the layout of shared memory: this package's, the DSL's, or a text; of several stages the first counts
-    dtype         of an element; that of a tiled copy where left out
-    tile          extents that the part counts its places in; that of shared memory where left out. Where it is smaller,
-                  the threads go over all of shared memory
-    op            load, store, ldmatrix or stmatrix
-    access_bits   of a lane and instruction; the widest that the layout lets through where left out
-    side          of a tiled copy: src or dst; operand: of a tiled MMA: A, B or C
-    swizzle_of    "bytes", as the DSL means it for what lies in shared memory, or "elements"; where left out bytes for a
+    part          thread-value layout; see the table of this module
+    shared        layout of shared memory: of this package, of the DSL, or a text. If it has several stages, the first
+                  one counts
+    dtype         type of an element; None: the type of the tiled copy
+    tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is
+                  smaller, the threads repeat it over all of shared memory
+    op            "load", "store", "ldmatrix" or "stmatrix"
+    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, see `tile_cost`
+    side          layout of a tiled copy to use: "src" or "dst"
+    operand       layout of a tiled MMA to use: "A", "B" or "C"
+    swizzle_of    unit of the swizzle: "bytes", as in the DSL's shared-memory layouts, or "elements"; "": bytes for a
                   layout of the DSL, else elements
-    raises        LayoutError where the parts do not fit together
+    rules         which phases of shared memory are merged
+    raises        LayoutError if the layouts do not match
 
-    Threads that read a column of a row-major tile, without a swizzle and with one:
+    Threads that read a column of a row-major tile, without and with a swizzle:
 
     >>> column = "(32,32):(1,32)"
     >>> check_part(column, "(32,32):(32,1)", "f32", access_bits=32).ways
@@ -82,36 +83,33 @@ def check_part(
     >>> check_part(column, "S<5,0,5> o 0 o (32,32):(32,1)", "f32", access_bits=32).ways
     1.0
     """
-    found = _part(part, side, operand)
+    accessed = _part(part, side, operand)
     layout = _layout(shared)
-    bits = DType.parse(dtype).bits if dtype is not None else found.bits
+    bits = DType.parse(dtype).bits if dtype is not None else accessed.bits
     if bits is None:
-        raise LayoutError("check_part: the type of an element is not known; give dtype, such as 'bf16'.")
+        raise LayoutError("check_part: the element type is not known. Pass dtype, such as 'bf16'.")
     if op not in OPS:
-        raise LayoutError(f"check_part: op = {op!r}; one of {', '.join(OPS)} is expected.")
+        raise LayoutError(f"check_part: op = {op!r} is unknown. Use one of {', '.join(OPS)}.")
     if isinstance(layout, ComposedLayout) and (swizzle_of or _unit_of(shared)) == "bytes":
         layout = _in_elements(layout, bits)
     table, extents = _first_stage(layout)
-    places = _over_all(found.places, tile or found.tile or extents, extents)
+    places = _over_all(accessed.places, tile or accessed.tile or extents, extents)
     if len(places) % WARP_THREADS:
-        raise LayoutError(f"check_part: {len(places)} threads are no whole warps.")
+        raise LayoutError(f"check_part: {len(places)} threads are not whole warps of {WARP_THREADS}.")
     grouped = places.reshape(-1, WARP_THREADS, places.shape[1])
-    if op in ("ldmatrix", "stmatrix"):
-        row = _ROW_BITS // bits
-        lanes = _MATRIX_ROWS * max(1, places.shape[1] * bits // _ROW_BITS) if access_bits is None else (
-            _MATRIX_ROWS * access_bits // WARP_THREADS
-        )  # fmt: skip
-        used = grouped[:, : min(lanes, WARP_THREADS), : places.shape[1] // row * row]
-        return cost(byte_addresses(table, used, bits, _ROW_BITS), _ROW_BITS, op=op, rules=rules)
-    width = access_bits or widest_access(table, grouped, bits)
-    return cost(byte_addresses(table, grouped, bits, width), width, op=op, rules=rules)
+    return tile_cost(table, grouped, bits, op=op, access_bits=access_bits, rules=rules)
 
 
 def _part(part: Any, side: str, operand: str) -> Part:
-    """Who touches what, from any of the kinds."""
+    """Convert `part` to the positions that each thread accesses.
+
+    part      any thread-value layout of the table of this module
+    side      layout of a tiled copy to use: "src" or "dst"
+    operand   layout of a tiled MMA to use: "A", "B" or "C"
+    """
     if isinstance(part, str) and "TV Layout tiled" in part:
         return _printed_copy(part)
-    if hasattr(part, f"tv_layout_{operand}_tiled"):  # of the DSL, or this package's
+    if hasattr(part, f"tv_layout_{operand}_tiled"):  # a tiled MMA of the DSL or of this package
         layout, shape = _layout(getattr(part, f"tv_layout_{operand}_tiled")), None
         size = getattr(part, "get_tile_size", None)
         if size is not None:
@@ -127,17 +125,19 @@ def _part(part: Any, side: str, operand: str) -> Part:
 
 
 def _printed_copy(text: str) -> Part:
-    """A tiled copy as the DSL prints it."""
+    """Convert the text that the DSL prints for a tiled copy."""
     layout, tiler, kind = _TV.search(text), _TILER.search(text), _TYPE.search(text)
     if layout is None or tiler is None:
-        raise LayoutError("check_part: the text has 'TV Layout tiled', but no 'Tiler MN: (m:1,n:1)'.")
+        raise LayoutError("check_part: the text has 'TV Layout tiled', but it lacks 'Tiler MN: (m:1,n:1)'.")
     bits = DType.parse(kind[1]).bits if kind else None
-    found = parse(layout[1])
-    return Part(_table(found), (int(tiler[1]), int(tiler[2])), bits)
+    return Part(_table(parse(layout[1])), (int(tiler[1]), int(tiler[2])), bits)
 
 
 def _linear(part: Any) -> Part:
-    """Triton's: registers are values, lanes and warps the threads; what is there for each CTA is left out."""
+    """Convert a linear layout of Triton: lanes and warps are the threads, registers the values.
+
+    Bases of CTAs are ignored.
+    """
     if hasattr(part, "reg_bases"):
         bases = {"register": part.reg_bases, "lane": part.lane_bases, "warp": part.warp_bases}
         sizes = [*part.shape]
@@ -148,12 +148,13 @@ def _linear(part: Any) -> Part:
     missing = [name for name in ("lane", "register") if name not in bases]
     if missing:
         raise LayoutError(
-            f"check_part: the linear layout has the inputs {', '.join(bases)}; {' and '.join(missing)} are missing."
+            f"check_part: the linear layout has the inputs {', '.join(bases)}. It lacks {' and '.join(missing)}."
         )
     if len(sizes) != 2:
-        raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs; rows and columns are expected.")
+        raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
+        """Return the position in the tile of each basis vector of an input of the linear layout."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")
@@ -162,24 +163,25 @@ def _linear(part: Any) -> Part:
 
 
 def _layout(layout: Any) -> Layout | ComposedLayout:
-    """This package's layout of one of the DSL's, of a text, or of itself."""
+    """Convert a layout of the DSL, a text or a layout of this package to a layout of this package."""
     if isinstance(layout, (Layout, ComposedLayout)):
         return layout
     try:
         return parse(str(layout))
     except LayoutError as error:
         raise LayoutError(
-            f"check_part: {str(layout)[:80]!r} does not read as a static layout. In a traced function all extents and "
-            "strides must be known."
+            f"check_part: {str(layout)[:80]!r} is not the text of a static layout. In a traced function, all extents "
+            "and strides must be known."
         ) from error
 
 
 def _unit_of(shared: Any) -> str:
+    """Return the default unit of a swizzle: "bytes" for a layout of the DSL, else "elements"."""
     return "elements" if isinstance(shared, (str, Layout, ComposedLayout)) else "bytes"
 
 
 def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
-    """A swizzle of bytes as one of elements."""
+    """Convert a layout with a swizzle of bytes to one with a swizzle of elements."""
     inner = layout.inner
     if not isinstance(inner, Swizzle):
         return layout
@@ -187,50 +189,57 @@ def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
 
 
 def _extent(mode: Any) -> int:
-    """Of a mode of a tiler: an integer, or a layout."""
+    """Return the extent of a mode of a tiler, which is an integer or a layout."""
     if isinstance(mode, int):
         return mode
     return product(_layout(mode).shape)
 
 
 def _modes(layout: Layout | ComposedLayout) -> tuple[Any, ...]:
+    """Return the modes of a layout's shape."""
     return layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
 
 
 def _table(layout: Layout | ComposedLayout) -> np.ndarray:
-    """(threads, values) -> place."""
+    """Return the offsets of a thread-value layout as an array (threads, values)."""
     modes = _modes(layout)
     if len(modes) != 2:
-        raise LayoutError(f"check_part: {layout} has modes: {len(modes)}; two, (thread, value), are expected.")
+        raise LayoutError(f"check_part: {layout} has {len(modes)} modes instead of two, (thread, value).")
     return layout.offsets().reshape(product(modes[0]), -1, order="F")
 
 
 def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int, int]]:
-    """Offsets of the first two modes, and their extents."""
+    """Return the offsets of the first two modes of a layout, and their extents."""
     extents = [product(mode) for mode in _modes(layout)]
     if len(extents) < 2:
         raise LayoutError(
-            f"check_part: shared memory {layout} has modes: {len(extents)}; rows and columns are expected."
+            f"check_part: the layout {layout} of shared memory has one mode. Pass a layout of rows and columns."
         )
     first = extents[0] * extents[1]
     return layout.offsets()[:first], (extents[0], extents[1])
 
 
 def _over_all(places: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
-    """Places in shared memory of threads that go over all of it, tile by tile."""
+    """Return the positions (threads, values) in shared memory if the threads repeat a tile over all of it.
+
+    places    positions in the tile: (threads, values)
+    tile      extents of the tile
+    extents   extents of shared memory
+    """
     if any(e % t for e, t in zip(extents, tile, strict=True)):
         raise LayoutError(
-            f"check_part: tiles of {tile[0]} x {tile[1]} do not divide the {extents[0]} x {extents[1]} of shared "
-            "memory."
+            f"check_part: tiles of {tile[0]} x {tile[1]} do not divide the {extents[0]} x {extents[1]} elements of "
+            "shared memory."
         )
     if places.min() < 0 or places.max() >= tile[0] * tile[1]:
         raise LayoutError(
-            f"check_part: the threads reach place {int(places.max())} of a tile of {tile[0]} x {tile[1]}."
+            f"check_part: the threads access position {int(places.max())}, which is not in a tile of {tile[0]} x "
+            f"{tile[1]}."
         )
     row, column = places % tile[0], places // tile[0]
-    parts = [
+    tiles = [
         row + m + extents[0] * (column + n)
         for n in range(0, extents[1], tile[1])
         for m in range(0, extents[0], tile[0])
     ]
-    return np.concatenate(parts, axis=1)
+    return np.concatenate(tiles, axis=1)

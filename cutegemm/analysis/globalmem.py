@@ -1,13 +1,13 @@
-"""Global memory: the 32-byte sectors that each instruction of a warp touches, against the fewest possible.
+"""Sectors of global-memory accesses: the 32-byte sectors that each warp instruction touches, and the fewest possible.
 
-The model. One instruction of a warp is one request, whatever its width; it asks for every 32-byte sector that
-one of its lanes touches, once. The fewest sectors are the bytes asked for over 32. The same holds for loads,
-stores and cp.async. Lanes outside of a matrix that is smaller than a tile ask for nothing.
+The model. One instruction of a warp is one request, whatever its width. It asks once for every 32-byte sector that one
+of its lanes touches. The fewest sectors are the requested bytes divided by 32. This holds for loads, stores and
+cp.async. Lanes outside of a ragged matrix ask for nothing.
 
-cp.async of 16 bytes passes L1 by, straight into shared memory, and what it writes counts too: a sector whose
-halves go to two lines of 128 bytes is asked for twice, and one whose halves go to two sectors of shared
-memory arrives twice. A pad of an odd number of 16 bytes does that. Counters of an H200 show it for pads; rows that
-begin within a sector are taken to do the same.
+cp.async of 16 bytes bypasses L1 and writes directly to shared memory, so its destination counts too. A sector whose
+halves go to two lines of 128 bytes is requested twice. A sector whose halves go to two sectors of shared memory arrives
+twice. A pad of an odd multiple of 16 bytes causes both. Counters of an H200 confirm this for pads; the model assumes
+the same for rows that start within a sector.
 
 Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"; Nsight Compute, "Memory Tables".
 """
@@ -26,12 +26,12 @@ from cutegemm.analysis.accesses import (
     copy_of_d,
     global_table,
     read_always,
+    rotated_lines,
     shared_accesses,
     spread_by_lanes,
     stored_by_lanes,
     through_shared,
     tile_shape,
-    turned_lines,
 )
 from cutegemm.analysis.edges import Kind, strides_of
 from cutegemm.analysis.edges import kinds_of as edge_kinds
@@ -47,20 +47,21 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
-_ACCESS_BYTES = 16  # the widest load or store of a lane
-_MULTICAST_BYTES = 64
+_ACCESS_BYTES = 16  # widest load or store of a lane
+_MULTICAST_BYTES = 64  # alignment of rows that multicast reads without extra sectors
 _PAST_L1 = "cp.async.cg"
-_NOWHERE = np.iinfo(np.int64).max  # a sector that no lane asks for
+_NOWHERE = np.iinfo(np.int64).max  # stands for the sector of an inactive lane
 
 
 @dataclass(frozen=True)
 class GridSectors:
-    """What an access costs in all tiles of a problem, ragged ones as they are.
+    """Cost of an access over all tiles of a problem, including ragged ones.
 
-    requests   instructions with an active lane
-    sectors    that they touch
-    arriving   that come to multiprocessors: of a load by way of L1 each once for a CTA and k-tile; of cp.async of 16
-               bytes again where it is torn
+    requests   instructions with at least one active lane
+    sectors    sectors that the instructions touch
+    arriving   sectors that arrive in multiprocessors. A load through L1 fetches a sector once per CTA and k-tile;
+               cp.async of 16 bytes fetches a sector twice if its halves are written to different sectors of shared
+               memory
     """
 
     requests: int
@@ -70,21 +71,21 @@ class GridSectors:
 
 @dataclass(frozen=True)
 class Sectors:
-    """What an access to global memory costs, of one CTA and a full tile.
+    """Cost of an access to global memory, for one CTA and a full tile.
 
-    name          "load A", "load B", "store D"
-    instruction   LDG, LDGSTS, STG or TMA, with the bits of a lane
-    op            "ld", "ldgsts", "st" or "tma": which counter sees it
+    name          description of the access, such as "load A" or "store D"
+    instruction   LDG, LDGSTS or STG, with the bits of a lane; or TMA
+    op            "ld", "ldgsts", "st" or "tma": selects the hardware counter
     requests      instructions, summed over warps
-    sectors       that they touch
-    ideal         that the bytes fill
-    bits          of one lane and instruction
-    usable_bits   the widest that majorness and alignment allow
-    per           "k-tile", "tile", or "K split": of a tile whose k-tiles several CTAs share
-    in_grid       of the whole problem; None without one, and of sums of parts
-    by_l1         whether what is loaded is kept in L1 on its way
-    is_torn       whether rows of a box that is multicast are no whole lines of 128 bytes from a multiple of 64 on: then
-                  more sectors arrive than they touch
+    sectors       sectors that the instructions touch
+    ideal         fewest sectors that contain the requested bytes
+    bits          bits of a lane per instruction
+    usable_bits   bits of the widest access that majorness and alignment allow
+    per           "k-tile", "tile", or "K split" of a tile
+    in_grid       cost in the whole problem; None without a problem, and for accumulators of K splits
+    by_l1         whether loaded data are kept in L1
+    is_torn       whether rows of a multicast box are not whole 128-byte lines that start at multiples of 64 bytes; then
+                  more sectors arrive than the loads touch
     """
 
     name: str
@@ -102,16 +103,16 @@ class Sectors:
 
     @property
     def efficiency(self) -> float:
-        """Bytes asked for over bytes of the sectors."""
+        """Share of the touched sectors that the requested bytes would fill; 1 is the best."""
         return self.ideal / self.sectors if self.sectors else 1.0
 
 
 def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
-    """Distinct sectors of each request.
+    """Return the number of distinct sectors of each request.
 
-    addresses   bytes: (requests, lanes)
-    bits        of one lane
-    active      bool (requests, lanes): lanes that ask; all where left out
+    addresses   byte addresses: (requests, lanes)
+    bits        bits that a lane accesses
+    active      bool (requests, lanes): lanes that execute the access; None: all
 
     >>> lanes = np.arange(32)
     >>> sectors([lanes * 4, lanes * 8, lanes * 128], 32).tolist()
@@ -133,9 +134,10 @@ def sectors(addresses: Any, bits: int, active: Any = None) -> np.ndarray:
 
 
 def usable_bits(operand: Operand, problem: Problem | None = None, name: str = "") -> int:
-    """The widest access along the contiguous mode that keeps every access aligned.
+    """Return the bits of the widest access along the contiguous mode for which every access is aligned.
 
-    name   of the operand in the problem, whose strides and extent count too
+    problem   its strides and extents count too; None: the alignment of the operand alone
+    name      name of the operand in the problem, such as "a"
 
     >>> from cutegemm.plan import Operands, Problem
     >>> ops = Operands.of("f32")
@@ -157,34 +159,39 @@ def usable_bits(operand: Operand, problem: Problem | None = None, name: str = ""
 def global_accesses(
     plan: GemmPlan, problem: Problem | None = None, scalars: Mapping[str, float] | None = None
 ) -> list[Sectors]:
-    """Every access of a plan to global memory.
+    """Return every access of a plan to global memory.
 
-    problem   whose strides count; without one the rows are far apart and aligned
-    scalars   of the epilogue, by which its operands are read. Where they are left out, those count that are read
-              whatever they are: not C, which is read only where beta is not 0
+    problem   gives strides and extents; None: rows are aligned and far apart
+    scalars   values of the epilogue's scalars, which decide the operands that are read. None: only operands that are
+              read for all values count. C does not, because it is not read if beta is 0
+
+    >>> from cutegemm.build import simt_plan
+    >>> [(access.name, access.instruction, access.sectors, access.ideal) for access in global_accesses(simt_plan())]
+    [('load A', 'LDG.128', 256, 256), ('load B', 'LDGSTS.128', 256, 256), ('store D', 'STG.128', 2048, 2048)]
     """
     bm, bn, bk = plan.mma_tile
     out = []
-    for name, extent, copy in (("a", bm, plan.load_a), ("b", bn, plan.load_b)):
-        operand = getattr(plan.loaded, name)
+    for stream in plan.streams:
+        name, load, extent = stream.name, stream.load, bm if stream.mode == "m" else bn
+        operand = plan.loaded.matrix(name)
         label = f"load {name.upper()}"
-        if isinstance(copy, TmaBox):
-            out.append(_boxes(plan, name, label, copy, problem, "k-tile"))
+        if isinstance(load, TmaBox):
+            out.append(_boxes(plan, name, label, load, problem, "k-tile"))
             continue
-        elements = by_warps(copy.offsets_s(Layout((extent, bk))))
-        kind = "ldgsts" if copy.atom.is_async else "ld"
-        found = _sectors(plan, name, label, kind, elements, copy.atom.bits, operand, problem, "k-tile")
-        out.append(replace(found, by_l1=not copy.atom.name.startswith(_PAST_L1)))
+        elements = by_warps(load.offsets_s(Layout((extent, bk))))
+        op = "ldgsts" if load.atom.is_async else "ld"
+        cost = _sectors(plan, name, label, op, elements, load.atom.bits, operand, problem, "k-tile")
+        out.append(replace(cost, by_l1=not load.atom.name.startswith(_PAST_L1)))
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
-    leaving, _ = copy_of_d(plan)
+    copy, _ = copy_of_d(plan)
     shared = through_shared(plan)
-    if leaving is not None:
-        elements, bits = by_warps(leaving.offsets_d(Layout(plan.d_tile))), leaving.atom.bits
+    if copy is not None:
+        elements, bits = by_warps(copy.offsets_d(Layout(plan.d_tile))), copy.atom.bits
         for name in shared:
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
-            turned = plan.epi_stages is not None and plan.epi_stages.rotates_lines
-            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", turned))
+            rotates = plan.epi_stages is not None and plan.epi_stages.rotates_lines
+            out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", rotates))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
     if plan.split.is_split:
         out += _split_k_partials(plan)
@@ -192,8 +199,10 @@ def global_accesses(
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """An operand of the epilogue: a tile by TMA to the epilogue stages that D leaves through, or by the threads to
-    where the sums are; what stays the same along a mode is read once for all that a thread computes together."""
+    """Return the cost of reading an operand of the epilogue: a tile by TMA to the epilogue stages, or by threads.
+
+    Threads read an element of a broadcast operand once for all elements of D that they compute together.
+    """
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.epi_stages is not None and plan.epi_stages.load_c is not None and name == plan.fetched_tile:
         return _boxes(plan, name, label, plan.epi_stages.load_c, problem, "tile")
@@ -202,18 +211,18 @@ def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sec
 
 
 def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
-    """A part's sums to the workspace and, where the GEMM itself adds them, out of it."""
+    """Return the costs of writing the accumulators of a K split, and of reading them if the GEMM itself adds them."""
     layout, consumers = layout_of_partials(plan)
     vector, threads, vectors = layout.shape[:3]
     bits = plan.operands.acc.bits
-    wide = min(vector * bits, _ACCESS_BYTES * 8)  # of an access
+    wide = min(vector * bits, _ACCESS_BYTES * 8)  # bits of an access
     first = Layout(
         (WARP_THREADS, threads // WARP_THREADS, vectors, vector * bits // wide),
         (layout.stride[1], WARP_THREADS * layout.stride[1], layout.stride[2], wide // bits),
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.pipeline is not None or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")
@@ -225,7 +234,13 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
 
 
 def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem | None, per: str) -> Sectors:
-    """TMA asks for whole rows of a box; where they are multicast, each CTA asks for its share, and all arrives."""
+    """Return the cost of loading a tile by TMA.
+
+    TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
+
+    label   name of the access
+    per     "k-tile" or "tile"
+    """
     operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
     bits, share = operand.dtype.bits, box.multicast
     full = product(shape) * bits // 8
@@ -233,7 +248,7 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
     boxes = full // box.size_bytes // share
     in_grid, is_torn = None, False
     if problem is not None:
-        inner = 0 if operand.major == ("n" if name == "b" else "m") else 1
+        inner = 0 if operand.major == plan.operands.modes(name)[0] else 1
         steps = strides_of(plan, name, problem)
         kinds = edge_kinds(plan, name, problem)
         arriving = sum(k.count * _row_sectors(k, shape, inner, box.box[0], steps[1 - inner], bits) for k in kinds)
@@ -245,7 +260,11 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
 
 
 def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
-    """Whether the rows of a box are no whole lines of 128 bytes, or begin elsewhere than at a multiple of 64."""
+    """Return whether rows of a box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
+
+    inner   index of the contiguous mode
+    step    elements from one row to the next
+    """
     bits = box.dtype.bits
     return bool(
         box.box[0] * bits != 8 * CACHE_LINE_BYTES
@@ -257,12 +276,14 @@ def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
 
 
 def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, step: int, bits: int) -> int:
-    """Sectors of the rows of boxes of a tile.
+    """Return the sectors that arrive for the rows of the boxes of a tile.
 
-    What is inside of the matrix arrives by the sectors that it touches. What is not is zeros, which arrive too, 32
-    bytes at a time behind it: so counters of an H100 say (2026-11-22).
+    The bytes inside of the matrix arrive as the sectors that contain them. The bytes outside arrive as zeros, in
+    further sectors of 32 bytes (counters of an H100, 2026-11-22).
 
-    inner   the contiguous mode; width: of a box along it, elements; step: from one row to the next
+    inner   index of the contiguous mode
+    width   elements of a box along the contiguous mode
+    step    elements from one row to the next
     """
     rows = np.arange(shape[1 - inner])[:, None]
     starts = np.arange(0, shape[inner], width)
@@ -274,7 +295,7 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
 
 
 def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """D, or a result beside it, straight out of registers."""
+    """Return the cost of storing D, or an auxiliary output, from registers."""
     operand = plan.operands.matrix(name)
     bits = plan.store_d.bits if name == "d" else plan.access(name).bits
     elements = stored_by_lanes(plan, operand.major)
@@ -291,22 +312,32 @@ def _sectors(
     operand: Operand,
     problem: Problem | None,
     per: str,
-    turned: bool = False,
+    rotates: bool = False,
 ) -> Sectors:
-    """turned   whether lines are, see `EpiStages.turned`"""
+    """Return the cost of an access by threads.
+
+    operand_name   name of the matrix, such as "a"
+    label          name of the access
+    op             "ld", "ldgsts" or "st"
+    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    bits           bits of a lane per instruction
+    per            "k-tile" or "tile"
+    rotates        whether lines are rotated, see `EpiStages.rotates_lines`
+    """
     count = max(1, bits // operand.dtype.bits)
     memory = global_table(plan, operand_name, problem)
     planned = np.moveaxis(elements[..., ::count], 1, 2).reshape(-1, elements.shape[1])  # (requests, lanes)
     past_l1 = op == "ldgsts" and bits == 8 * _ACCESS_BYTES
     written = _written(plan, operand_name, problem) if past_l1 else None
 
-    def lanes(phase: int) -> np.ndarray:
-        return turned_lines(plan, planned, memory + phase, plan.d_tile) if turned else planned
+    def firsts(phase: int) -> np.ndarray:
+        """Return the first element of each access of a tile that starts `phase` bytes into a cache line."""
+        return rotated_lines(plan, planned, memory + phase, plan.d_tile) if rotates else planned
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
-        """(requests, sectors, arriving)"""
-        of = lanes(phase)
-        at, on = memory[of] + phase, None if inside is None else inside[of]
+        """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line."""
+        first = firsts(phase)
+        at, on = memory[first] + phase, None if inside is None else inside[first]
         asked = len(at) if on is None else int(on.any(axis=1).sum())
         if written is not None:
             lines, halves = (torn(at, written, unit, on) for unit in (CACHE_LINE_BYTES, SECTOR_BYTES))
@@ -315,26 +346,26 @@ def _sectors(
         own = np.concatenate([used.ravel() // SECTOR_BYTES, (used.ravel() + bits // 8 - 1) // SECTOR_BYTES])
         return asked, int(sectors(at, bits, on).sum()), len(np.unique(own))
 
-    in_grid, there = None, np.ones(planned.shape, bool)
+    in_grid, active = None, np.ones(planned.shape, bool)
     shown: tuple[int, np.ndarray | None] = (0, None)
     if problem is not None:
         shape = tile_shape(plan, operand_name)
         kinds = edge_kinds(plan, operand_name, problem)
-        found = [costs(k.phase, k.inside(shape)) for k in kinds]
+        by_kind = [costs(k.phase, k.inside(shape)) for k in kinds]
         totals = [
-            sum(k.count * part for k, part in zip(kinds, parts, strict=True)) for parts in zip(*found, strict=True)
+            sum(k.count * one for k, one in zip(kinds, counts, strict=True)) for counts in zip(*by_kind, strict=True)
         ]
         in_grid = GridSectors(*totals) if kinds else GridSectors(0, 0, 0)
-        if kinds:  # the fullest kind of tile, and of these the most frequent
+        if kinds:  # show the fullest kind of tile; of equally full ones, the most frequent
             typical = max(kinds, key=lambda k: (k.elements, k.count))
             inside = typical.inside(shape)
-            there = inside[planned]
-            shown = (typical.phase, None if there.all() else inside)
+            active = inside[planned]
+            shown = (typical.phase, None if active.all() else inside)
     requests, touched, _ = costs(*shown)
-    ideal = -(-int(there.sum()) * bits // 8 // SECTOR_BYTES)
-    if operand.broadcast:  # lanes ask for the same bytes
+    ideal = -(-int(active.sum()) * bits // 8 // SECTOR_BYTES)
+    if operand.broadcast:  # several lanes ask for the same bytes
         addresses = memory[planned]
-        apart = np.sort(np.where(there, addresses, addresses[:, :1]), axis=1)
+        apart = np.sort(np.where(active, addresses, addresses[:, :1]), axis=1)
         ideal = -(-int(len(apart) + (np.diff(apart) != 0).sum()) * bits // 8 // SECTOR_BYTES)
     mnemonic = {"ld": "LDG", "ldgsts": "LDGSTS", "st": "STG", "tma": "TMA"}[op]
     return Sectors(
@@ -344,17 +375,26 @@ def _sectors(
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Bytes in shared memory that a cp.async writes: (requests, lanes)."""
+    """Return the byte addresses in shared memory that a cp.async writes: (requests, lanes)."""
     access = next(a for a in shared_accesses(plan, problem) if a.buffer == name and a.op == "cp.async")
     offsets = buffer_layout(plan, name).offsets()
-    found = byte_addresses(offsets, access.elements, access.element_bits, access.width(offsets))
-    return found.reshape(-1, found.shape[2])
+    written = byte_addresses(offsets, access.elements, access.element_bits, access.width(offsets))
+    return written.reshape(-1, written.shape[2])
 
 
 def torn(read: np.ndarray, written: np.ndarray, unit: int, active: np.ndarray | None = None) -> int:
-    """Pairs of a sector that is read and a unit of shared memory that it is written to, over all requests.
+    """Return the number of distinct pairs (sector read, unit written) over all requests.
 
-    read, written   bytes: (requests, lanes); active: which of them copy
+    A sector whose bytes go to two units counts twice.
+
+    read      byte addresses in global memory: (requests, lanes)
+    written   byte addresses in shared memory: (requests, lanes)
+    unit      bytes of a unit of shared memory: a line or a sector
+    active    lanes that copy; None: all
+
+    >>> read = np.arange(32)[None] * 16
+    >>> torn(read, read, 32), torn(read, read + 16, 32)
+    (16, 32)
     """
     requests = np.broadcast_to(np.arange(len(read))[:, None], read.shape)
     pairs = np.stack([requests, read // SECTOR_BYTES, written // unit])

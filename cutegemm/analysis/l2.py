@@ -1,17 +1,16 @@
-"""The L2 cache in time: what comes from DRAM when CTAs do not keep step.
+"""Simulation of the L2 cache over time: bytes that come from DRAM if CTAs do not run in step.
 
-The model. A CTA takes the parts of its panels of A and B along K one after the other, and writes D at its end.
-How long that takes, and which CTAs go ahead, says `analysis.pace`; which work tiles each cluster of CTAs takes one
-after the other, the tile scheduler. A cluster that is done makes place for the next one, on whichever multiprocessor is
-free. Which line is touched when follows.
+The model. A CTA reads its panels of A and B piece by piece along K, and writes D at its end. `analysis.pace` gives the
+time of each tile. The tile scheduler gives the work tiles of each cluster, which it takes one after the other. A
+cluster that ends makes room for the next one. So the model knows when each line is read or written.
 
-Where CTAs share a tile, each writes the sums of its part of K; the one that ends last reads them and writes D, or a
-kernel behind the GEMM does.
+If the K of a tile is split, each CTA writes the accumulators of its K split. The one that ends last reads them all and
+writes D, or a kernel after the GEMM does.
 
-The L2 has partitions. Each line has a home in one of them, half of every panel in each; a multiprocessor asks
-the partition on its own side, which fetches a line with a home elsewhere from there and keeps it too. So a
-line that both sides read is held twice, and so is one that is written from the other side. Each partition drops what
-was used last the longest ago.
+The L2 has partitions. Each line has a home in one of them; each partition is the home of an equal share of every panel.
+A multiprocessor asks the partition on its own side. That partition fetches a line with another home from there and
+keeps a copy. So a line that both sides read is in the cache twice, and so is a line that is written from the other
+side. Each partition evicts the least recently used line.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ if TYPE_CHECKING:
 
     from cutegemm.analysis.pace import Pace
 
-_LEAST_TIME = 0.2  # of the mean: where a random time would be none
-_EVENTS = 1 << 16  # about as many as are played: the more CTAs, the coarser the pieces of K
+_LEAST_TIME = 0.2  # lower limit of a random time, relative to the mean
+_EVENTS = 1 << 16  # approximate number of simulated events: with more CTAs, K is cut into fewer pieces
 _PIECES = (4, 64)
 _SEED = 0
-_MOST_KNOWN = 1 << 12  # grids whose outcome is remembered
+_MOST_KNOWN = 1 << 12  # grids whose result is cached
 _known: dict[bytes, Moved] = {}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the work tiles of a grid touch, in the order of their numbers.
+    """Data that the work tiles of a grid read and write. Arrays over work tiles are in the order of their indices.
 
-    clusters             of each work tile: the cluster that takes it
-    tiles                of each work tile: the tile of D, counted in clusters
-    k_first, k_last      the part of K, between 0 and 1
-    panels_a, panels_b   (tiles, panels of each): numbers of the panels
-    bytes_a, bytes_b     of each panel
-    bytes_d              of the tiles of a cluster
-    bytes_partials       of the sums of a work tile that has peers
-    all_write            whether such work tiles all write their sums; else all but the one that ends last
-    last_adds            whether that one reads what was written, and writes D
+    clusters             cluster that takes each work tile
+    tiles                index of the tile of D of each work tile; a tile here is that of a whole cluster
+    k_first, k_last      range of K of each work tile, between 0 and 1
+    panels_a, panels_b   indices of the panels of A and of B that each tile reads: (tiles, panels)
+    bytes_a, bytes_b     bytes of each panel
+    bytes_d              bytes of D that a cluster writes for a tile
+    bytes_partials       bytes of the accumulators that a cluster writes for a K split
+    all_write            whether all K splits of a tile write their accumulators; else all but the one that ends last
+    last_adds            whether the K split that ends last reads the accumulators of the others and writes D
     """
 
     clusters: np.ndarray
@@ -69,11 +68,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes.
+    """Bytes that a grid moves between the levels of memory.
 
-    dram_bytes        of A and B that come from DRAM
-    far_bytes         that pass from one partition of the L2 to another
-    partials_bytes_   of sums that come from DRAM again
+    dram_bytes        bytes of A and B that come from DRAM
+    far_bytes         bytes that pass from one partition of the L2 to another
+    partials_bytes_   bytes of accumulators that were evicted and come from DRAM again
     """
 
     dram_bytes: float = 0.0
@@ -82,26 +81,28 @@ class Moved:
 
 
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
-    """Plays the grid, unless the same one has been played before.
+    """Return the bytes that a grid moves, simulated or from the cache of earlier simulations.
 
-    pace     of the clusters that run at once
-    pieces   of K; chosen by the size of the grid where left out
+    pace         times of the clusters that run at once
+    l2_bytes     size of the L2 cache
+    partitions   number of its partitions
+    pieces       number of pieces that K is cut into; None: chosen by the size of the grid
     """
     if len(work.tiles) == 0:
         return Moved()
-    most = int(np.bincount(work.tiles.astype(np.intp, copy=False)).max())  # parts of a tile
+    most = int(np.bincount(work.tiles.astype(np.intp, copy=False)).max())  # K splits of a tile
     steps = pieces or max(_PIECES[0] * most, min(_PIECES[1], _EVENTS // len(work.panels_a)))
     key = _digest(*vars(work).values(), *vars(pace).values(), l2_bytes, partitions, steps, _SEED)
-    found = _known.get(key)
-    if found is None:
+    moved = _known.get(key)
+    if moved is None:
         if len(_known) == _MOST_KNOWN:
             _known.clear()
-        found = _known[key] = _played(work, pace, l2_bytes, partitions, steps)
-    return found
+        moved = _known[key] = _played(work, pace, l2_bytes, partitions, steps)
+    return moved
 
 
 def _digest(*values: Any) -> bytes:
-    """Equal for equal arrays and numbers."""
+    """Return a hash that is equal for equal arrays and numbers."""
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, np.ndarray):
@@ -113,6 +114,12 @@ def _digest(*values: Any) -> bytes:
 
 
 def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) -> Moved:
+    """Simulate a grid, and return the bytes that it moves.
+
+    Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
+
+    steps   number of pieces that K is cut into
+    """
     count, running = len(work.tiles), len(pace.time)
     splits = np.bincount(work.tiles.astype(np.intp, copy=False))
     random = np.random.default_rng(_SEED)
@@ -128,7 +135,7 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
     waiting = iter(_by_cluster(work.clusters))
     own = [iter(numbers) for numbers in itertools.islice(waiting, running)]
     at = [(number, first[number]) for number in map(next, own)]
-    due = [(0.0, place) for place in range(len(at))]  # a heap: all alike
+    due = [(0.0, place) for place in range(len(at))]  # a heap of (time, place); all start at 0
     while due:
         now, place = due[0]
         number, piece = at[place]
@@ -145,13 +152,13 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
                 at[place] = following, first[following]
             continue
         tile = tiles[number]
-        before, held = cache.dram_bytes, cache.lines[here]
+        before, lines = cache.dram_bytes, cache.lines[here]
         for panel in panels[tile]:
             first_key = (panel * steps + piece) * partitions
             for home in homes:
                 key = first_key + home
-                if key in held:  # nearly always: `read` without a call
-                    held.move_to_end(key)
+                if key in lines:  # the common case of `cache.read`, without a call
+                    lines.move_to_end(key)
                 else:
                     cache.read(key, here, home, sizes[panel])
         at[place] = number, piece + 1
@@ -161,14 +168,14 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
 
 
 def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
-    """The work tiles of each cluster that takes any, in their order."""
+    """Return the indices of the work tiles of each cluster that has any, in their order."""
     order = np.argsort(clusters, kind="stable")
     starts = np.flatnonzero(np.diff(clusters[order])) + 1
     return [own.tolist() for own in np.split(order, starts)]
 
 
 class _Ends:
-    """What work tiles do at their end."""
+    """Reads and writes of work tiles when they end: accumulators of K splits, and D."""
 
     def __init__(self, work: Work, splits: list[int], cache: _Cache) -> None:
         self.work, self.splits, self.cache = work, splits, cache
@@ -177,7 +184,7 @@ class _Ends:
         self.partials_bytes_ = 0.0
 
     def end(self, tile: int, here: int) -> None:
-        """A work tile of a tile ends."""
+        """Record that a work tile of `tile` ends on a multiprocessor of the partition `here`."""
         work, splits, k_split = self.work, self.splits[tile], self.ended[tile]
         self.ended[tile] += 1
         is_last = k_split == splits - 1
@@ -193,12 +200,13 @@ class _Ends:
         self._each(self.cache.write, tile, splits, here, work.bytes_d)
 
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
+        """Call `touch`, which reads or writes the cache, for the share of `size` bytes in each partition."""
         for home in self.homes:
             touch((tile, k_split, home), here, home, size / len(self.homes))
 
 
 class _Cache:
-    """Partitions that each drop what was used last the longest ago."""
+    """L2 partitions that each evict the least recently used line, and the bytes that they fetch."""
 
     def __init__(self, partitions: int, bytes_each: float) -> None:
         self.lines: list[OrderedDict[object, float]] = [OrderedDict() for _ in range(partitions)]
@@ -206,7 +214,7 @@ class _Cache:
         self.dram_bytes = self.far_bytes = 0.0
 
     def read(self, key: object, here: int, home: int, size: float) -> None:
-        """A multiprocessor of the side `here` reads what has its home in `home`."""
+        """Read data with their home in the partition `home` from a multiprocessor of the partition `here`."""
         lines = self.lines[here]
         if key in lines:
             lines.move_to_end(key)
@@ -223,13 +231,13 @@ class _Cache:
         self._keep(key, here, size)
 
     def write(self, key: object, here: int, home: int, size: float) -> None:
-        """It writes something new."""
+        """Write new data with their home in the partition `home` from a multiprocessor of the partition `here`."""
         self._keep(key, home, size)
         if here != home:
             self._keep(key, here, size)
 
     def _keep(self, key: object, where: int, size: float) -> None:
-        """Something that the partition `where` does not have."""
+        """Insert data that the partition `where` does not have, and evict others if it is full."""
         lines, free = self.lines[where], self.free[where] - size
         lines[key] = size
         while free < 0:

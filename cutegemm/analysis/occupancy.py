@@ -1,7 +1,7 @@
-"""Occupancy: how many CTAs a multiprocessor holds, what limits them, and how a grid fills the device.
+"""Occupancy: CTAs that a multiprocessor holds, the resource that limits them, and the waves of a grid.
 
-Source: NVIDIA's cuda_occupancy.h. Registers are given to a warp in units of 256, in each of the four
-sub-partitions for itself; shared memory to a block in units of 128 bytes, 1 KiB more reserved.
+Source: NVIDIA's cuda_occupancy.h. Registers are allocated to a warp in units of 256, in one of the four sub-partitions.
+Shared memory is allocated to a block in units of 128 bytes, and 1 KiB per block is reserved.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
-SUB_PARTITIONS = 4  # of a multiprocessor, each with its scheduler and its quarter of the registers
-REGISTER_STEP = 8  # a thread's registers are given in steps
+SUB_PARTITIONS = 4  # per multiprocessor; each has its own scheduler and a quarter of the registers
+REGISTER_STEP = 8  # registers of a thread are allocated in multiples of this
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How a multiprocessor holds CTAs.
+    """CTAs that a multiprocessor holds at once, and the limits.
 
-    ctas        at once
-    limits      how many CTAs each resource by itself would hold: threads, registers, shared memory, blocks
-    warps       that are resident
-    max_warps   that could be
-    registers   of a thread
-    smem_bytes  of a CTA, without what the system reserves
-    measured    whether the registers are those of a compiled kernel, not the most that the plan leaves it
+    ctas        number of CTAs
+    limits      number of CTAs that each resource alone allows: "threads", "registers", "shared memory", "blocks"
+    warps       number of resident warps
+    max_warps   number of warps that the multiprocessor can hold
+    registers   registers of a thread
+    smem_bytes  bytes of shared memory of a CTA, without the reserved bytes
+    measured    whether `registers` are those of the compiled kernel; else they are the limit of the plan
     """
 
     ctas: int
@@ -56,38 +56,41 @@ class Occupancy:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """The resources that hold no further CTA."""
+        """Names of the resources that do not allow a further CTA."""
         least = min(self.limits.values())
         return tuple(name for name, ctas in self.limits.items() if ctas == least)
 
     @property
     def theoretical(self) -> float:
-        """Resident warps over those that could be."""
+        """Resident warps as a share of the warps that the multiprocessor can hold."""
         return self.warps / self.max_warps
 
 
 def occupancy(arch: Arch | str, threads: int, registers: int, smem_bytes: int, *, measured: bool = False) -> Occupancy:
-    """The occupancy of a kernel.
+    """Return the occupancy of a kernel.
 
-    threads      of a CTA
-    registers    of a thread
-    smem_bytes   of a CTA, static and dynamic
-    raises       UnsupportedError for less than a thread, or less than nothing
+    arch         architecture, or its name
+    threads      threads of a CTA
+    registers    registers of a thread
+    smem_bytes   bytes of shared memory of a CTA, static and dynamic
+    measured     see `Occupancy`
+    raises       UnsupportedError if `threads` is less than 1, or another number less than 0
 
-    >>> held = occupancy("sm_90", threads=256, registers=128, smem_bytes=40_000)
-    >>> held.ctas, held.limited_by, held.theoretical
+    >>> result = occupancy("sm_90", threads=256, registers=128, smem_bytes=40_000)
+    >>> result.ctas, result.limited_by, result.theoretical
     (2, ('registers',), 0.25)
     """
     have = arch_named(arch) if isinstance(arch, str) else arch
     if threads < 1 or registers < 0 or smem_bytes < 0:
         raise UnsupportedError(
-            f"occupancy: {threads} threads, {registers} registers, {smem_bytes} bytes; at least 1, 0, 0 are expected."
+            f"occupancy: threads = {threads}, registers = {registers}, smem_bytes = {smem_bytes}; they must be at "
+            "least 1, 0 and 0."
         )
     warps = -(-threads // WARP_THREADS)
     max_warps = have.threads_per_sm // WARP_THREADS
     per_warp = _up(max(1, registers) * WARP_THREADS, REGISTER_UNIT)
     fits = registers <= MAX_REGISTERS_PER_THREAD and threads <= MAX_THREADS_PER_BLOCK
-    # A launch is checked as if its warps were spread evenly over the sub-partitions.
+    # A launch is accepted only if its warps fit when they are distributed evenly over the sub-partitions.
     fits = fits and per_warp * _up(warps, SUB_PARTITIONS) <= have.registers_per_sm
     by_registers = have.registers_per_sm // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps if fits else 0
     allocated = _up(smem_bytes, SMEM_UNIT_BYTES) + SMEM_RESERVED_BYTES
@@ -103,10 +106,10 @@ def occupancy(arch: Arch | str, threads: int, registers: int, smem_bytes: int, *
 
 
 def plan_registers(plan: GemmPlan, arch: Arch) -> int:
-    """Registers of a thread where nothing has been compiled: as many as the compiler may take.
+    """Return the registers of a thread before compilation: as many as the compiler may use.
 
-    It takes them: of 24 compiled SIMT plans, whose data need 64 to 180, 23 had 219 to 255 of the 255 that one
-    CTA a multiprocessor leaves (DSL 4.8.1, sm_90a, 2026-11-20).
+    Compiled plans come close: of 24 SIMT plans whose data need 64 to 180 registers, 23 use 219 to 255 of the 255 that
+    one CTA per multiprocessor allows (DSL 4.8.1, sm_90a, 2026-11-20).
     """
     if all(role.registers for role in plan.roles):
         total = sum(role.warps * (role.registers or 0) for role in plan.roles)
@@ -115,7 +118,16 @@ def plan_registers(plan: GemmPlan, arch: Arch) -> int:
 
 
 def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: ResourceReport | None = None) -> Occupancy:
-    """The occupancy of a plan: by the compiled kernel's registers where a report is given."""
+    """Return the occupancy of a plan.
+
+    arch     architecture, or its name; None: the plan's
+    report   resources of the compiled kernel; None: the registers that the plan allows
+
+    >>> from cutegemm.build import sm90_plan
+    >>> result = plan_occupancy(sm90_plan())
+    >>> result.ctas, result.limited_by
+    (1, ('registers', 'shared memory'))
+    """
     have = arch_named(arch or plan.arch) if not isinstance(arch, Arch) else arch
     smem = sum(plan.smem_bytes().values())
     registers = plan_registers(plan, have)
@@ -126,35 +138,38 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """How the CTAs of a grid fill a device.
+    """Waves of a grid on a device: CTAs that run at once.
 
-    ctas       of the grid, one for each tile of D, or for each part of one; where CTAs share K, those too whose own
-               columns lie outside of D, as they multiply for the others
-    per_wave   that run together
-    tile_waste the part of the tiles' elements that lies outside of D
-    is_even    whether the k-tiles of what does not fill a wave are shared by all of a persistent grid
+    ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. CTAs of a cluster that splits
+                 K count even if their own columns lie outside of D, because they multiply for the others
+    per_wave     CTAs that run at once
+    tile_waste   share of the tiles' elements that lies outside of D
+    is_even      whether a persistent grid divides the k-tiles of the last wave evenly among its CTAs
+    persistent   CTAs that are launched to compute all tiles one after another; 0 if each CTA has one tile. Then `ctas`
+                 is the number of tiles, and a wave is one tile of each CTA
     """
 
     ctas: int
     per_wave: int
     tile_waste: float = 0.0
     is_even: bool = False
+    persistent: int = 0
 
     @property
     def count(self) -> int:
-        """Waves, the last one counted whole."""
+        """Number of waves; a wave that is not full counts as one."""
         return -(-self.ctas // self.per_wave) if self.per_wave else 0
 
     @property
     def tail(self) -> float:
-        """How full the last wave is."""
+        """Share of the last wave that is full."""
         if self.is_even:
             return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0
 
     @property
     def efficiency(self) -> float:
-        """CTAs over those that the whole waves would hold: 1 without quantization loss.
+        """CTAs as a share of the CTAs that the waves can hold; 1 without quantization loss.
 
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)
@@ -163,17 +178,25 @@ class Waves:
 
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
-    """How the grid of a problem fills a device of `sms` multiprocessors."""
+    """Return the waves of the grid of a problem on a device with `sms` multiprocessors.
+
+    >>> from cutegemm.build import sm90_plan
+    >>> from cutegemm.plan import Problem
+    >>> result = waves(sm90_plan(), Problem(4096, 4096, 4096), sms=132, ctas_per_sm=1)
+    >>> result.ctas, result.count, round(result.tail, 2)
+    (1024, 8, 0.76)
+    """
     m_tiles, n_tiles, batch = plan.mma_grid(problem)
     rows, columns, _ = plan.mma_tile
     covered = m_tiles * rows * n_tiles * columns
     waste = 1 - problem.m * problem.n / covered if covered else 0.0
     ctas = m_tiles * n_tiles * batch * plan.cluster_k * plan.split_k
     is_even = plan.split.waves > 0
-    if plan.split.fixup:  # unless it would not pay
+    if plan.split.fixup:  # the tile scheduler omits the fixup for some problems
         is_even = plan.scheduler.of(problem).shared > 0
-    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
+    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even, plan.scheduler.persistent or 0)
 
 
 def _up(value: int, step: int) -> int:
+    """Return `value` rounded up to a multiple of `step`."""
     return -(-value // step) * step

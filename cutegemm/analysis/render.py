@@ -1,4 +1,4 @@
-"""An analysis as text, by rich."""
+"""Analysis report as text, HTML or rich console output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ _GAP = 2  # characters between two columns
 
 
 def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
-    """The report as text."""
+    """Return the report of an analysis as text.
+
+    width   characters of a line
+    color   whether the text contains color codes of a terminal
+
+    >>> from cutegemm.analysis import check
+    >>> from cutegemm.build import simt_plan
+    >>> render(check(simt_plan())).splitlines()[0]
+    'simt on sm_80 (a100-80gb)'
+    """
     from rich.console import Console
 
     file = io.StringIO()
@@ -34,7 +43,10 @@ def render(analysis: Analysis, *, width: int = 110, color: bool = False) -> str:
 
 
 def as_html(analysis: Analysis, *, width: int = 110) -> str:
-    """The report for a notebook."""
+    """Return the report of an analysis as HTML for a notebook.
+
+    width   characters of a line
+    """
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, record=True, force_jupyter=False, highlight=False)
@@ -44,18 +56,19 @@ def as_html(analysis: Analysis, *, width: int = 110) -> str:
 
 
 def print_report(analysis: Analysis, console: Any) -> None:
-    """The report on a rich console."""
+    """Print the report of an analysis on a rich console."""
     console.print(f"[bold]{analysis.plan}[/bold] {head(analysis)}")
     if analysis.summary:
         console.print(f"  {analysis.summary}")
     for violation in analysis.violations:
-        console.print(f"  [red]broken rule:[/red] {violation}", soft_wrap=False)
+        console.print(f"  [red]violated rule:[/red] {violation}", soft_wrap=False)
     for section in sections(analysis):
         console.print()
         _print(section, console)
 
 
 def _print(section: Section, console: Any) -> None:
+    """Print a section on a rich console."""
     if section.lines or not section.rows:
         console.print(f"[bold]{section.title}[/bold]", soft_wrap=True)
     for line in section.lines:
@@ -67,14 +80,15 @@ def _print(section: Section, console: Any) -> None:
 
 
 def _table(section: Section) -> _Table:
+    """Return the table of a section as a rich renderable. It has the section's title unless lines precede it."""
     return _Table(None if section.lines else section.title, section.columns, section.rows)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table on a console: its rows as lines or, where the console is too narrow for them, each as its cells in words.
+    """A table on a console. If the console is too narrow, each row becomes a paragraph of column names and cells.
 
-    columns   each with its name and how it is justified
+    columns   (name, "left" or "right") of each column
     """
 
     title: str | None
@@ -97,7 +111,10 @@ class _Table:
             yield Padding(Text(", ".join([f"{name} {cell}" for (name, _), cell in named])), (0, 0, 0, 4))
 
     def _least(self) -> list[int]:
-        """The characters that each column needs: headers break between words, and so does a last column of text."""
+        """Return the least number of characters of each column.
+
+        Headers, and a last column of text, may break between words.
+        """
         out = []
         for position, (name, justify) in enumerate(self.columns):
             is_text = justify == "left" and position == len(self.columns) - 1
@@ -107,6 +124,7 @@ class _Table:
         return out
 
     def _wide(self, least: list[int]) -> Any:
+        """Return the table as a rich table. `least` has the least number of characters of each column."""
         from rich import box
         from rich.table import Table
         from rich.text import Text

@@ -1,4 +1,4 @@
-"""`check`: all that can be said of a plan without running it."""
+"""`check`, the complete analysis of a plan without running it, and its result."""
 
 from __future__ import annotations
 
@@ -42,19 +42,22 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 
-_RASTERS = 4  # that are compared in time
-_MOST_TILES = 1 << 20  # whose traffic takes less than a minute to follow
+_RASTERS = 4  # number of rasters whose traffic is simulated
+_MOST_TILES = 1 << 20  # more tiles take over a minute to simulate
 
 
 @dataclass(frozen=True)
 class AccessCost:
-    """One access to shared memory, of one CTA.
+    """Cost of one access to shared memory.
 
-    cost      of one full k-tile, or of the full tile, as `per` says
-    per       "k-tile", "tile", or "ragged tile"
-    times     how often a CTA does it for the problem: a few times more than there are k-tiles where the
-              schedule's steps past the last one still store or read; 0 without a problem
-    in_grid   instructions, wavefronts and least wavefronts of all tiles of the problem, ragged ones as they are
+    name          description of the access, such as "read A"
+    instruction   SASS mnemonic
+    op            operation, one of `shared.OPS`
+    per           "k-tile", "tile" or "ragged tile"
+    cost          cost of one CTA for one full k-tile, or for one full tile, as `per` says
+    times         executions of a CTA for the problem; more than the number of k-tiles if steps of the schedule after
+                  the last k-tile store or read too; 0 without a problem
+    in_grid       instructions, wavefronts and fewest wavefronts over all tiles of the problem, including ragged ones
     """
 
     name: str
@@ -68,9 +71,30 @@ class AccessCost:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What is predicted of a plan. Fields from `problem` on are None or empty where none was given.
+    """Predictions for a plan on a device. Fields from `problem` on are None, 0 or empty if no problem was passed.
 
-    launches   the kernels of a call, and whether each begins before the one before it has ended
+    plan         name of the plan; `summary` describes it
+    arch         name of the architecture
+    rules        rules of shared memory that were applied
+    violations   rules that the plan violates
+    shared       accesses to shared memory
+    global_      accesses to global memory
+    occupancy    CTAs that a multiprocessor holds
+    launches     kernels of a call by name, and whether each one starts before its predecessor has ended
+    epilogue     cost of the epilogue; None if it computes nothing
+    problem      text of the problem
+    tiles        number of tiles of D
+    k_tiles      number of k-tiles of a tile
+    waves        waves of the grid
+    ends         stores and workspace accesses at the end of work tiles
+    passes       data that go through the workspace
+    traffic      bytes through L2 and DRAM
+    rasters      traffic of the plan's raster and of others
+    roofline     time of each level of the machine
+    changes      suggested changes
+    spills       instructions that spill registers; None without a compiled kernel
+    executed     accesses of the compiled kernel; None if it was not executed
+    searches     search for a swizzle for each buffer with bank conflicts
     """
 
     plan: str
@@ -99,57 +123,66 @@ class Analysis:
     searches: dict[str, SwizzleSearch] = field(default_factory=dict, compare=False)
 
     def counts(self, op: str) -> tuple[int, int, int]:
-        """(instructions, wavefronts, ideal wavefronts) of one kind of shared access in the whole grid: of the compiled
-        kernel where it was executed, else of the plan."""
-        if self.executed is not None and op in EXECUTED_OPS and op != "cp.async":  # which depends on its source
+        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory in the whole grid.
+
+        The counts are those of the compiled kernel if it was executed, else those of the plan.
+        """
+        if self.executed is not None and op in EXECUTED_OPS and op != "cp.async":  # cp.async depends on its source
             done = self.executed.of(op)
             return done.requests, done.wavefronts, done.ideal
         return self.planned(op)
 
     def planned(self, op: str) -> tuple[int, int, int]:
-        """The same of the plan's own accesses."""
-        of_tickets = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
-        out = [of_tickets.get(op, 0)] * 3
+        """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, as planned.
+
+        The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
+        """
+        of_semaphores = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
+        out = [of_semaphores.get(op, 0)] * 3
         for part in self.shared:
             if part.op == op:
                 out = [have + more for have, more in zip(out, part.in_grid, strict=True)]
         return out[0], out[1], out[2]
 
     def sector_count(self, op: str) -> tuple[int, int]:
-        """(instructions, sectors) of one kind of global access in the grid of the GEMM.
+        """Return (instructions, sectors) of an operation on global memory in the grid of the GEMM.
 
-        What packs operands before it, or adds the sums of parts behind it, is not in it: see `passes`.
+        Repack passes, and a second kernel that adds the accumulators of K splits, are not included; see `passes`.
         """
-        found = [self._in_grid(part) for part in self.global_ if part.op == op]
-        return sum(part.requests for part in found), sum(part.sectors for part in found)
+        costs = [self._in_grid(access) for access in self.global_ if access.op == op]
+        return sum(cost.requests for cost in costs), sum(cost.sectors for cost in costs)
 
-    def _in_grid(self, part: Sectors) -> GridSectors:
+    def _in_grid(self, access: Sectors) -> GridSectors:
+        """Return the cost of an access over the grid of the GEMM.
+
+        If a second kernel stores some tiles of D, only those that the GEMM stores count.
+        """
         assert self.ends is not None
-        if part.in_grid is None:  # sums of parts of K
-            times = self.ends.writes if part.op == "st" else self.ends.reads
-            return GridSectors(times * part.requests, times * part.sectors, times * part.sectors)
-        if part.per == "k-tile" or self.ends.stores == self.tiles:
-            return part.in_grid
-        share = self.ends.stores / self.tiles  # of the tiles, which this kernel ends
-        held = (part.in_grid.requests, part.in_grid.sectors, part.in_grid.arriving)
-        return GridSectors(*[round(share * count) for count in held])
+        if access.in_grid is None:  # accumulators of K splits
+            times = self.ends.writes if access.op == "st" else self.ends.reads
+            return GridSectors(times * access.requests, times * access.sectors, times * access.sectors)
+        if access.per == "k-tile" or self.ends.stores == self.tiles:
+            return access.in_grid
+        share = self.ends.stores / self.tiles  # share of the tiles that this kernel stores
+        counts = (access.in_grid.requests, access.in_grid.sectors, access.in_grid.arriving)
+        return GridSectors(*[round(share * count) for count in counts])
 
     def sum_sectors(self, op: str) -> int:
-        """Sectors of the sums of parts of K that the GEMM's CTAs write ("st") or read again ("ld")."""
-        return sum(self._in_grid(p).sectors for p in self.global_ if (p.op, p.per) == (op, "K split"))
+        """Return the sectors of accumulators of K splits that the GEMM's CTAs write ("st") or read ("ld")."""
+        return sum(self._in_grid(a).sectors for a in self.global_ if (a.op, a.per) == (op, "K split"))
 
     def arriving(self) -> int:
-        """Sectors of A and B that come to multiprocessors."""
-        return sum(self._in_grid(part).arriving for part in self.global_ if part.per == "k-tile")
+        """Return the sectors of A and B that arrive in multiprocessors."""
+        return sum(self._in_grid(access).arriving for access in self.global_ if access.per == "k-tile")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the analysis as plain data for JSON."""
         device = {
             **asdict_plain(self.device),
             "tflops": dict(self.device.tflops),
             "measured": asdict(self.device.measured),
         }
-        del device["own_rates"]  # they are among those
+        del device["own_rates"]  # `measured` contains them
         out: dict[str, Any] = {
             "plan": self.plan,
             "summary": self.summary,
@@ -183,7 +216,7 @@ class Analysis:
             "executed": None
             if self.executed is None
             else {op: [w.requests, w.wavefronts, w.ideal] for op, w in self.executed.counts.items()},
-            "searches": {buffer: _found(search) for buffer, search in self.searches.items()},
+            "searches": {buffer: _search_data(search) for buffer, search in self.searches.items()},
         }
         if self.problem is None:
             return out
@@ -219,14 +252,14 @@ class Analysis:
         return render(self)
 
     def _repr_html_(self) -> str:
-        """The report that a notebook shows."""
+        """Return the report as HTML, which a notebook shows."""
         from cutegemm.analysis.render import as_html
 
         return as_html(self)
 
 
-def _found(search: SwizzleSearch) -> dict[str, Any]:
-    """What a search found, or why there is nothing."""
+def _search_data(search: SwizzleSearch) -> dict[str, Any]:
+    """Return the result of a search for a swizzle as plain data, with the reason if it failed."""
     named = {"swizzle": search.swizzle, "padding": search.padding, "fewest_wavefronts": search.least}
     out: dict[str, Any] = {
         name: None if c is None else {"how": c.how, "layout": str(c.layout), "extra_bytes": c.extra_bytes,
@@ -237,7 +270,7 @@ def _found(search: SwizzleSearch) -> dict[str, Any]:
 
 
 def asdict_plain(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, mappings left as they are (`asdict` cannot copy a read-only one)."""
+    """Return the fields of a dataclass without copying their values: `asdict` fails to copy a read-only mapping."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
@@ -252,21 +285,22 @@ def check(
     search: bool = True,
     executed: ExecutedAccesses | None = None,
 ) -> Analysis:
-    """What a plan will do on a device.
+    """Predict what a plan does on a device.
 
-    problem   without one, what does not depend on extents
-    arch      the plan's own where left out, or the device's
-    device    a name or a Device; one that stands for the architecture where left out
-    report    of the compiled kernel, whose registers then count
-    rules     of shared memory; see `analysis.shared`
-    search    whether a swizzle is looked for where a buffer has conflicts, and a better raster
-    executed  what the compiled kernel does to shared memory, of `run.executed.executed_accesses`; it then counts
-              instead of the plan's accesses
+    problem    extents of the GEMM; None: only predictions that do not depend on them
+    arch       architecture; None: that of the device if one is passed, else the plan's
+    device     a Device or its name; None: the default device of the architecture
+    report     resources of the compiled kernel; None: the registers that the plan allows
+    rules      rules of shared memory; see `analysis.shared`
+    search     whether to search for a swizzle for buffers with bank conflicts, and for a better raster
+    executed   shared-memory accesses of the compiled kernel, from `run.executed.executed_accesses`; they replace
+               those of the plan; None: the plan's
+    raises     UnsupportedError or PlanError if the problem is not one that the plan can compute
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem
-    >>> found = check(simt_plan(), Problem(4096, 4096, 4096), device="h200")
-    >>> found.waves.count, found.roofline.bound.name
+    >>> result = check(simt_plan(), Problem(4096, 4096, 4096), device="h200")
+    >>> result.waves.count, result.roofline.bound.name
     (8, 'issue')
     """
     check_is_plan("check", plan)
@@ -280,7 +314,7 @@ def check(
     accesses = shared_accesses(plan, problem)
     k_tiles = plan.k_tiles(problem) if problem is not None else 0
     shared = tuple([_access_cost(plan, problem, a, k_tiles, rules) for a in accesses])
-    sectors, held = tuple(global_accesses(plan, problem)), plan_occupancy(plan, have, report)
+    sectors, fits = tuple(global_accesses(plan, problem)), plan_occupancy(plan, have, report)
     common: dict[str, Any] = {
         "plan": plan.name,
         "summary": plan.summary,
@@ -290,9 +324,9 @@ def check(
         "violations": tuple(plan.violations(have.name, problem)),
         "shared": shared,
         "global_": sectors,
-        "occupancy": held,
+        "occupancy": fits,
         "launches": _launches(plan, have, problem),
-        "epilogue": epilogue_cost(plan, target, sectors, held.ctas, problem),
+        "epilogue": epilogue_cost(plan, target, sectors, fits.ctas, problem),
         "spills": report.spills if report is not None else None,
         "executed": executed,
         "searches": _searches(plan, accesses, shared, rules) if search else {},
@@ -303,55 +337,60 @@ def check(
 
 
 def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, bool]:
-    """The kernels of a call, and whether each begins early: for a problem, or for small ones."""
+    """Return the kernels of a call by name, and whether each one starts before its predecessor has ended.
+
+    problem   decides whether the GEMM starts early after a repack pass; None: a small problem
+    """
     parts = [] if problem is None else regions(plan, problem.m, problem.n, problem.k, problem.l)
-    packed = {GEMM: repacked_bytes_of(parts)}
-    return {name: uses_pdl(launch, packed.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
+    repacked = {GEMM: repacked_bytes_of(parts)}
+    return {name: uses_pdl(launch, repacked.get(name, 0)) for name, launch in launches_of(plan, arch).items()}
 
 
 def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tiles: int, rules: Rules) -> AccessCost:
-    """An access to shared memory: of a full tile and, where there is a problem, of all of its tiles."""
+    """Return the cost of an access to shared memory, for a full tile and, with a problem, for all tiles.
+
+    k_tiles   number of k-tiles of a tile
+    """
     layout = buffer_layout(plan, access.buffer)
     times, full = executions(plan, access, k_tiles), access.cost(layout, rules)
-    found = AccessCost(access.name, access.instruction(layout), access.op, access.per, full, times)
+    single = AccessCost(access.name, access.instruction(layout), access.op, access.per, full, times)
     if problem is None:
-        return found
+        return single
     if access.matrix is not None:
         shape = tile_shape(plan, access.matrix)
-        of_kinds: list[tuple[float, Wavefronts]] = [
+        counted: list[tuple[float, Wavefronts]] = [
             (kind.count, access.cost(layout, rules, kind, shape)) for kind in kinds_of(plan, access.matrix, problem)
         ]
     else:
         ctas = product(grid_of_clusters(plan, problem)) * plan.split_k
         often = ragged_tiles(plan, problem) if access.per == "ragged tile" else ctas * times
-        of_kinds = [(often, full)]
-    accumulators = [
-        round(sum(count * getattr(one, part) for count, one in of_kinds))
-        for part in ("requests", "wavefronts", "ideal")
-    ]
-    return replace(found, in_grid=(accumulators[0], accumulators[1], accumulators[2]))
+        counted = [(often, full)]
+    requests, wavefronts, ideal = (
+        round(sum(count * getattr(one, name) for count, one in counted)) for name in ("requests", "wavefronts", "ideal")
+    )
+    return replace(single, in_grid=(requests, wavefronts, ideal))
 
 
 def _searches(
     plan: GemmPlan, accesses: list[Any], shared: tuple[AccessCost, ...], rules: Rules
 ) -> dict[str, SwizzleSearch]:
-    """For each buffer that has conflicts which its layout is to blame for."""
+    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by buffer name."""
     blamed = {a.buffer for a, c in zip(accesses, shared, strict=True) if c.cost.conflicts and c.cost.worst is not None}
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
 
 def _check_problem(plan: GemmPlan, problem: Problem) -> None:
-    """Checks that tables of a problem can be made, before one is.
+    """Check that a plan computes a problem, and that the problem has few enough tiles to simulate.
 
-    raises   UnsupportedError for what is no problem, and for more tiles than are followed; PlanError for other operands
-             than the plan's, and for more than its kernels count
+    raises   UnsupportedError if `problem` is not a Problem or has too many tiles; PlanError if it has other operands
+             than the plan, or exceeds the integers of the plan's kernels
     """
     check_is_problem("check", problem)
     m_tiles, n_tiles, batch = plan.grid(problem)
     if m_tiles * n_tiles * batch > _MOST_TILES:
         raise UnsupportedError(
-            f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of up to "
-            f"{_MOST_TILES} is followed. Give a smaller problem, of the same shape."
+            f"check: {problem} has {m_tiles} x {n_tiles} x {batch} tiles of {plan.name}; the traffic of at most "
+            f"{_MOST_TILES} tiles is simulated. Pass a smaller problem of the same shape."
         )
     violations = [*other_operands(plan, problem), *limits(plan, problem)]
     if violations:
@@ -359,9 +398,14 @@ def _check_problem(plan: GemmPlan, problem: Problem) -> None:
 
 
 def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict[str, Any], search: bool) -> Analysis:
-    held: Occupancy = common["occupancy"]
+    """Return the analysis of a plan for a problem.
+
+    common   fields that do not depend on the problem
+    search   whether to simulate other rasters
+    """
+    fits: Occupancy = common["occupancy"]
     m_tiles, n_tiles, batch = plan.grid(problem)
-    fill = waves(plan, problem, device.sms, held.ctas)
+    fill = waves(plan, problem, device.sms, fits.ctas)
     known = Analysis(
         **common,
         problem=str(problem),
@@ -373,8 +417,8 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
     )
     ops = {a.op for a in known.shared}
     working = plan.cluster_k * product(plan.mma_grid(problem))
-    idle = max(1, product(grid_of_clusters(plan, problem))) / max(1, working)  # CTAs for each that multiplies for D
-    # The copies of cp.async at their best: what more they take is known of single ones alone.
+    idle = max(1, product(grid_of_clusters(plan, problem))) / max(1, working)  # CTAs per CTA that multiplies for D
+    # The fewest wavefronts of cp.async: its conflicts are modelled for single instructions only.
     least = [known.counts(op)[2 if op == "cp.async" else 1] / idle for op in sorted(ops)]
     lsu = [known.counts(op)[0] for op in sorted(ops - {"wgmma", "tma"})]
     stored = [known.sector_count(op)[0] for op in ("ld", "st")]
@@ -403,7 +447,7 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
 
 
 def _in_time(cost: EpilogueCost | None, roof: Roofline) -> EpilogueCost | None:
-    """The epilogue with what of its time is hidden behind the mainloop."""
+    """Return the cost of the epilogue with `hidden` and `added_seconds` from the roofline."""
     alone = next((level.seconds for level in roof.levels if level.name == "epilogue"), None)
     if cost is None or not alone:
         return cost

@@ -1,10 +1,10 @@
-"""Roofline: work and bytes at each level of the machine, the time each level needs, and the one that binds.
+"""Roofline: work and bytes at each level of the machine, the least time of each level, and the level that binds.
 
-Each level by itself gives a least time: the arithmetic at the peak of its pipe; the scheduler's epilogue stages, four
-instructions of a warp a clock; shared memory, a wavefront a clock; L2 and DRAM at their bandwidth. The work
-of a multiprocessor is counted for the one that gets most tiles, whole tiles at a time. The bound is the
-largest of these times; a kernel that overlaps all of them perfectly would reach it. What of an epilogue's arithmetic no
-mainloop hides is added: see `analysis.epilogue_cost`.
+The levels are the arithmetic, at the peak rate of its pipe; the issue slots of the schedulers, four warp instructions
+per clock; shared memory, one wavefront per clock; L2 and DRAM, at their bandwidth. For the levels inside of a
+multiprocessor, the busiest one counts, with whole tiles. The bound is the largest of the times. A kernel that overlaps
+all levels perfectly reaches it. The epilogue's arithmetic that no mainloop hides is added; see
+`analysis.epilogue_cost`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cutegemm.analysis.epilogue_cost import behind
+from cutegemm.analysis.epilogue_cost import overlapped_seconds
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_THREADS
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Level:
-    """One level of the machine.
+    """Work of one level of the machine, and its least time.
 
     name        "compute", "issue", "register", "shared", "L2", "DRAM" or "epilogue"
-    amount      FLOPs, instructions of a warp, or bytes
-    unit        of the amount
-    intensity   FLOPs of the problem for each unit
-    seconds     that it takes at the least, or None where the rate is not known
+    amount      FLOPs, warp instructions or bytes
+    unit        unit of the amount
+    intensity   FLOPs of the problem per unit
+    seconds     least time; None if the rate of the level is not known
     """
 
     name: str
@@ -47,11 +47,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Roofline:
-    """All levels of one GEMM.
+    """Levels of one GEMM.
 
-    flops    of the problem, without what ragged tiles waste
-    levels   from the arithmetic out to the memory; last the epilogue's arithmetic, where there is some
-    added    seconds of the epilogue that no level has and no mainloop hides
+    flops    FLOPs of the problem, without those of tile elements outside of D
+    levels   from the arithmetic out to DRAM; then the epilogue's arithmetic, if it has any
+    added    seconds of the epilogue that no level contains and no mainloop hides
     """
 
     flops: int
@@ -60,25 +60,28 @@ class Roofline:
 
     @property
     def bound(self) -> Level:
-        """The level that takes longest."""
+        """The level with the largest least time."""
         return max((level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0)
 
     @property
     def seconds(self) -> float:
-        """The least time."""
+        """Least time of the GEMM in seconds."""
         return (self.bound.seconds or 0.0) + self.added
 
     @property
     def tflops(self) -> float:
-        """The rate that this time implies."""
+        """Rate in TFLOP/s that the least time implies."""
         return self.flops / self.seconds / 1e12 if self.seconds else 0.0
 
     def level(self, name: str) -> Level:
-        """The level of a name."""
+        """Return the level with the name `name`."""
         return next(level for level in self.levels if level.name == name)
 
     def seconds_with(self, **changed: float) -> float:
-        """The least time if some levels took other times, in seconds by name."""
+        """Return the least time in seconds if some levels took other times.
+
+        changed   seconds by the name of the level
+        """
         most = max(changed.get(x.name, x.seconds) for x in self.levels if x.seconds is not None)
         return most + self.added
 
@@ -95,30 +98,31 @@ def roofline(
     sm_share: float,
     epilogue: EpilogueCost | None = None,
 ) -> Roofline:
-    """The roofline of a plan.
+    """Return the roofline of a plan for a problem.
 
-    wavefronts     of shared memory, of the whole grid
-    instructions   of warps that touch memory, of the whole grid
-    traffic        through L2 and DRAM
-    passes         through the workspace: all of it passes L2; DRAM those before the GEMM, and sums beyond what L2 holds
-    sm_share       tiles of an average multiprocessor over those of the one that has most
-    epilogue       what the epilogue costs, if anything
+    wavefronts     wavefronts in shared memory, of the whole grid
+    instructions   warp instructions that access memory, of the whole grid
+    traffic        bytes through L2 and DRAM
+    passes         data that go through the workspace. All of them pass L2. Repacked operands pass DRAM as well, and so
+                   do accumulators of K splits if they exceed L2
+    sm_share       mean number of tiles of a multiprocessor divided by that of the busiest one
+    epilogue       cost of the epilogue; None if it computes nothing
     """
     flops = problem.flops
     rows, columns, bk = plan.mma_tile
-    accumulators = product(plan.mma_grid(problem)) * rows * columns  # of all k-tiles of an element of D
+    accumulators = product(plan.mma_grid(problem)) * rows * columns  # elements of all tiles
     covered = accumulators * plan.k_tiles(problem) * bk
     atom = plan.tiled_mma.atom
     m, n, k = atom.shape_mnk
-    mma = covered / (m * n * k) * atom.threads / WARP_THREADS  # instructions of warps
+    mma = covered / (m * n * k) * atom.threads / WARP_THREADS  # warp instructions
     clock = device.clock_mhz * 1e6
     peak = device.peak_tflops(atom)
     share = sm_share or 1.0
     issued = mma + instructions
-    if plan.pipeline is not None and plan.pipeline.promoted:
-        issued += covered / bk / WARP_THREADS  # threads add up the sums of each k-tile
-    if plan.pipeline is not None:
-        issued += accumulators * (plan.cluster_k - 1) / WARP_THREADS  # those of the other CTAs that share K are added
+    if plan.body.promoted:
+        issued += covered / bk / WARP_THREADS  # threads add the accumulators of each k-tile to a total
+    if plan.body.has_roles:
+        issued += accumulators * (plan.cluster_k - 1) / WARP_THREADS  # cluster split-K adds those of the other CTAs
     tiles = product(plan.grid(problem))
     operations = (
         0 if epilogue is None else (epilogue.fp32 + epilogue.special) * tiles * product(plan.d_tile) / WARP_THREADS
@@ -131,7 +135,7 @@ def roofline(
         if one.is_before or one.write_bytes > device.l2_bytes:
             again = 0.0 if one.is_before else traffic.partials_read_bytes
             dram += one.write_bytes + (again or one.read_bytes)
-    per_second = device.sms * WARP_SCHEDULERS * clock * share  # instructions of warps
+    per_second = device.sms * WARP_SCHEDULERS * clock * share  # warp instructions
     levels = [
         _level("compute", 2.0 * covered, "FLOP", flops, 2.0 * covered / (peak * 1e12) / share if peak else None),
         _level("issue", issued, "instructions", flops, issued / per_second),
@@ -155,13 +159,13 @@ def roofline(
     roof = Roofline(flops, tuple(levels))
     if alone is None:
         return roof
-    of_busiest = max(1.0, tiles / device.sms / share)
-    least = behind(mainloop / of_busiest, alone / of_busiest, of_busiest, epilogue.alternating)
+    busiest = max(1.0, tiles / device.sms / share)  # tiles of the busiest multiprocessor
+    least = overlapped_seconds(mainloop / busiest, alone / busiest, busiest, epilogue.alternating)
     return replace(roof, added=max(0.0, least - roof.seconds))
 
 
 def register_bytes(plan: GemmPlan) -> float:
-    """Bytes that the MMA atom reads from and writes to registers for one product of two elements.
+    """Return the bytes of registers that the MMA atom reads and writes per multiplication of two elements.
 
     >>> from cutegemm.build import simt_plan
     >>> register_bytes(simt_plan())
@@ -178,4 +182,5 @@ def register_bytes(plan: GemmPlan) -> float:
 
 
 def _level(name: str, amount: float, unit: str, flops: int, seconds: float | None) -> Level:
+    """Return a level with its intensity; the intensity is 0 if the amount is."""
     return Level(name, amount, unit, flops / amount if amount else 0.0, seconds)

@@ -1,25 +1,25 @@
-"""Wavefronts of shared-memory accesses: how often the 32 banks must be visited for one instruction of a warp.
+"""Wavefronts of shared-memory accesses: how often the 32 banks are accessed for one warp instruction.
 
-The model. A wavefront takes one 4-byte word from each of the 32 banks. Lanes of one instruction are served in
-phases that ask for at most 128 bytes: all 32 lanes where each asks for 32 bits or less, half-warps for 64
-bits, quarter-warps for 128 bits. `ldmatrix` and `stmatrix` are served a matrix at a time, 8 rows of 16 bytes:
-the quarter-warps of a 128-bit access. In a phase, lanes that ask for the same word cost nothing extra; a bank
-that is asked for w different words takes w wavefronts. The phase takes as many as its busiest bank.
+The model. A wavefront reads or writes one 4-byte word in each of the 32 banks. The lanes of an instruction are served
+in phases that access at most 128 bytes: all 32 lanes if each accesses up to 32 bits, half-warps for 64 bits,
+quarter-warps for 128 bits. `ldmatrix` and `stmatrix` are served one matrix at a time, 8 rows of 16 bytes, like the
+quarter-warps of a 128-bit access. Within a phase, lanes that access the same word cost nothing extra. A bank takes
+one wavefront for each different word that is accessed in it, and a phase takes as many wavefronts as its busiest bank.
 
-Loads of 64 and 128 bits may take half as many phases: where lanes i and i ^ 1 of every pair ask for the same
-address, or lanes i and i ^ 2, two phases are served as one. Stores never are.
+Loads of 64 and 128 bits may take half as many phases: if lanes i and i ^ 1 of every pair access the same address, or
+lanes i and i ^ 2, two phases are merged. Phases of stores are never merged.
 
-cp.async is different: see `copies`.
+cp.async follows other rules: see `copies`.
 
-Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast);
-NVIDIA developer forum, topic 77228 (128-bit loads: 4 requests, 2 where pairs are uniform); public counter
-studies on sm_120 (stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` leaves the merging
-out. docs/measured/counters.md holds the default rules against the counters of an H200.
+Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast); NVIDIA
+developer forum, topic 77228 (128-bit loads: 4 requests, 2 if pairs are uniform); public counter studies on sm_120
+(stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` never merges phases. docs/measured/counters.md
+compares the default rules with the counters of an H200.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,18 +29,21 @@ from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout
 from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 
-PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # what one wavefront delivers at most
+PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # most bits of one wavefront
 ACCESS_BITS = (8, 16, 32, 64, 128)
 OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "st.async", "wgmma", "tma")
 _MATRIX_OPS = ("ldmatrix", "stmatrix", "wgmma")
+_MATRIX_ROWS, _ROW_BITS = 8, 128  # of an 8 x 8 matrix of ldmatrix and stmatrix: each lane gives the address of a row
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the hardware is taken to do beyond the plain phases.
+    """Model of shared memory: when two phases of an instruction are merged.
 
-    merges_pairs   two phases of a load are one where lanes i and i ^ m ask for the same address, for an m of
-                   these, in every pair of lanes; empty for never
+    name           name of the model
+    merges_pairs   masks m: two phases of a load are merged if lanes i and i ^ m access the same address in every pair
+                   of lanes, for one of these masks; empty: never
+    source         source of the model
     """
 
     name: str
@@ -55,12 +58,13 @@ DEFAULT_RULES = UNIFORM_PAIRS
 
 @dataclass(frozen=True)
 class Collision:
-    """The worst of an access: lanes of one warp that ask one bank for different words in one phase.
+    """The worst bank conflict of an access: lanes of one warp that access different words of one bank in one phase.
 
-    warp, request   of the access: which warp, and which of its instructions
-    lanes           a lane for each word that is asked for
-    bank            the busiest
-    words           byte addresses of these words
+    warp      index of the warp
+    request   index of the warp's instruction
+    lanes     one lane for each word
+    bank      the busiest bank
+    words     byte addresses of the words
     """
 
     warp: int
@@ -71,7 +75,7 @@ class Collision:
 
     @property
     def ways(self) -> int:
-        """How many words the bank is asked for."""
+        """Number of words that the bank must deliver."""
         return len(self.words)
 
     def __str__(self) -> str:
@@ -81,27 +85,29 @@ class Collision:
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """What an access costs.
+    """Cost of an access to shared memory.
 
     requests     instructions, summed over warps
-    wavefronts   that they take
-    ideal        that they would take without conflicts: the phases
-    worst        the worst collision, or None where there is none
+    wavefronts   wavefronts of these instructions
+    ideal        wavefronts without bank conflicts: one per phase
+    worst        the worst bank conflict; None if no phase has one
+    form         the instruction that was counted, such as "ldmatrix.x4" or "128-bit load"; "" if it is not one form
     """
 
     requests: int
     wavefronts: int
     ideal: int
     worst: Collision | None = None
+    form: str = ""
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts beyond the ideal."""
+        """Number of wavefronts beyond the ideal."""
         return self.wavefronts - self.ideal
 
     @property
     def ways(self) -> float:
-        """Wavefronts over the ideal: 1 without conflicts, 8 where each phase takes eight.
+        """Wavefronts divided by the ideal: 1 without conflicts, 8 if each phase takes eight.
 
         >>> Wavefronts(4, 32, 16).ways
         2.0
@@ -118,15 +124,17 @@ def wavefronts(
     rules: Rules = DEFAULT_RULES,
     active: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(wavefronts, ideal) of each request.
+    """Return the wavefronts of each request, and the ideal number without bank conflicts.
 
-    addresses   bytes: (requests, lanes), at most 32 lanes; the first ones of a warp where there are fewer
-    bits        of one lane
-    op          load, store, ldmatrix, stmatrix (with 128 bits: the row of a lane), cp.async, wgmma; st.async: a store,
-                in the shared memory of the CTA that it goes to
-    sources     cp.async: the addresses in global memory that the lanes read from
-    active      bool (requests, lanes): lanes whose predicate is on; all where left out
-    raises      LayoutError for an access that there is none of, or addresses that are not aligned to it
+    addresses   byte addresses: (requests, lanes). At most 32 lanes; fewer are the first lanes of a warp
+    bits        bits that a lane accesses
+    op          load, store, ldmatrix, stmatrix or wgmma (128 bits: a lane has the address of a row), cp.async or tma;
+                st.async: a store, in the shared memory of the CTA that receives it
+    sources     cp.async: byte addresses in global memory that the lanes read; None: contiguous
+    rules       which phases are merged
+    active      bool (requests, lanes): lanes that execute the access; None: all
+    returns     (wavefronts, ideal), both of shape (requests,)
+    raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
 
     >>> lanes = np.arange(32)
     >>> [int(wavefronts([lanes * stride * 4], 32)[0][0]) for stride in (0, 1, 2, 32, 33)]
@@ -140,7 +148,7 @@ def wavefronts(
     lanes, on = table.shape[1], None if active is None else np.asarray(active, dtype=bool)
     if op == "cp.async":
         return copy_wavefronts(table, None if sources is None else np.asarray(sources), bits, on)
-    if op == "tma":  # whole rows, in an order of its own: it never conflicts
+    if op == "tma":  # TMA accesses whole rows and has no bank conflicts
         per_request = -(-lanes * bits // PHASE_BITS)
         return np.full(len(table), per_request), np.full(len(table), per_request)
     phase = _phases(lanes, bits)
@@ -154,7 +162,7 @@ def wavefronts(
 
 
 def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
-    """Of which requests two phases are served as one."""
+    """Return which requests have two phases merged, as booleans of shape (requests,)."""
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
         pairs = np.arange(WARP_THREADS)
@@ -167,49 +175,59 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 
 
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
+    """Return the addresses as an array.
+
+    raises   LayoutError for an unknown operation or width, or if an address is not aligned to the width
+    """
     table = np.asarray(addresses, dtype=np.int64)
     rules = []
     if op not in OPS:
-        rules.append(f"the operation {op!r}; {', '.join(OPS)} are there")
+        rules.append(f"op = {op!r} is not one of {', '.join(OPS)}")
     if bits not in ACCESS_BITS:
-        rules.append(f"{bits} bits a lane; one of {', '.join(map(str, ACCESS_BITS))} is expected")
+        rules.append(f"bits = {bits} is not one of {', '.join(map(str, ACCESS_BITS))}")
     elif op in _MATRIX_OPS and bits != 128:
-        rules.append(f"{bits} bits a lane; {op} takes a row of 128")
+        rules.append(f"bits = {bits}; a lane of {op} accesses a row of 128 bits")
     if table.ndim != 2 or not 1 <= table.shape[1] <= WARP_THREADS:
-        rules.append(f"addresses of shape {table.shape}; (requests, lanes) with at most 32 lanes is expected")
+        rules.append(f"addresses have shape {table.shape} instead of (requests, lanes) with 1 to 32 lanes")
     if not rules and table.size:
         size = bits // 8
         wrong = np.argwhere((table % size != 0) | (table < 0))
         if len(wrong):
             request, lane = (int(i) for i in wrong[0])
-            rules.append(f"lane {lane} of request {request} at byte {table[request, lane]}, no multiple of {size}")
+            rules.append(
+                f"lane {lane} of request {request} accesses byte {table[request, lane]}, which is not a multiple of "
+                f"{size}"
+            )
     if rules:
         raise LayoutError(f"wavefronts: {'; '.join(rules)}.")
     return table
 
 
 def _phases(lanes: int, bits: int) -> np.ndarray:
-    """The phase of each lane."""
+    """Return the index of the phase of each lane."""
     return np.arange(lanes) * max(bits, 32) // PHASE_BITS
 
 
 def _words(table: np.ndarray, bits: int) -> np.ndarray:
-    """The words of each lane: (requests, lanes, words of a lane)."""
+    """Return the indices of the 4-byte words that each lane accesses: (requests, lanes, words of a lane)."""
     count = max(1, bits // 32)
     return (table // SMEM_BANK_BYTES)[:, :, None] + np.arange(count)
 
 
 def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
-    """(requests, phases): the different words that the busiest bank is asked for by active lanes."""
+    """Return the number of different words that active lanes access in the busiest bank: (requests, phases).
+
+    phase   index of the phase of each lane
+    """
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
     row = np.arange(requests)[:, None] * phases + phase[None, :]
     span = int(words.max(initial=0)) + 1
     asked = row[:, :, None] * span + words
     distinct = np.unique((asked if active is None else asked[active]).reshape(-1))
-    row_of, word_of = distinct // span, distinct % span
+    rows, banks = distinct // span, distinct % span % SMEM_BANKS
     per_bank = np.bincount(
-        (row_of * SMEM_BANKS + word_of % SMEM_BANKS).astype(np.intp, copy=False),
+        (rows * SMEM_BANKS + banks).astype(np.intp, copy=False),
         minlength=requests * phases * SMEM_BANKS,
     )
     return per_bank.reshape(requests, phases, SMEM_BANKS).max(axis=2)
@@ -224,9 +242,14 @@ def cost(
     rules: Rules = DEFAULT_RULES,
     active: Any = None,
 ) -> Wavefronts:
-    """What the requests of several warps cost together, and the worst collision among them.
+    """Return the cost of the requests of several warps together, with the worst bank conflict among them.
 
-    addresses   bytes: (warps, requests of a warp, lanes); sources, active: see `wavefronts`, likewise
+    addresses   byte addresses: (warps, requests of a warp, lanes)
+    bits        bits that a lane accesses
+    op          operation, see `wavefronts`
+    sources     cp.async: byte addresses in global memory, same shape; None: contiguous
+    rules       which phases are merged
+    active      bool, same shape: lanes that execute the access; None: all
     """
     requests, lanes = addresses.shape[1:]
     table = addresses.reshape(-1, lanes)
@@ -243,16 +266,17 @@ def cost(
     return Wavefronts(executed, int(total.sum()), int(ideal.sum()), worst)
 
 
-Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> the lanes that ask for it
+Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> lanes that access it
 
 
 def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES) -> list[Phase]:
-    """The phases of one request: who asks which bank for what. A bank takes a wavefront for each of its words.
+    """Return the phases of one request: the lanes that access each word of each bank.
 
-    Of cp.async it is what is written: its source may collide too, see `copies`.
+    A bank takes one wavefront for each of its words in a phase. For cp.async these are the words that are written; its
+    source may conflict as well, see `copies`.
 
-    addresses   bytes, of each lane
-    bits        of one lane
+    addresses   byte address of each lane
+    bits        bits that a lane accesses
 
     >>> phases = served(np.arange(32) * 8, 32)
     >>> len(phases), phases[0][0]
@@ -270,12 +294,13 @@ def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules =
 
 
 def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
+    """Return the worst bank conflict of a request; None if only the source of a cp.async has conflicts."""
     phases = served(addresses, bits, rules=PLAIN)
     busiest = max(phases, key=lambda phase: max(map(len, phase.values())))
-    bank, found = max(busiest.items(), key=lambda item: len(item[1]))
-    if len(found) < 2:
-        return None  # cp.async alone: the source is what collides
-    return Collision(warp, request, tuple([lanes[0] for lanes in found.values()]), bank, tuple(found))
+    bank, words = max(busiest.items(), key=lambda item: len(item[1]))
+    if len(words) < 2:
+        return None  # only cp.async: its source conflicts
+    return Collision(warp, request, tuple([lanes[0] for lanes in words.values()]), bank, tuple(words))
 
 
 def bank_conflicts(
@@ -287,15 +312,16 @@ def bank_conflicts(
     op: str = "load",
     rules: Rules = DEFAULT_RULES,
 ) -> Wavefronts:
-    """What it costs that threads read or write a tile in shared memory.
+    """Return the cost of reading or writing a tile in shared memory by threads.
 
-    layout         of the tile, in elements: index in the tile -> offset
-    tv             (thread, value) -> colexicographic index in the tile, or the table of it, (threads, values)
-    element_bits   of an element
-    access_bits    of one instruction of a lane; one element where left out
-    op             see `wavefronts`
-    raises         LayoutError where a lane's elements are no aligned vectors of that width, or lie outside of
-                   the tile
+    layout         layout of the tile: index in the tile -> offset in elements
+    tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
+                   (threads, values)
+    element_bits   bits of an element
+    access_bits    bits that a lane accesses per instruction, see `tile_cost`. None: one element, or the widest form of
+                   ldmatrix and stmatrix
+    op             operation, see `wavefronts`
+    raises         LayoutError if a lane's elements are not aligned vectors of that width, or lie outside of the tile
 
     >>> transposed = bank_conflicts(Layout((32, 32)), Layout((32, 32), (32, 1)), element_bits=32)
     >>> transposed.wavefronts, transposed.ideal, str(transposed.worst)
@@ -304,50 +330,106 @@ def bank_conflicts(
     0
     """
     elements = tv if isinstance(tv, np.ndarray) else tv.offsets().reshape(tv[0].size(), -1, order="F")
-    bits = element_bits if access_bits is None else access_bits
     table = layout.offsets()
     if table.ndim != 1:
-        raise LayoutError(f"bank_conflicts: {layout} gives coordinates; a layout of offsets is expected.")
+        raise LayoutError(f"bank_conflicts: {layout} returns coordinates. Pass a layout that returns offsets.")
     if elements.ndim != 2 or not elements.size:
         raise LayoutError(
-            f"bank_conflicts: a table of shape {elements.shape}; (threads, values) is expected, one or more of each."
+            f"bank_conflicts: tv has shape {elements.shape}. Pass (threads, values), with at least one of each."
         )
     if not 0 <= elements.min() <= elements.max() < len(table):
         raise LayoutError(
-            f"bank_conflicts: the elements reach from {elements.min()} to {elements.max()}, the tile {layout} has "
-            f"{len(table)}."
+            f"bank_conflicts: tv accesses elements {elements.min()} to {elements.max()}; the tile {layout} has "
+            f"{len(table)} elements."
         )
     lanes = min(WARP_THREADS, elements.shape[0])
     if elements.shape[0] % lanes:
-        raise LayoutError(f"bank_conflicts: {elements.shape[0]} threads are no whole warps.")
+        raise LayoutError(f"bank_conflicts: {elements.shape[0]} threads are not whole warps of {WARP_THREADS}.")
     grouped = elements.reshape(-1, lanes, elements.shape[1])
-    return cost(byte_addresses(table, grouped, element_bits, bits), bits, op=op, rules=rules)
+    bits = element_bits if access_bits is None and op not in _MATRIX_OPS else access_bits
+    return tile_cost(table, grouped, element_bits, op=op, access_bits=bits, rules=rules)
+
+
+def tile_cost(
+    table: np.ndarray,
+    elements: np.ndarray,
+    element_bits: int,
+    *,
+    op: str = "load",
+    access_bits: int | None = None,
+    rules: Rules = DEFAULT_RULES,
+) -> Wavefronts:
+    """Return the wavefronts of one pass over a tile, for elements that each lane accesses.
+
+    ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
+    the instruction is .x1 or .x2; else it is .x4.
+
+    table         index in the tile -> offset in elements
+    elements      (warps, lanes, values): index in the tile of each value of each lane
+    access_bits   bits that a lane accesses with one instruction, None for the widest that the layout permits.
+                  For ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    raises        LayoutError if a lane's elements are not aligned vectors of that width
+
+    >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements
+    >>> tile_cost(np.arange(256), rows, 16, op="ldmatrix")
+    Wavefronts(requests=1, wavefronts=4, ideal=4, worst=None, form='ldmatrix.x4')
+    >>> tile_cost(np.arange(256), rows % 64, 16, op="ldmatrix").form
+    'ldmatrix.x1'
+    """
+    if op not in ("ldmatrix", "stmatrix"):
+        width = access_bits or widest_access(table, elements, element_bits)
+        found = cost(byte_addresses(table, elements, element_bits, width), width, op=op, rules=rules)
+        return replace(found, form=f"{width}-bit {op}")
+    lanes = _address_lanes(elements) if access_bits is None else access_bits * _MATRIX_ROWS // 32
+    if lanes not in (8, 16, 32):
+        raise LayoutError(f"{op}: {access_bits} bits of a lane. Use 32 for .x1, 64 for .x2 or 128 for .x4.")
+    used = elements[:, : max(lanes, _address_lanes(elements))]
+    if used.shape[1] % lanes:
+        raise LayoutError(f"{op}: {used.shape[1]} lanes give addresses. A multiple of {lanes} is expected.")
+    addresses = byte_addresses(table, used, element_bits, _ROW_BITS)
+    found = cost(addresses.reshape(len(addresses), -1, lanes), _ROW_BITS, op=op, rules=rules)
+    return replace(found, form=f"{op}.x{lanes // _MATRIX_ROWS}")
+
+
+def _address_lanes(elements: np.ndarray) -> int:
+    """Return how many first lanes have rows of their own: 8 or 16 if the other lanes repeat them, else all."""
+    lanes = elements.shape[1]
+    for first in (8, 16):
+        if lanes % first == 0 and (elements == elements[:, np.arange(lanes) % first]).all():
+            return first
+    return lanes
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:
-    """Addresses of the vectors of `bits` that lanes access one after the other.
+    """Return the byte addresses of the vectors of `bits` bits that lanes access one after the other.
 
-    table      index in the tile -> offset in elements
-    elements   (warps, lanes, values): the index of each value of each lane
-    returns    bytes: (warps, values * element_bits / bits, lanes)
-    raises     LayoutError where the elements of a vector are no neighbours
+    table      offset of each tile index, in elements
+    elements   index in the tile of each value of each lane: (warps, lanes, values)
+    returns    byte addresses: (warps, values * element_bits / bits, lanes)
+    raises     LayoutError if the elements of a vector are not contiguous
     """
     if bits < element_bits or bits % element_bits:
-        raise LayoutError(f"an access of {bits} bits holds no whole elements of {element_bits} bits.")
+        raise LayoutError(f"an access of {bits} bits does not consist of whole elements of {element_bits} bits.")
     count = bits // element_bits
     if elements.shape[2] % count:
         raise LayoutError(
-            f"{elements.shape[2]} values of a lane are no whole accesses of {count} elements, {bits} bits."
+            f"the {elements.shape[2]} values of a lane are not a multiple of the {count} elements of an access of "
+            f"{bits} bits."
         )
     offsets = table[elements].reshape(*elements.shape[:2], -1, count)
     if not (offsets - offsets[..., :1] == np.arange(count)).all():
-        raise LayoutError(f"the {count} elements of an access of {bits} bits are no neighbours in this layout.")
+        raise LayoutError(f"the {count} elements of an access of {bits} bits are not contiguous in this layout.")
     return np.moveaxis(offsets[..., 0] * element_bits // 8, 1, 2)
 
 
 def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, most: int = 128) -> int:
-    """Bits of the widest aligned vector that each run of a lane's values makes in this layout: what
-    `autovec_copy` turns the copy into.
+    """Return the bits of the widest vectors that the values of all lanes form in a layout.
+
+    Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
+
+    table      offset of each tile index, in elements
+    elements   index in the tile of each value of each lane: (warps, lanes, values)
+    most       largest width that is tried, in bits
 
     >>> lanes = np.arange(64).reshape(1, 8, 8)
     >>> widest_access(np.arange(64), lanes, 32), widest_access(np.arange(64) * 2, lanes, 32)

@@ -1,4 +1,4 @@
-"""What a plan does besides multiplying tiles: the sums of the parts of a split K, and operands packed first."""
+"""Workspace traffic of a plan: accumulators of K splits, and operands of repack passes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ends:
-    """How often a CTA of the GEMM's grid comes to an end of its k-tiles, and does what.
+    """Number of actions at the end of work tiles, over all CTAs of the GEMM.
 
-    stores       D
-    writes       the sums of a part to the workspace
-    reads        those of another part out of it
-    semaphores   which part it is that ended, a thread to shared memory
-    asked        those, a warp out of it
+    stores       number of stores of a tile of D
+    writes       number of writes of the accumulators of a K split to the workspace
+    reads        number of reads of the accumulators of a K split from the workspace
+    semaphores   number of increments of a semaphore, each followed by a write of its value to shared memory
+    asked        number of reads of this value by a warp
     """
 
     stores: int
@@ -41,10 +41,11 @@ class Ends:
 class Pass:
     """Data that go through the workspace.
 
-    name          "pack A", "pack B" or "sums"
-    write_bytes   into it
-    read_bytes    out of it, or for packing of the operand; the GEMM's own reads of a packed operand are not here
-    is_before     a kernel before the GEMM moves them; else they are added up after a part, or behind the GEMM
+    name          "repack A", "repack B" or "accumulators"
+    write_bytes   bytes written to the workspace
+    read_bytes    bytes read from the workspace, or by a repack pass from the operand. Loads of a repacked operand by
+                  the GEMM are not included
+    is_before     whether a repack pass moves them before the GEMM; else they are accumulators of K splits
     """
 
     name: str
@@ -54,11 +55,12 @@ class Pass:
 
 
 def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
-    """The ends of the k-tiles of all CTAs.
+    """Return the number of actions at the end of the work tiles of all CTAs.
 
-    Of a tile in P parts, the CTAs of a plan with a pipeline hand on P - 1 and the last one stores D; those of
-    another plan write all P, which the last CTA reads again where it adds them, and else a second kernel. Where the
-    last one adds them, one thread increments the semaphore, and hands its value to all that share the tile.
+    The CTAs that share a tile of S K splits act as follows. With warp roles, S - 1 CTAs write their accumulators, and
+    the one that ends last adds them and stores D. Other plans write all S; the CTA that ends last reads them again if
+    `reduction` is "last", else a second kernel does. To find the last one, a thread increments a semaphore and passes
+    the value to all threads that share the tile.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -69,27 +71,28 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
     tiles = tiles_m * tiles_n * batch
     if not plan.split.is_split:
         return Ends(tiles)
-    splits = _parts(plan, problem)
+    splits = _split_counts(plan, problem)
     in_cluster = plan.scheduler.cluster_size
     units = sum(splits) * in_cluster
-    if plan.pipeline is not None:
-        handed, semaphores = units - len(splits) * in_cluster, units * plan.pipeline.readers
-        return Ends(tiles, handed, handed, semaphores, semaphores * (WARPGROUP_THREADS // WARP_THREADS))
+    if plan.body.has_roles:
+        written, semaphores = units - len(splits) * in_cluster, units * plan.body.readers
+        return Ends(tiles, written, written, semaphores, semaphores * (WARPGROUP_THREADS // WARP_THREADS))
     if plan.split.reduction == "last":
         return Ends(tiles, units, units, units, units * (plan.threads // WARP_THREADS))
     return Ends(tiles - len(splits), units)
 
 
-def _parts(plan: GemmPlan, problem: Problem) -> list[int]:
-    """How many parts each tile has that has several; tiles counted in clusters."""
-    found = plan.scheduler.of(problem).assignment().work_tile
-    counts: list[int] = found.splits[(found.k_split == 0) & (found.splits > 1)].tolist()
+def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
+    """Return the number of K splits of each tile that has several. A tile here is that of a whole cluster."""
+    work_tile = plan.scheduler.of(problem).assignment().work_tile
+    counts: list[int] = work_tile.splits[(work_tile.k_split == 0) & (work_tile.splits > 1)].tolist()
     return counts
 
 
 def k_ranges_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.ndarray]:
-    """Where in K work tiles begin and end, in arrays: K goes from 0 to 1. Parts that take every n-th k-tile are taken
-    for such that take neighbours.
+    """Return where work tiles start and end in K, as two arrays of values between 0 and 1.
+
+    If K splits take every n-th k-tile, the result treats them as contiguous ranges of the same length.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -104,34 +107,37 @@ def k_ranges_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.nda
 
 
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
-    """What goes through the workspace, in bytes of the whole problem.
+    """Return the data that go through the workspace in one call.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem
     >>> plan = simt_plan(Operands.of("f32"), repack="a", split_k=2)
     >>> for one in passes_of(plan, Problem(128, 128, 64)):
     ...     print(one)
-    Pass(name='pack A', write_bytes=32768, read_bytes=32768, is_before=True)
+    Pass(name='repack A', write_bytes=32768, read_bytes=32768, is_before=True)
     Pass(name='accumulators', write_bytes=131072, read_bytes=131072, is_before=False)
     """
-    found = []
+    passes = []
     for repack in plan.repacks:
         rows = problem.m if repack.name == "a" else problem.n
         element = getattr(plan.operands, repack.name).dtype.bits // 8
-        name = f"pack {repack.name.upper()}"
-        of_packed = product(repack.extents(rows, problem.k)) * problem.l * element
-        found.append(Pass(name, of_packed, rows * problem.k * problem.l * element, True))
+        name = f"repack {repack.name.upper()}"
+        write_bytes = product(repack.extents(rows, problem.k)) * problem.l * element
+        passes.append(Pass(name, write_bytes, rows * problem.k * problem.l * element, True))
     written = ends_of(plan, problem).writes
     if written:
         bm, bn, _ = plan.cta_tile
-        bytes_of_sums = written * bm * bn * plan.operands.acc.bits // 8
-        found.append(Pass("accumulators", bytes_of_sums, bytes_of_sums, False))
-    return found
+        partials_bytes = written * bm * bn * plan.operands.acc.bits // 8
+        passes.append(Pass("accumulators", partials_bytes, partials_bytes, False))
+    return passes
 
 
 def layout_of_partials(plan: GemmPlan) -> tuple[Layout, int]:
-    """(vector, threads, vectors) -> place of a thread's sums, and how many consumers have such a part each."""
-    if plan.pipeline is None:
+    """Return the layout of the accumulators of a K split in the workspace, and the number of consumers that use it.
+
+    The layout maps (vector, threads, vectors) to offsets in elements.
+    """
+    if not plan.body.has_roles:
         return partials_layout(plan, 1), 1
     whole = slot_layout(plan, 1)
     return whole, whole.shape[3]

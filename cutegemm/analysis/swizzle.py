@@ -1,8 +1,7 @@
-"""The smallest swizzle or padding under which every access of a buffer is free of bank conflicts at once.
+"""Search for the smallest swizzle or padding under which all accesses of a buffer are free of bank conflicts.
 
-Where TMA or wgmma touch the buffer, the candidates are the layouts that they know: the four shared-memory
-atoms, tiled, the one with the widest rows first. Elsewhere they are the plain layout, the swizzles of it, and
-paddings of its rows.
+If TMA or wgmma access the buffer, the candidates are the layouts that they support: the four shared-memory atoms,
+tiled, with the widest rows first. Else they are the plain layout, swizzles of it, and paddings of its rows.
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 HARDWARE_OPS = ("tma", "wgmma")
-_ROUND_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # all banks once: addresses so far apart share a bank
+_ROUND_BYTES = SMEM_BANKS * SMEM_BANK_BYTES  # addresses at this distance share a bank
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout of the tile and what the accesses cost in it.
+    """A layout of the tile, and the cost of each access in it.
 
-    layout        (extent, bK), or (bM, bN)
-    how           in words: "plain", "swizzle S<3,3,3>", "padding of 4 elements", "128B atom"
-    extra_bytes   of shared memory beyond the elements
-    costs         by access, in the order given; None where the layout tears an access apart
+    layout        layout of (extent, bK), or of (bM, bN)
+    how           description: "plain", "swizzle S<3,3,3>", "padding of 4 elements", "128B atom"
+    extra_bytes   bytes of shared memory in addition to the elements
+    costs         cost of each access, in the order of the accesses; None if the layout makes vectors of the access
+                  narrower
     """
 
     layout: Layout | ComposedLayout
@@ -44,24 +44,24 @@ class Candidate:
 
     @property
     def is_free(self) -> bool:
-        """Whether no access conflicts."""
+        """Whether no access has bank conflicts."""
         return all(cost is not None and cost.conflicts == 0 for cost in self.costs)
 
     @property
     def wavefronts(self) -> int:
-        """Of all accesses together."""
+        """Wavefronts of all accesses together."""
         return sum(cost.wavefronts for cost in self.costs if cost is not None)
 
 
 @dataclass(frozen=True)
 class SwizzleSearch:
-    """What a search found.
+    """Result of a search.
 
-    swizzle    the smallest candidate without conflicts that takes no memory, or None
-    padding    the smallest padding without conflicts, or None
-    least      of all candidates that serve every access, the one with the fewest wavefronts
-    reason     why there is none, where there is none
-    tried      candidates that were looked at
+    swizzle    the smallest swizzle without conflicts, or the plain layout if it has none; None if all of them conflict
+    padding    the smallest padding without conflicts; None if every padding conflicts
+    least      the candidate that keeps the width of every access and has the fewest wavefronts; None if none keeps it
+    reason     why every candidate conflicts; "" unless they all do
+    tried      number of candidates that were evaluated
     """
 
     swizzle: Candidate | None
@@ -72,7 +72,7 @@ class SwizzleSearch:
 
     @property
     def best(self) -> Candidate | None:
-        """The swizzle, else the padding."""
+        """The swizzle if there is one, else the padding; None if every candidate conflicts."""
         return self.swizzle or self.padding
 
 
@@ -85,13 +85,13 @@ def search_swizzle(
     hardware: bool | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> SwizzleSearch:
-    """The smallest swizzle and the smallest padding that serve all accesses of a buffer.
+    """Search for the smallest swizzle and the smallest padding without bank conflicts in any access of a buffer.
 
-    accesses   to the buffer; what their sources cost in global memory is left out
+    accesses   accesses to the buffer; conflicts at the sources of cp.async do not count
     tile       (extent along M or N, bK), or (bM, bN)
-    dtype      of the elements
-    major      "mn" where the first mode is contiguous in shared memory, "k" where the second is
-    hardware   whether only the layouts of TMA and wgmma are admitted; by the accesses where left out
+    dtype      type of the elements
+    major      "mn" if the first mode is contiguous in shared memory, "k" if the second mode is
+    hardware   whether only layouts of TMA and wgmma are candidates; None: if one of the accesses is by them
 
     >>> from cutegemm.dtypes import bf16
     >>> from cutegemm.analysis.accesses import core_matrices
@@ -100,63 +100,69 @@ def search_swizzle(
     'swizzle S<3,3,3>'
     """
     only_hardware = any(a.op in HARDWARE_OPS for a in accesses) if hardware is None else hardware
-    parts = [replace(a, sources=None) for a in accesses]
+    shared = [replace(a, sources=None) for a in accesses]
     plain = _plain(tile, major)
-    widths = [part.width(plain.offsets()) for part in parts]
+    widths = [access.width(plain.offsets()) for access in shared]
     swizzle = padding = least = None
     tried: list[Candidate] = []
     for how, layout, extra in _candidates(tile, dtype, major, only_hardware):
         if (swizzle is not None and extra == 0) or padding is not None:
             continue
-        costs = tuple([_cost(part, layout, width, rules) for part, width in zip(parts, widths, strict=True)])
-        found = Candidate(layout, how, extra, costs)
-        tried.append(found)
-        if None not in costs and (least is None or found.wavefronts < least.wavefronts):
-            least = found
-        if found.is_free and extra == 0:
-            swizzle = found
-        elif found.is_free:
-            padding = found
-    none = swizzle is None and padding is None
-    return SwizzleSearch(swizzle, padding, least, _reason(parts, tried) if none else "", len(tried))
+        costs = tuple([_cost(access, layout, width, rules) for access, width in zip(shared, widths, strict=True)])
+        candidate = Candidate(layout, how, extra, costs)
+        tried.append(candidate)
+        if None not in costs and (least is None or candidate.wavefronts < least.wavefronts):
+            least = candidate
+        if candidate.is_free and extra == 0:
+            swizzle = candidate
+        elif candidate.is_free:
+            padding = candidate
+    failed = swizzle is None and padding is None
+    return SwizzleSearch(swizzle, padding, least, _reason(shared, tried) if failed else "", len(tried))
 
 
 def search_plan(plan: GemmPlan, buffer: str, rules: Rules = DEFAULT_RULES) -> SwizzleSearch:
-    """The search for a buffer of a plan, "a", "b" or "d", with the majorness that it has there.
+    """Search for a swizzle for a buffer of a plan, with the majorness that the buffer has in the plan.
 
-    raises   LayoutError where the plan keeps no such buffer in shared memory
+    buffer   "a", "b" or "d"
+    raises   LayoutError if the plan does not have the buffer in shared memory
+
+    >>> from cutegemm.build import Shared, simt_plan
+    >>> search_plan(simt_plan(block=(128, 128, 8), shared_a=Shared("mn", pad=0)), "a").best.how
+    'swizzle S<1,4,5>'
     """
     rows, columns, bk = plan.loaded_tile
     buffers: dict[str, tuple[tuple[int, int], Layout | ComposedLayout | None]] = {
-        "a": ((rows, bk), plan.smem_a),
-        "b": ((columns, bk), plan.smem_b),
+        "a": ((rows, bk), plan.a.smem),
+        "b": ((columns, bk), plan.b.smem),
         "d": (plan.cta_tile[:2] if plan.epi_stages is None else plan.epi_stages.epi_tile, plan.smem_d),
     }
     tile, layout = buffers.get(buffer, ((0, 0), None))
     if layout is None:
-        raise LayoutError(f"search_plan: the plan {plan} keeps no {buffer.upper()} in shared memory.")
+        raise LayoutError(f"search_plan: the plan {plan} does not have {buffer.upper()} in shared memory.")
     accesses = [a for a in shared_accesses(plan) if a.buffer == buffer]
-    leaves_by_tma = buffer == "d" and plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
+    stored_by_tma = buffer == "d" and plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
     dtype, major = getattr(plan.operands, buffer).dtype, smem_major(layout)
-    return search_swizzle(accesses, tile, dtype, major, hardware=leaves_by_tma or None, rules=rules)
+    return search_swizzle(accesses, tile, dtype, major, hardware=stored_by_tma or None, rules=rules)
 
 
 def smem_major(layout: Layout | ComposedLayout) -> str:
-    """Which mode of a tile is contiguous in shared memory: "mn" for the first, "k" for the second."""
+    """Return which mode of a tile is contiguous in shared memory: "mn" for the first, "k" for the second."""
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     return "mn" if 1 in outer[0].flat()[1] else "k"
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
+    """Return the layout of a tile without swizzle, with `pad` additional elements after each row."""
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
 
 
 def _candidates(
     tile: tuple[int, int], dtype: DType, major: str, hardware: bool
 ) -> Iterator[tuple[str, Layout | ComposedLayout, int]]:
-    """(in words, layout, extra bytes), in the order of preference."""
+    """Yield (description, layout, extra bytes) of each candidate, the preferred ones first."""
     if hardware:
-        for kind in reversed(KINDS):  # the widest rows first: one box of TMA then carries the most
+        for kind in reversed(KINDS):  # the widest rows first: they give the largest TMA boxes
             atom = smem_atom(dtype, major, kind)
             if tile[0] % size(atom, mode=[0]) == 0 and tile[1] % size(atom, mode=[1]) == 0:
                 yield f"{kind} atom", tile_to_shape(atom, tile, (0, 1)), 0
@@ -177,9 +183,11 @@ def _candidates(
 
 
 def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
-    """(bits, base, shift) in elements that move whole elements among the banks; the fewest bits first, then
-    those that keep the widest vectors together."""
-    top = (_ROUND_BYTES // unit).bit_length() - 1  # bits of an offset that say where in the banks it lies
+    """Yield (bits, base, shift), in elements, of swizzles that permute whole elements among the banks.
+
+    Swizzles with fewer bits come first, then those that leave wider vectors contiguous.
+    """
+    top = (_ROUND_BYTES // unit).bit_length() - 1  # bits of an offset that select the bank and the byte in it
     reach = (elements - 1).bit_length()
     for bits in range(1, top + 1):
         for base in range(top - bits, -1, -1):
@@ -188,26 +196,33 @@ def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
                     yield bits, base, shift
 
 
-def _cost(part: Access, layout: Layout | ComposedLayout, width: int, rules: Rules) -> Wavefronts | None:
-    """What it costs, or None where the layout narrows or tears it."""
+def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Rules) -> Wavefronts | None:
+    """Return the cost of an access in a layout; None if its vectors are narrower or not contiguous in it.
+
+    width   bits of the access in the plain layout
+    """
     try:
-        if part.bits is None and part.width(layout.offsets()) < width:
+        if access.bits is None and access.width(layout.offsets()) < width:
             return None
-        return part.cost(layout, rules)
+        return access.cost(layout, rules)
     except LayoutError:
         return None
 
 
-def _reason(parts: Sequence[Access], tried: Sequence[Candidate]) -> str:
+def _reason(accesses: Sequence[Access], tried: Sequence[Candidate]) -> str:
+    """Return why every candidate conflicts: one access alone, two accesses together, or more of them."""
     free = [{i for i, c in enumerate(t.costs) if c is not None and c.conflicts == 0} for t in tried]
-    for i, part in enumerate(parts):
+    for i, access in enumerate(accesses):
         if not any(i in f for f in free):
-            return f"{part.name} conflicts by itself under each of the {len(tried)} layouts tried."
-    for i, first in enumerate(parts):
-        for j in range(i + 1, len(parts)):
+            return f"{access.name} conflicts by itself under each of the {len(tried)} layouts tried."
+    for i, first in enumerate(accesses):
+        for j in range(i + 1, len(accesses)):
             if not any(i in f and j in f for f in free):
                 return (
-                    f"{first.name} and {parts[j].name} are each free of conflicts in some layout, but "
+                    f"{first.name} and {accesses[j].name} are each free of conflicts in some layout, but "
                     f"together in none of the {len(tried)} tried."
                 )
-    return f"every two accesses have a layout without conflicts; all {len(parts)} have none of {len(tried)}."
+    return (
+        f"any two accesses have a layout without conflicts, but none of the {len(tried)} layouts tried is free of "
+        f"conflicts for all {len(accesses)}."
+    )

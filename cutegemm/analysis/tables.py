@@ -1,4 +1,4 @@
-"""An analysis as tables and sentences, before anything is printed: a terminal and a page show the same ones."""
+"""Analysis report as tables and sentences, which the terminal and the explorer show alike."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report.
+    """One section of a report.
 
-    title     may be empty
-    columns   (name, "left" or "right") of the table
-    rows      of texts, as many as there are columns; may be empty
-    lines     sentences that stand before the table, and those of `after` behind it
+    title     may be ""
+    columns   (name, "left" or "right") of each column of the table
+    rows      cells of each row, as texts; () for a section without a table
+    lines     sentences before the table
+    after     sentences after the table
     """
 
     title: str
@@ -32,12 +33,12 @@ class Section:
 
 
 def sections(analysis: Analysis) -> list[Section]:
-    """All parts of a report, in the order in which they are read.
+    """Return all sections of a report, in reading order.
 
     >>> from cutegemm.analysis import check
     >>> from cutegemm.build import simt_plan
     >>> [section.title for section in sections(check(simt_plan()))]
-    ['Shared memory, of a CTA', 'Global memory, of a CTA', 'Occupancy']
+    ['Shared memory, per CTA', 'Global memory, per CTA', 'Occupancy']
     """
     out = [_shared(analysis)]
     if analysis.executed is not None:
@@ -54,41 +55,43 @@ def sections(analysis: Analysis) -> list[Section]:
 
 
 def head(analysis: Analysis) -> str:
-    """What is analysed, where."""
-    of = f", {analysis.problem}" if analysis.problem else ""
-    return f"on {analysis.arch} ({analysis.device.name}){of}"
+    """Return the first line of a report after the plan's name: architecture, device and problem."""
+    problem = f", {analysis.problem}" if analysis.problem else ""
+    return f"on {analysis.arch} ({analysis.device.name}){problem}"
 
 
 def _shared(analysis: Analysis) -> Section:
+    """Return the section of shared-memory accesses."""
     rows = []
     for a in analysis.shared:
-        at_source = "read conflicts at the source" if a.cost.conflicts else "-"
-        worst = str(a.cost.worst) if a.cost.worst else at_source
+        without_worst = "read conflicts at the source" if a.cost.conflicts else "-"
+        worst = str(a.cost.worst) if a.cost.worst else without_worst
         counts = (str(a.cost.requests), str(a.cost.wavefronts), str(a.cost.ideal))
         rows.append((a.name, a.instruction, a.per, *counts, worst))
     columns = (
         ("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
         ("wavefronts", "right"), ("ideal", "right"), ("worst collision", "left"),
     )  # fmt: skip
-    return Section("Shared memory, of a CTA", columns, tuple(rows))
+    return Section("Shared memory, per CTA", columns, tuple(rows))
 
 
 def _executed(analysis: Analysis) -> Section:
-    """The plan's accesses beside those that the kernel carries out, of the whole grid."""
+    """Return the section that compares planned and executed shared-memory accesses of the whole grid."""
     rows = []
     for op in EXECUTED_OPS:
         planned, done = analysis.planned(op), analysis.counts(op)
         if any(planned) or any(done):
             rows.append((op, *[f"{n:.4g}" for n in (*planned[:2], *done)]))
     columns = (
-        ("operation", "left"), ("requests", "right"), ("wavefronts", "right"), ("of the kernel", "right"),
+        ("operation", "left"), ("requests", "right"), ("wavefronts", "right"), ("kernel's requests", "right"),
         ("wavefronts", "right"), ("ideal", "right"),
     )  # fmt: skip
-    title = "Shared memory, of the grid: of the plan, and as the compiled kernel was executed"
+    title = "Shared memory, all CTAs: accesses of the plan, then of the executed kernel"
     return Section(title, columns, tuple(rows))
 
 
 def _global(analysis: Analysis) -> Section:
+    """Return the section of global-memory accesses."""
     rows = [
         (
             s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
@@ -100,63 +103,73 @@ def _global(analysis: Analysis) -> Section:
         ("access", "left"), ("instruction", "left"), ("per", "left"), ("requests", "right"),
         ("sectors", "right"), ("ideal", "right"), ("used", "right"), ("usable bits", "right"),
     )  # fmt: skip
-    return Section("Global memory, of a CTA", columns, tuple(rows))
+    return Section("Global memory, per CTA", columns, tuple(rows))
 
 
 def _epilogue(cost: EpilogueCost) -> Section:
-    clocks = "" if cost.tile_clocks is None else f"; a tile takes {cost.tile_clocks:.0f} clocks at least"
-    lines = [f"{cost.fp32} instructions and {cost.special} of the special-function unit for an element{clocks}"]
+    """Return the section of the epilogue's cost."""
+    clocks = "" if cost.tile_clocks is None else f"; a tile takes at least {cost.tile_clocks:.0f} clocks"
+    lines = [f"{cost.fp32} f32 and {cost.special} special-function instructions per element{clocks}"]
     if cost.hidden is not None and cost.added_seconds is not None:
-        in_turn = f"{cost.alternating} tiles of a multiprocessor in turn"
-        turns = in_turn if cost.alternating > 1 else "one tile after the other"
-        lines.append(f"{turns}: {cost.hidden:.0%} of it behind mainloops, {cost.added_seconds * 1e3:.3f} ms added")
+        several = f"a multiprocessor works on {cost.alternating} tiles at once"
+        order = several if cost.alternating > 1 else "a multiprocessor works on one tile at a time"
+        lines.append(
+            f"{order}: mainloops hide {cost.hidden:.0%} of the epilogue, and the rest adds "
+            f"{cost.added_seconds * 1e3:.3f} ms"
+        )
     rows = []
     for part in cost.parts:
         total = "-" if part.total_bytes is None else f"{part.total_bytes / 1e6:.3f}"
         sizes = (str(part.tile_bytes), total, str(part.registers))
         rows.append((part.name, part.what, part.dtype, part.how, *sizes))
     columns = (
-        ("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes a tile", "right"),
-        ("MB in all", "right"), ("registers", "right"),
+        ("operand", "left"), ("what", "left"), ("type", "left"), ("how", "left"), ("bytes per tile", "right"),
+        ("MB in total", "right"), ("registers", "right"),
     )  # fmt: skip
     return Section(f"Epilogue {cost.expression}", columns if rows else (), tuple(rows), tuple(lines))
 
 
 def _occupancy(analysis: Analysis) -> Section:
-    held = analysis.occupancy
-    limits = ", ".join(f"{name} {count}" for name, count in held.limits.items())
-    source = "compiled" if held.measured else "the most it may take"
+    """Return the section of occupancy, spills and waves."""
+    fits = analysis.occupancy
+    limits = ", ".join(f"{name} {count}" for name, count in fits.limits.items())
+    source = "compiled" if fits.measured else "limit of the plan"
     lines = [
-        f"{held.ctas} CTA{'' if held.ctas == 1 else 's'} per SM, {held.warps} of {held.max_warps} warps "
-        f"({held.theoretical:.1%}); limited by {', '.join(held.limited_by)}",
-        f"would hold: {limits}; {held.registers} registers ({source}), {held.smem_bytes} bytes shared",
+        f"{fits.ctas} CTA{'' if fits.ctas == 1 else 's'} per SM, {fits.warps} of {fits.max_warps} warps "
+        f"({fits.theoretical:.1%}); limited by {', '.join(fits.limited_by)}",
+        f"CTAs that each resource allows: {limits}; {fits.registers} registers ({source}), {fits.smem_bytes} bytes of "
+        "shared memory",
     ]
     if analysis.spills:
-        lines.append(f"{analysis.spills} instructions spill registers to local memory: no level below counts them")
+        lines.append(
+            f"{analysis.spills} instructions spill registers to local memory; the roofline does not count them"
+        )
     elif analysis.spills is not None:
         lines.append("0 spills")
     fill = analysis.waves
     if fill is not None:
-        used = (
-            f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
-            f"{fill.efficiency:.1%} of the epilogue stages are used"
-        )
+        grid = f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}"
+        if fill.persistent:
+            grid = f"{fill.ctas} tiles on {fill.persistent} persistent CTAs in {fill.count} rounds of {fill.per_wave}"
+        used = f"{grid}; the last is {fill.tail:.0%} full, {fill.efficiency:.1%} of the CTA slots are used"
         if fill.is_even:
-            used = f"{fill.ctas} tiles on {fill.per_wave} epilogue stages, which share what does not fill them"
-        lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles is waste")
+            used = f"{fill.ctas} tiles on {fill.per_wave} persistent CTAs, which share the k-tiles of the last wave"
+        lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles' elements lie outside of D")
     return Section("Occupancy", lines=tuple(lines))
 
 
 def _launches(launches: Mapping[str, bool]) -> Section:
+    """Return the section of the kernels of a call."""
     names = list(launches)
     lines = [f"1. {names[0]}"]
     for number, (before, name) in enumerate(pairwise(names), 2):
-        early = f"while {before} runs, for whose end it waits behind its prologue"
-        lines.append(f"{number}. {name}, {early if launches[name] else f'when {before} has ended'}")
+        early = f"starts while {before} runs, and waits for its end after the prologue"
+        lines.append(f"{number}. {name}, {early if launches[name] else f'starts when {before} has ended'}")
     return Section("Launches", lines=tuple(lines))
 
 
 def _traffic(analysis: Analysis) -> Section:
+    """Return the section of traffic through L2 and DRAM."""
     own = analysis.traffic
     assert own is not None
     device = analysis.device
@@ -172,38 +185,39 @@ def _traffic(analysis: Analysis) -> Section:
             )
         )  # fmt: skip
     columns = (
-        ("raster", "left"), ("tiles a wave", "right"), ("MB a wave", "right"), ("L2", "right"),
+        ("raster", "left"), ("tiles per wave", "right"), ("MB per wave", "right"), ("L2", "right"),
         ("DRAM", "right"), ("L2 hits", "right"), ("between partitions", "right"),
     )  # fmt: skip
     after = []
     if own.dram_range is not None:
         low, high = own.dram_range
-        after.append(f"a launch reads {low / 1e9:.3f} to {high / 1e9:.3f} GB from DRAM: they differ")
+        after.append(f"DRAM reads per launch: {low / 1e9:.3f} to {high / 1e9:.3f} GB (varies)")
     for one in analysis.passes:
         again = 0.0 if one.is_before else own.partials_read_bytes
         after.append(
             f"{one.name}: {one.read_bytes / 1e9:.3f} GB read, {one.write_bytes / 1e9:.3f} GB written"
             + (", before the GEMM begins" if one.is_before else ", through the workspace")
-            + (f", {again / 1e9:.3f} GB back from DRAM" if again else "")
+            + (f", {again / 1e9:.3f} GB of it from DRAM" if again else "")
         )
     title = (
-        f"Traffic of A and B, GB (L2 of {device.l2_bytes >> 20} MiB{share}; D: "
+        f"Traffic of A and B in GB (L2: {device.l2_bytes >> 20} MiB{share}; D: "
         f"{own.dram_write_bytes / 1e9:.3f} GB); * the plan's raster"
     )
     return Section(title, columns, tuple(rows), after=tuple(after))
 
 
 def _roofline(analysis: Analysis) -> Section:
+    """Return the section of the roofline."""
     roof = analysis.roofline
     assert roof is not None
     rows = []
     for level in roof.levels:
         time = "-" if level.seconds is None else f"{level.seconds * 1e3:.3f}"
-        part = "-" if level.seconds is None or not roof.seconds else f"{level.seconds / roof.seconds:.0%}"
-        rows.append((level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, part))
+        share = "-" if level.seconds is None or not roof.seconds else f"{level.seconds / roof.seconds:.0%}"
+        rows.append((level.name, f"{level.amount:.3g} {level.unit}", f"{level.intensity:.3g}", time, share))
     columns = (
-        ("level", "left"), ("amount", "right"), ("FLOP a unit", "right"), ("at least, ms", "right"),
-        ("of the bound", "right"),
+        ("level", "left"), ("amount", "right"), ("FLOP per unit", "right"), ("least ms", "right"),
+        ("share of bound", "right"),
     )  # fmt: skip
     title = (
         f"Roofline: {roof.bound.name} binds, {roof.seconds * 1e3:.3f} ms, {roof.tflops:.1f} TFLOP/s "
@@ -213,21 +227,25 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """A bound holds of the kernel where its own accesses are counted, or where shared memory does not bind."""
+    """Return a remark on the bound: "at most" if the kernel cannot be faster, else which accesses it counts.
+
+    The kernel cannot be faster if its own accesses are counted, or if shared memory does not bind.
+    """
     if analysis.executed is not None and not analysis.executed.rewritten:
         return "at most"
     roof = analysis.roofline
     assert roof is not None
-    if roof.bound.name != "shared" or not any(part.op in EXECUTED_OPS for part in analysis.shared):
+    if roof.bound.name != "shared" or not any(access.op in EXECUTED_OPS for access in analysis.shared):
         return "at most"
     if analysis.executed is not None:
-        return "by its PTX's accesses; ptxas joins some"
-    return "by the plan's own accesses, which a compiler may join: --compiled counts the kernel's"
+        return "for the accesses of the PTX; ptxas merges some of them"
+    return "for the accesses of the plan, which the compiler may merge; --compiled counts those of the kernel"
 
 
 def _changes(analysis: Analysis) -> Section:
+    """Return the section of suggested changes."""
     lines = []
     for number, change in enumerate(analysis.changes, 1):
-        cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden behind the bound")
+        cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden by the bound")
         lines += [f"{number}. {change.what} ({cost})", f"   {change.advice}"]
-    return Section("What to change first", lines=tuple(lines or ["nothing that this analysis sees"]))
+    return Section("What to change first", lines=tuple(lines or ["nothing: the analysis finds no flaw"]))

@@ -1,16 +1,17 @@
-"""Traffic through L2 and DRAM under a raster: which tiles are resident together, and what comes from where.
+"""Traffic through L2 and DRAM under a raster: tiles that are resident together, and bytes that come from DRAM.
 
-In step. CTAs run in waves, in the order of the raster, and all CTAs of a wave go through K together. So a
-row of A's tiles (a panel, bM x K) or of B's is fetched from DRAM once for a wave, at most, however many CTAs
-read it. It is fetched again in a later wave unless it is still in L2: L2 keeps what was used last, and D
-passes through it too. The distance between two uses of a panel's part at depth x = k / K is what was
-touched between them: whole panels in the waves between, the part beyond x of the earlier wave's, the part
-before x of the later one's. A part is a hit where that fits the cache. A line that multiprocessors on both
-sides read is kept in each partition of the L2, so that the capacity that counts is that of one partition.
-That is a formula, which ranks rasters quickly: `traffic`.
+In step: `traffic`, a formula that ranks rasters quickly. CTAs run in waves, in the order of the raster, and all CTAs of
+a wave go through K together. So a panel, which is a row of tiles of A (bM x K) or of B, is fetched from DRAM at most
+once per wave, however many CTAs read it. A later wave fetches it again unless it is still in L2. L2 evicts the least
+recently used data, and D passes through it too.
 
-In time. Real CTAs fall out of step, and a panel that few of them read is kept once; `analysis.l2` plays that,
-and `traffic_in_time` is what is held against counters.
+Consider the piece of a panel at depth x = k / K. Between its use in one wave and in a later one, the following bytes
+are touched: whole panels in the waves between; panels of the earlier wave from depth x on; panels of the later wave up
+to depth x. The piece is a hit if these bytes fit the cache. A line that multiprocessors on both sides read is kept in
+each partition of the L2, so the capacity is that of one partition.
+
+In time: `traffic_in_time`, a simulation by `analysis.l2` that is compared with hardware counters. CTAs fall out of
+step, and a panel that only few of them read is kept once.
 """
 
 from __future__ import annotations
@@ -38,34 +39,32 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
 GROUPS = (1, 2, 4, 8, 16, 32, 64)
-_LESS, _MORE = 0.75, 1.15  # of the L2 cache: how much of it may be had for A and B
-_BELOW, _ABOVE = 0.05, 0.07  # by which the range is wider than what was played
-_ALIKE = 0.005
-_PIECES_OF_RANGE = 8  # of K, in which the grid is played again
-_MOST_PLAYED = 1 << 14  # work tiles of a grid that is played more often than twice
-_READ_OF_TORN = 0.4  # of a D whose sectors are filled in parts, at most, is read before it is written
+_LESS, _MORE = 0.75, 1.15  # shares of the L2 cache that A and B may have, for the range
+_BELOW, _ABOVE = 0.05, 0.07  # relative margins of the range below and above the simulated values
+_ALIKE = 0.005  # relative difference below which two simulations count as equal
+_PIECES_OF_RANGE = 8  # pieces of K in the simulations for the range
+_MOST_PLAYED = 1 << 14  # grids with more work tiles are simulated only twice for the range
+_READ_OF_TORN = 0.4  # largest share of partially written sectors of D that L2 reads first
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one GEMM.
+    """Bytes that one GEMM moves through L2 and DRAM.
 
-    raster                the order of the tiles
-    waves                 of CTAs
-    resident_mn           tiles of A and of B that an average wave needs, as many as differ
-    wave_bytes            of A and B that an average wave needs, each once
-    l2_read_bytes         of A and B that the CTAs ask L2 for; what is multicast once
-    sm_read_bytes         of A and B that arrive in multiprocessors
-    dram_read_bytes       of A and B that come from DRAM
-    dram_write_bytes      of D, and of what is stored beside it: other results, partial results of sums and maxima
-    min_bytes             of A and B, each once
-    far_bytes             of A and B, and of sums, that pass from one partition of the L2 to another; None where CTAs
-                          are taken to keep step
-    epilogue_bytes        of the epilogue's operands that come from DRAM: each once
-    partials_read_bytes   of the sums of parts of K that the GEMM's CTAs read again and that come from DRAM; None there
-                          too
-    dram_range            between which `dram_read_bytes` lies where launches differ: see `range_in_time`; None there
-                          too
+    raster                order of the tiles
+    waves                 number of waves of CTAs
+    resident_mn           different tiles of A and of B that an average wave reads
+    wave_bytes            bytes of A and B that an average wave reads, each counted once
+    l2_read_bytes         bytes of A and B that CTAs request from L2; multicast bytes count once
+    sm_read_bytes         bytes of A and B that arrive in multiprocessors
+    dram_read_bytes       bytes of A and B that come from DRAM
+    dram_write_bytes      bytes of D, of auxiliary outputs, and of partial results of reductions
+    min_bytes             bytes of A and B, each counted once
+    epilogue_bytes        bytes of the epilogue's operands, each counted once; all come from DRAM
+    far_bytes             bytes of A, B and accumulators that pass from one L2 partition to another; None if not
+                          simulated
+    partials_read_bytes   bytes of accumulators of K splits that the GEMM reads again from DRAM; None if not simulated
+    dram_range            limits of `dram_read_bytes` over launches, see `range_in_time`; None if not computed
     """
 
     raster: str
@@ -84,18 +83,24 @@ class Traffic:
 
     @property
     def hit_share(self) -> float:
-        """The part of the bytes that L2 is asked for which it holds already."""
+        """Share of the requested bytes that are in L2."""
         return 1 - self.dram_read_bytes / self.l2_read_bytes if self.l2_read_bytes else 1.0
 
 
 def traffic(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, raster: Raster | None = None
 ) -> Traffic:
-    """What a plan moves for a problem where CTAs keep step.
+    """Return the bytes that a plan moves for a problem if CTAs run in step.
 
-    ctas_per_wave   that run together
-    l2_bytes        that a panel may be kept in
-    raster          another order than the plan's
+    ctas_per_wave   CTAs that run at once
+    l2_bytes        bytes of L2 that can keep panels
+    raster          order of the tiles; None: the plan's
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> result = traffic(simt_plan(), Problem(2048, 2048, 2048), ctas_per_wave=132, l2_bytes=30 << 20)
+    >>> result.waves, round(result.dram_read_bytes / result.min_bytes, 3)  # 1 if every byte is read once
+    (2, 1.625)
     """
     order = raster or plan.raster
     bm, bn, _ = plan.mma_tile
@@ -104,25 +109,25 @@ def traffic(
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     share_a, share_b = multicast(plan)
-    tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the parts of a tile take all of its K together
+    tiles_per_wave = max(1, ctas_per_wave // plan.split_k)  # the K splits of a tile run together
     dram, waves, panels_m, panels_n = 0.0, 0, [], []
     tile_d = product(plan.d_tile) * _epilogue_bits(plan, problem) / 8
-    for _ in range(batch):  # one after the other, with nothing in common
-        at = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
-        at = at // sharers_mn(plan)  # panels that each CTA reads: those that share K, parts of the same ones
-        tiles = at[(at < (grid_m, grid_n)).all(axis=1)]
-        found = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
-        dram += found[0]
-        waves += len(found[1])
-        panels_m += found[1]
-        panels_n += found[2]
+    for _ in range(batch):  # matrices of the batch share no data
+        tile_mn = replace(plan.scheduler, raster=order).tiles(problem.m, problem.n).order().reshape(-1, 3)[:, :2]
+        tile_mn = tile_mn // sharers_mn(plan)  # indices of panels: CTAs that split K read the same ones
+        tiles = tile_mn[(tile_mn < (grid_m, grid_n)).all(axis=1)]
+        wave_result = _simulate(tiles, bytes_a, bytes_b, tile_d, tiles_per_wave, l2_bytes)
+        dram += wave_result[0]
+        waves += len(wave_result[1])
+        panels_m += wave_result[1]
+        panels_n += wave_result[2]
     loads_m, loads_n, _ = grid_of_loads(plan, problem)
-    of_a, of_b = [
+    loaded_a, loaded_b = [
         float(panels[np.minimum(np.arange(loads), len(panels) - 1)].sum()) if len(panels) else 0.0
         for panels, loads in ((bytes_a, loads_m), (bytes_b, loads_n))
     ]
-    asked = batch * (loads_n / share_a * of_a + loads_m / share_b * of_b)
-    arrived = batch * (loads_n * of_a + loads_m * of_b)
+    asked = batch * (loads_n / share_a * loaded_a + loads_m / share_b * loaded_b)
+    arrived = batch * (loads_n * loaded_a + loads_m * loaded_b)
     mean_m, mean_n = (float(np.mean(p)) if p else 0.0 for p in (panels_m, panels_n))
     partials = sum(partials_bytes(plan, problem.m, problem.n, problem.l).values())
     per_wave = mean_m * (bytes_a.mean() if grid_m else 0.0) + mean_n * (bytes_b.mean() if grid_n else 0.0)
@@ -137,13 +142,13 @@ def traffic(
 def traffic_in_time(
     plan: GemmPlan, problem: Problem, device: Device, *, ctas_per_wave: int, raster: Raster | None = None
 ) -> Traffic:
-    """What a plan moves for a problem on a device, CTAs falling out of step as they do.
+    """Return the bytes that a plan moves for a problem on a device, by simulation: CTAs fall out of step.
 
-    ctas_per_wave   that run together
-    raster          another order than the plan's
+    ctas_per_wave   CTAs that run at once
+    raster          order of the tiles; None: the plan's
     """
     order = raster or plan.raster
-    found = traffic(
+    in_step = traffic(
         plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=device.l2_bytes // device.l2_partitions,
         raster=order,
     )  # fmt: skip
@@ -152,36 +157,41 @@ def traffic_in_time(
         work_of(plan, problem, order), pace_of(plan, device, running), device.l2_bytes, device.l2_partitions
     )
     return replace(
-        found, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, partials_read_bytes=moved.partials_bytes_
+        in_step, dram_read_bytes=moved.dram_bytes, far_bytes=moved.far_bytes, partials_read_bytes=moved.partials_bytes_
     )
 
 
-def range_in_time(plan: GemmPlan, problem: Problem, device: Device, found: Traffic, ctas_per_wave: int) -> Traffic:
-    """The same with the range in which the bytes of a launch are to be expected.
+def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: Traffic, ctas_per_wave: int) -> Traffic:
+    """Return the traffic with `dram_range`, the expected range of the bytes that a launch reads from DRAM.
 
-    The grid is played again: with three quarters of L2, and where that changes anything with a little more of it and
-    with CTAs that keep step. Where D leaves in parts of sectors, L2 may read them first.
+    The grid is simulated again: with three quarters of L2 and, if that changes the result, with 15% more L2 and with
+    CTAs in step. If D is stored as partial sectors, L2 may read them first, which raises the upper limit.
 
-    found   by `traffic_in_time`
+    simulated       result of `traffic_in_time`
+    ctas_per_wave   CTAs that run at once
     """
     running = max(1, ctas_per_wave // plan.scheduler.cluster_size)
     work, pace = work_of(plan, problem, plan.raster), pace_of(plan, device, running)
 
-    def played(share: float, at: Pace) -> float:
+    def played(share: float, with_pace: Pace) -> float:
+        """Return the DRAM reads with a share of L2 and with other times of the clusters."""
         size = int(share * device.l2_bytes)
-        return l2.play(work, at, size, device.l2_partitions, pieces=_PIECES_OF_RANGE).dram_bytes
+        return l2.play(work, with_pace, size, device.l2_partitions, pieces=_PIECES_OF_RANGE).dram_bytes
 
-    seen = [found.dram_read_bytes, played(_LESS, pace)]
+    seen = [simulated.dram_read_bytes, played(_LESS, pace)]
     if max(seen) - min(seen) > _ALIKE * max(seen) and len(work.tiles) <= _MOST_PLAYED:
         in_step = Pace(np.ones(running), pace.jitter and JITTER)
         seen += [played(_MORE, pace), played(1.0, in_step), played(_LESS, in_step)]
-    accumulators, torn = found.partials_read_bytes or 0.0, _torn_bytes(plan, problem)
+    accumulators, torn = simulated.partials_read_bytes or 0.0, _torn_bytes(plan, problem)
     low, high = (1 - _BELOW) * min(seen), (1 + _ABOVE) * max(seen) + _READ_OF_TORN * torn
-    return replace(found, dram_range=(low + accumulators, high + accumulators))
+    return replace(simulated, dram_range=(low + accumulators, high + accumulators))
 
 
 def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
-    """Of results that threads store straight out of registers in rows that begin within a sector."""
+    """Return the bytes of results that are written as partial sectors.
+
+    These are results stored from registers whose rows do not start at a multiple of 32 bytes.
+    """
     if plan.smem_d is not None:
         return 0
     torn = [
@@ -193,42 +203,45 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
-    """What the work tiles of a plan touch."""
+    """Return the data that the work tiles of a plan read and write, for the simulation of L2."""
     (bm, bn, _), (across, along), ops = plan.mma_tile, plan.cluster_mn, problem.operands
     grid_m, grid_n, batch = plan.mma_grid(problem)
     down, right = sharers_mn(plan)
     bytes_a = problem.k * ops.a.dtype.bits / 8 * _extents(problem.m, bm, grid_m)
     bytes_b = problem.k * ops.b.dtype.bits / 8 * _extents(problem.n, bn, grid_n, plan.loaded_tile[1])
     work = replace(plan.scheduler, raster=raster).of(problem)
-    at, assignment = work.tiles.order(), work.assignment()
+    coords, assignment = work.tiles.order(), work.assignment()
     k_first, k_last = k_ranges_of(work, assignment.work_tile)
     ctas = across * along
-    return l2.Work(  # a ragged grid's last cluster reaches past it, to the last panel once more
+    return l2.Work(  # the last cluster of a ragged grid reads the last panel again
         assignment.cluster,
         assignment.work_tile.tile,
         k_first,
         k_last,
-        at[:, :1, 2] * grid_m + np.minimum(at[:, :across:down, 0] // down, grid_m - 1),
-        at[:, :1, 2] * grid_n + np.minimum(at[:, :: across * right, 1] // right, grid_n - 1),
+        coords[:, :1, 2] * grid_m + np.minimum(coords[:, :across:down, 0] // down, grid_m - 1),
+        coords[:, :1, 2] * grid_n + np.minimum(coords[:, :: across * right, 1] // right, grid_n - 1),
         np.tile(bytes_a, batch),
         np.tile(bytes_b, batch),
         ctas * product(plan.d_tile) * _epilogue_bits(plan, problem) / 8,
         ctas * product(plan.cta_tile[:2]) * ops.acc.bits / 8,
-        all_write=plan.pipeline is None,
-        last_adds=plan.pipeline is not None or plan.split.reduction == "last",
+        all_write=not plan.body.has_roles,
+        last_adds=plan.body.has_roles or plan.split.reduction == "last",
     )
 
 
 def _epilogue_bits(plan: GemmPlan, problem: Problem) -> int:
-    """Of an element of D, what passes L2 at the end of its tile: results, and tiles that are read."""
+    """Return the bits per element of D that pass L2 at the end of a tile: results, and tile operands that are read."""
     tiles = [name for name in read_always(plan) if name in plan.epilogue.tiles]
     return sum(problem.operands.matrix(name).dtype.bits for name in (*plan.epilogue.outputs, *tiles))
 
 
 def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np.ndarray:
-    """Rows of each tile, as it is loaded: the last one may be narrower.
+    """Return the rows of each tile as it is loaded. The last tile may have fewer.
 
-    loaded   of each, where some are the next one's
+    total    rows of the matrix
+    tile     rows from one tile to the next
+    count    number of tiles
+    loaded   rows that are loaded for a tile, if they overlap the next one; None: `tile`
     """
     return np.minimum(loaded or tile, total - tile * np.arange(count)).astype(np.float64)
 
@@ -236,15 +249,24 @@ def _extents(total: int, tile: int, count: int, loaded: int | None = None) -> np
 def _simulate(
     tiles: np.ndarray, bytes_a: np.ndarray, bytes_b: np.ndarray, tile_d: float, per_wave: int, l2_bytes: float
 ) -> tuple[float, list[int], list[int]]:
-    """(DRAM bytes read, A panels of each wave, B panels of each wave)."""
+    """Return the DRAM reads of CTAs that run in step, and the panels of each wave.
+
+    tiles      panel indices (m, n) of each tile, in the order of the raster
+    bytes_a    bytes of each panel of A
+    bytes_b    bytes of each panel of B
+    tile_d     bytes of D, and of what the epilogue reads, per tile
+    per_wave   tiles of a wave
+    l2_bytes   bytes of L2 that can keep panels
+    returns    (bytes read from DRAM, number of A panels of each wave, number of B panels of each wave)
+    """
     size = np.concatenate([bytes_a, bytes_b])
     last = np.full(len(size), -1)  # the wave that used each panel last
     dram, count_a, count_b = 0.0, [], []
     for wave, first in enumerate(range(0, len(tiles), per_wave)):
-        part = tiles[first : first + per_wave]
+        running = tiles[first : first + per_wave]
         used = np.zeros(len(size), bool)
-        used[part[:, 0]] = True
-        used[len(bytes_a) + part[:, 1]] = True
+        used[running[:, 0]] = True
+        used[len(bytes_a) + running[:, 1]] = True
         count_a.append(int(used[: len(bytes_a)].sum()))
         count_b.append(int(used[len(bytes_a) :].sum()))
         for before in np.unique(last[used]).tolist():
@@ -252,8 +274,8 @@ def _simulate(
             if before >= 0:
                 between = (last > before) | ((last == before) & used)
                 whole = size[between].sum() + tile_d * per_wave * (wave - before)
-                early = size[(last == before) & ~used].sum()  # (1 - x) of it lies between
-                late = size[used & (last < before)].sum()  # x of it does
+                early = size[(last == before) & ~used].sum()  # the share 1 - x of it is touched between the uses
+                late = size[used & (last < before)].sum()  # the share x of it is touched between the uses
                 wanted *= 1 - _share_below(whole + early, late - early, l2_bytes)
             dram += float(wanted)
         last[used] = wave
@@ -261,7 +283,7 @@ def _simulate(
 
 
 def _share_below(start: float, slope: float, bound: float) -> float:
-    """The part of x in [0, 1] for which start + slope * x <= bound."""
+    """Return the share of x in [0, 1] for which start + slope * x <= bound."""
     if slope == 0:
         return float(start <= bound)
     x = min(1.0, max(0.0, (bound - start) / slope))
@@ -271,16 +293,27 @@ def _share_below(start: float, slope: float, bound: float) -> float:
 def compare_rasters(
     plan: GemmPlan, problem: Problem, *, ctas_per_wave: int, l2_bytes: int, groups: Sequence[int] = GROUPS
 ) -> list[Traffic]:
-    """The plan's raster and the others, CTAs in step, the least DRAM traffic first; of equals, the plan's
-    own, then the simplest."""
+    """Return the traffic of several rasters with CTAs in step, the one with the fewest DRAM reads first.
+
+    If several rasters have equal DRAM reads, the plan's comes first, then the simplest.
+
+    ctas_per_wave   CTAs that run at once
+    l2_bytes        bytes of L2 that can keep panels
+    groups          group sizes of the grouped rasters to compare
+
+    >>> from cutegemm.build import simt_plan
+    >>> from cutegemm.plan import Problem
+    >>> compare_rasters(simt_plan(), Problem(8192, 8192, 4096), ctas_per_wave=132, l2_bytes=30 << 20)[0].raster
+    'grouped_m:16'
+    """
     grid_m, grid_n, _ = plan.grid(problem)
     rasters = [plan.raster, Raster("along_m"), Raster("along_n")]
     rasters += [Raster("grouped_m", g) for g in groups if 1 < g < grid_m]
     rasters += [Raster("grouped_n", g) for g in groups if 1 < g < grid_n]
-    found = [
+    ranked = [
         traffic(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=l2_bytes, raster=r) for r in dict.fromkeys(rasters)
     ]
-    return sorted(found, key=lambda t: round(t.dram_read_bytes))
+    return sorted(ranked, key=lambda t: round(t.dram_read_bytes))
 
 
 def best_rasters(
@@ -291,15 +324,18 @@ def best_rasters(
     ctas_per_wave: int,
     most: int = 4,
 ) -> list[Traffic]:
-    """The plan's raster and the best others, in time, the least DRAM traffic first; of equals, its own.
+    """Return the simulated traffic of the plan's raster and the best others, the one with the fewest DRAM reads first.
 
-    most   that are played, of those that the formula ranks first
+    If several rasters have equal DRAM reads, the plan's comes first.
+
+    ctas_per_wave   CTAs that run at once
+    most            number of rasters to simulate: the first ones by `compare_rasters`, and the plan's
     """
     capacity = device.l2_bytes // device.l2_partitions
     ranked = compare_rasters(plan, problem, ctas_per_wave=ctas_per_wave, l2_bytes=capacity)
     names = dict.fromkeys([str(plan.raster), *[t.raster for t in ranked]])
-    found = [
+    simulated = [
         traffic_in_time(plan, problem, device, ctas_per_wave=ctas_per_wave, raster=Raster.parse(name))
         for name in list(names)[:most]
     ]
-    return sorted(found, key=lambda t: round(t.dram_read_bytes))
+    return sorted(simulated, key=lambda t: round(t.dram_read_bytes))

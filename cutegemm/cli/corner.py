@@ -100,7 +100,7 @@ class _Execution:
     @property
     def successive_tiles(self) -> int:
         """Largest number of work tiles that one CTA, or one of its alternating consumers, processes in succession."""
-        consumers = 1 if self.plan.pipeline is None else self.plan.pipeline.tiles_in_flight
+        consumers = self.plan.body.tiles_in_flight
         return int(np.max(np.bincount(self.assignment.cluster), initial=0)) // consumers
 
     @property
@@ -145,7 +145,7 @@ _FEATURES = (
     _Feature(lambda it, _: it.k_tiles > 2 * max(1, it.plan.stages), _k_tiles_text),
     _Feature(
         lambda it, _: it.successive_tiles > 1,
-        lambda it: f"{it.successive_tiles} work tiles of a {'CTA' if it.plan.pipeline is None else 'consumer'}",
+        lambda it: f"{it.successive_tiles} work tiles of a {'CTA' if not it.plan.body.has_roles else 'consumer'}",
     ),
     _Feature(
         lambda it, _: bool((it.splits > 1).any()),
@@ -214,7 +214,4 @@ def _grids(plan: GemmPlan) -> Iterator[GemmPlan]:
     for clusters in range(1, _MOST_CLUSTERS + 1):
         ctas = clusters * scheduler.cluster_size
         if ctas <= scheduler.persistent:
-            if plan.pipeline is None:
-                yield plan.with_(persistent=ctas)
-            else:
-                yield plan.with_(pipeline=replace(plan.pipeline, ctas=ctas))
+            yield plan.with_(persistent=ctas)

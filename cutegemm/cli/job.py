@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class Job:
         )
         report.update(self._agreement(results))
         d = results["d"]
-        if not emulated and self.plan.pipeline is not None:
+        if not emulated and self.plan.body.has_roles:
             say("playing other orders")
             report["orders"] = self._orders()
         say(f"compiling for {arch}")
@@ -114,10 +114,10 @@ class Job:
         return {
             "did": did,
             "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
-            "operands": str(self.plan.operands),
+            "operands": str(self.plan.operands.transposed if self.recipe.swap_ab else self.plan.operands),
             "plan": str(self.recipe) if self.recipe.swap_ab else self.plan.name,
             "summary": self.plan.summary,
-            "hierarchy": self.plan.describe(self.problem),
+            "hierarchy": self.recipe.as_launched(self.plan).describe(self.problem),
         }
 
     def _execute(
@@ -155,8 +155,7 @@ class Job:
         plan = self.plan if self.corner is None else self.corner.plan
         k_tiles, ctas = 2 * plan.stages + 1, _ORDERS_ON_CLUSTERS * plan.scheduler.cluster_size
         if plan.split.is_split and (plan.scheduler.persistent or 0) > ctas:
-            assert plan.pipeline is not None
-            plan = plan.with_(pipeline=replace(plan.pipeline, ctas=ctas))
+            plan = plan.with_(persistent=ctas)
         tiles = 3 if plan.scheduler.persistent else 1
         given = {"alpha": self.alpha, "beta": self.beta, **self.values}
         reads_c = any(tile in plan.epilogue.tensors_read(given) for tile in plan.epilogue.tiles)

@@ -1,4 +1,4 @@
-"""How much memory a kernel takes besides its operands: see `plan.memory.workspace`, and `spaces`."""
+"""Sizes of the workspace arguments of a compiled kernel. `plan.memory.workspace` defines what the workspace holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cutegemm.plan.problem import Problem
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
-    """For a problem of these extents.
+    """Return the workspace sizes of a plan's kernel for an M x N x K problem with L batches.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> from cutegemm.plan import Operands
@@ -21,6 +21,6 @@ def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: 
     Sizes(counters=64, zeroed=0, total=786432)
     """
     total, zeroed = workspace_bytes(plan, Problem(m, n, k, l, plan.operands))
-    if plan.pipeline is None or not plan.split.is_split:
+    if not plan.body.has_roles or not plan.split.is_split:
         return Sizes(None, zeroed, max(1, total))
     return Sizes(zeroed // 4, 0, max(1, total - zeroed))

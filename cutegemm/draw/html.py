@@ -114,8 +114,8 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
         "cluster": plan.cluster_mn,
         "raster": str(plan.raster),
         "d": {"thread": packed(np.where(thread < 0, _NOBODY, thread), "u16"), "value": packed(value.clip(0))},
-        "a": _operand(plan, "a", bm, plan.smem_a, plan.load_a, ops.a),
-        "b": _operand(plan, "b", bn, plan.smem_b, plan.load_b, ops.b),
+        "a": _operand(plan, "a", bm, plan.a.smem, plan.a.load, ops.a),
+        "b": _operand(plan, "b", bn, plan.b.smem, plan.b.load, ops.b),
         "grid": None if problem is None else _grid(plan, problem, ctas_per_wave),
         "colors": {
             theme: {
@@ -207,10 +207,9 @@ def first_mma_thread(plan: GemmPlan) -> int:
     >>> first_mma_thread(simt_plan()), first_mma_thread(sm90_plan())
     (0, 128)
     """
-    pipeline = plan.pipeline
-    if pipeline is None:
+    if not plan.body.has_roles:
         return 0
-    before = plan.roles[: len(plan.roles) - pipeline.consumers]
+    before = plan.roles[: len(plan.roles) - plan.body.consumers]
     return WARP_THREADS * sum([role.warps for role in before])
 
 

@@ -36,7 +36,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     bm, bn, bk = plan.cta_tile
     mma, ops, held_name, shared_by = plan.epilogue_mma, plan.operands, "D in registers", ""
     held_by = "D: by the warp that holds it."
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         shared_by = f"; {plan.cluster_k} CTAs share K, and each stores {bm} x {bn}"
         bm, bn, _ = plan.mma_tile
         mma, held_name = plan.tiled_mma, "accumulators in registers"
@@ -44,7 +44,7 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
     color = colour_by(color, mma.threads)
     shared = []
     loaded_m, loaded_n, _ = plan.loaded_tile
-    staged = (("A", plan.smem_a, loaded_m, ops.a.dtype.bits), ("B", plan.smem_b, loaded_n, ops.b.dtype.bits))
+    staged = (("A", plan.a.smem, loaded_m, ops.a.dtype.bits), ("B", plan.b.smem, loaded_n, ops.b.dtype.bits))
     for name, layout, extent, bits in staged if plan.stages else ():
         offsets = layout.offsets().reshape(extent, bk, -1, order="F")[:, :, 0]
         modes = (flatten(modes_of(layout)[0]), flatten(modes_of(layout)[1]))

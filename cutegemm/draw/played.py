@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from cutegemm.errors import LayoutError
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.program.operations import Compute, Load, LoadEpiStage, Op, Send, StoreEpiStage, WriteEpiStage
-from cutegemm.plan.program.steps import FIRST_BLOCK, AddAccumulators, Multiply, MultiplyBlock, StoreTile
+from cutegemm.plan.program.steps import FIRST_BLOCK, AddAccumulators, Multiply, StoreTile
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Process
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -114,13 +114,13 @@ def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
     A plan that splits K gets a smaller grid. With cluster split-K, each CTA still has more k-tiles of a tile than the
     plan has stages.
     """
-    k_tiles, tiles, pipeline = (plan.stages + 1) * plan.cluster_k, 4, plan.pipeline
-    if pipeline is not None and pipeline.ctas is None:
+    k_tiles, tiles = (plan.stages + 1) * plan.cluster_k, 4
+    if plan.persistent is None:
         tiles = 1
-    if pipeline is not None and plan.split.is_split:
-        clusters = min(3, (pipeline.ctas or 3) // product(plan.cluster_mn))
-        few = None if pipeline.ctas is None else clusters * product(plan.cluster_mn)
-        plan = plan.with_(pipeline=replace(pipeline, ctas=few))
+    if plan.split.is_split:
+        clusters = min(3, (plan.persistent or 3) // product(plan.cluster_mn))
+        few = None if plan.persistent is None else clusters * product(plan.cluster_mn)
+        plan = plan.with_(persistent=few)
         k_tiles *= 4  # enough to divide among the CTAs
     return plan, k_tiles, tiles
 

@@ -12,7 +12,7 @@ from cutegemm.explore.html import Html, el, error, joined, scrolling, table
 from cutegemm.explore.moments import Moment, Place, moments
 from cutegemm.explore.state import DEFAULTS, State
 from cutegemm.plan import GemmPlan
-from cutegemm.plan.program.thread_schedule import Repeat, Step, ThreadSchedule
+from cutegemm.plan.program.thread_schedule import Repeat, Step, ThreadSchedule, thread_schedule
 
 _K_TILES = 3  # k-tiles of a thread schedule to show after those of the prologue
 
@@ -25,8 +25,8 @@ def pipeline(state: State, selected: Chosen) -> Html:
     """
     plan = selected.plan
     assert plan is not None
-    if plan.schedule is not None:
-        return _scheduled(state, plan, plan.schedule)
+    if not plan.body.has_roles:
+        return _scheduled(state, plan, thread_schedule(plan))
     try:
         sequence = moments(plan)
         timeline = plan_timeline(plan)
@@ -173,7 +173,7 @@ def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, 
     """Yield (k-tile, line of the schedule's text, step) in the order of execution."""
     yield from ((0, line, step) for line, step in _expanded(schedule, schedule.prologue))
     for k_tile in range(k_tiles):
-        yield from ((k_tile, line, step) for line, step in _expanded(schedule, schedule.body))
+        yield from ((k_tile, line, step) for line, step in _expanded(schedule, schedule.k_tile))
 
 
 def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:

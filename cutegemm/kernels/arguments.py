@@ -14,17 +14,20 @@ from cutegemm.kernels import lower
 from cutegemm.plan.memory.workspace import needs_workspace
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
-from cutegemm.plan.signature import Argument, signature_of
+from cutegemm.plan.signature import Argument, signature_of, tensor_names
 
 SPACE_ALIGN_BYTES = 16  # of a workspace
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function, in this order: (a, b, *tensors, d, *results, *spaces, *scalars, stream).
+    """The arguments of a compiled function.
+
+    Their order is (a, b, *streams, *tensors, d, *results, *spaces, *scalars, stream).
 
     The function of a plan that is transposed is given the matrices of A @ B; here they are those of B^T @ A^T.
 
+    streams   further operands of the mainloop, in the order of `plan.streams`
     tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
     results   what is stored beside D, in the order of `epilogue.beside`
     spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its
@@ -34,6 +37,7 @@ class LaunchArguments:
 
     a: Any
     b: Any
+    streams: tuple[Any, ...]
     tensors: tuple[Any, ...]
     d: Any
     results: tuple[Any, ...]
@@ -46,15 +50,18 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
     """Return the arguments of a compiled function by what they are."""
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
-    first_scalar, space = len(rest) - len(epilogue.scalars), len(epilogue.tensors) + 1 + len(epilogue.beside)
-    of_launch = {"a": a, "b": b, **dict(zip((*epilogue.tensors, "d", *epilogue.beside), rest, strict=False))}
+    names = tensor_names(plan)
+    first_scalar, space = len(rest) - len(epilogue.scalars), len(names) - 2
+    of_launch = dict(zip(names, (a, b, *rest), strict=False))
     if plan.swap_ab:
         of_launch["a"], of_launch["b"] = b, a
-        matrices = [name for name in of_launch if not plan.operands.matrix(name).broadcast]
+        operands = {name: plan.operands.matrix(name) for name in of_launch}
+        matrices = [name for name, operand in operands.items() if not operand.broadcast and not operand.modes]
         of_launch |= {name: _exchanged(of_launch[name]) for name in matrices}
     return LaunchArguments(
         of_launch["a"],
         of_launch["b"],
+        tuple([of_launch[stream.name] for stream in plan.streams[2:]]),
         tuple([of_launch[name] for name in epilogue.tensors]),
         of_launch["d"],
         tuple([of_launch[name] for name in epilogue.beside]),
@@ -79,7 +86,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
     """Return what a plan is traced with: tensors of any extents and strides that its signature allows, see
     `LaunchArguments`."""
-    counted = plan.pipeline is not None and plan.split.is_split
+    counted = plan.body.has_roles and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
         *[_fake_tensor(plan, argument) for argument in signature_of(plan)],

@@ -8,6 +8,7 @@ import cutlass.cute as cute
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
+from cutegemm.plan.stream import OperandStream
 
 
 def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
@@ -15,10 +16,10 @@ def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
     return mD.shape[1] * 2 if plan.operands.gated else mD.shape[1]
 
 
-def b_tile(plan: GemmPlan) -> tuple[int, ...]:
-    """What TMA brings of B for a k-tile: (bN, bK), or of a gated one (gates, 2, bK)."""
-    _, bN, bK = plan.loaded_tile
-    return (bN // 2, 2, bK) if plan.operands.gated else (bN, bK)
+def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
+    """Return what TMA loads of a stream for a k-tile: (rows, k), or (gate columns, 2, k) of a gated B."""
+    rows, columns = stream.tile
+    return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
 
 
 def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:

@@ -2,7 +2,7 @@
 
 `Tracer` has a method for each kind of step, as `plan.program.expand` has: there a step becomes operations,
 here code. What changes from turn to turn of a loop (where a role is in the ring, which tile it holds) is
-carried by the loop; `CHANGES` says which steps change what.
+carried by the loop; each class of steps says what it changes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,20 @@ from cutlass import Int32
 from cutegemm.kernels.lines import from_line
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program, Step
 from cutegemm.plan.work.scheduler import WorkGrid
 
 _PIPELINE_STATE = ("stage", "phase")
 _KEPT = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
 LOADED = ("loaded_m", "loaded_n", "loaded_l")
-CHANGES = {
-    step.Skip: _PIPELINE_STATE,
-    step.Advance: (*_PIPELINE_STATE, "last"),
-    step.ForKTiles: _PIPELINE_STATE,
-    step.ForStages: _PIPELINE_STATE,
-    step.KeepTile: _KEPT,
-    step.AddAccumulators: ("accumulators_phase",),
-    step.LoadEpiTile: ("c_phase",),  # which the epilogue tiles behind it turn round
-}
 
 
 @dataclass
 class MainloopPipeline:
     """The stages in shared memory, and their barriers."""
 
-    sA: cute.Tensor  # (bM, bK, stages)
-    sB: cute.Tensor  # (bN, bK, stages)
+    smem: dict[str, cute.Tensor]  # by operand stream: (rows, k, stages)
     full: cute.Pointer
     empty: cute.Pointer
 
@@ -119,11 +110,11 @@ class At:
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
     """The fields of `At` that steps change."""
-    names = [name for each in Program(steps).walk() for name in CHANGES.get(type(each), ())]
+    names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
-class Tracer:
+class Tracer(StepReader):
     """The code of a program. Methods without a decorator are plain Python, run while tracing.
 
     name      of the program, where its lines are noted
@@ -134,8 +125,7 @@ class Tracer:
     carries: tuple[str, ...] = ()
 
     def __init__(self, plan: GemmPlan) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline = plan, plan.pipeline
+        self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
         """Lays the program out in the code."""
@@ -154,7 +144,7 @@ class Tracer:
         for each in steps:
             self.line = line + 1  # of its own steps
             with from_line(self.name, line):
-                getattr(self, f"_{type(each).__name__}")(each, at)
+                self.read(each, at)
             line += step.height(each)
         self.line = first
 
@@ -167,7 +157,8 @@ class Tracer:
 
     # --- loops and branches ------------------------------------------------------------------------------------
 
-    def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
+    @reads(step.ForTiles)
+    def on_for_tiles(self, loop: step.ForTiles, at: At) -> None:
         names = changed_by(loop.steps)
         if any(isinstance(each, step.ForAhead) for each in loop.steps):  # who loads for itself begins a tile at stage 0
             names = tuple([name for name in names if name not in _PIPELINE_STATE])
@@ -226,7 +217,8 @@ class Tracer:
             found = Int32(k_count)
         return found
 
-    def _ForKTiles(self, loop: step.ForKTiles, at: At) -> None:
+    @reads(step.ForKTiles)
+    def on_for_k_tiles(self, loop: step.ForKTiles, at: At) -> None:
         count = at.k_count - 1 if loop.but_last else at.k_count
         names = (*(("last",) if _uses_last(loop.steps) else ()), *_PIPELINE_STATE)
         if loop.by == 1:
@@ -272,11 +264,13 @@ class Tracer:
         at.stage, at.phase = self.next_stage(at.stage, at.phase)
         return at.get(names)
 
-    def _ForStages(self, loop: step.ForStages, at: At) -> None:
+    @reads(step.ForStages)
+    def on_for_stages(self, loop: step.ForStages, at: At) -> None:
         names = _PIPELINE_STATE
         at.put(names, self.for_k_tiles(loop, at, names, Int32(self.plan.stages), at.get(names)))
 
-    def _If(self, branch: step.If, at: At) -> None:
+    @reads(step.If)
+    def on_if(self, branch: step.If, at: At) -> None:
         names = tuple([name for name in changed_by(branch.steps) if name != "c_phase" or self.turns(branch)])
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
@@ -319,7 +313,8 @@ class Tracer:
 
     # --- the ring ----------------------------------------------------------------------------------------------
 
-    def _Wait(self, wait: step.Wait, at: At) -> None:
+    @reads(step.Wait)
+    def on_wait(self, wait: step.Wait, at: At) -> None:
         if wait.barrier == "full":
             cute.arch.mbarrier_wait(self.pipeline_state.full + at.stage, at.phase)
         else:
@@ -334,11 +329,13 @@ class Tracer:
             phase = phase ^ 1
         return stage, phase
 
-    def _Advance(self, advance: step.Advance, at: At) -> None:
+    @reads(step.Advance)
+    def on_advance(self, advance: step.Advance, at: At) -> None:
         at.last, at.k_tile = at.stage, None
         at.stage, at.phase = self.next_stage(at.stage, at.phase)
 
-    def _Skip(self, skip: step.Skip, at: At) -> None:
+    @reads(step.Skip)
+    def on_skip(self, skip: step.Skip, at: At) -> None:
         turns = self.pipeline.tiles_in_flight
         if skip.whose == step.BEFORE:
             k_tiles = self.work.k_tiles_before(self.who.cluster, self.who.consumer, turns)
@@ -348,7 +345,8 @@ class Tracer:
         stages = self.plan.stages
         at.stage, at.phase = position % stages, at.phase ^ ((position // stages) & 1)
 
-    def _Release(self, release: step.Release, at: At) -> None:
+    @reads(step.Release)
+    def on_release(self, release: step.Release, at: At) -> None:
         if not release.previous:
             self.release(at.stage)
         elif at.k_tile is None:

@@ -12,6 +12,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands, Problem
 from cutegemm.plan.program.barriers import Barrier
 from cutegemm.plan.role import Role
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 
-__all__ = ["Barrier", "EpiStages", "GemmPlan", "Operand", "Operands", "Problem", "Role", "WarpRoles"]
+__all__ = ["Barrier", "EpiStages", "GemmPlan", "Operand", "OperandStream", "Operands", "Problem", "Role", "WarpRoles"]

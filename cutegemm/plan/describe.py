@@ -30,7 +30,14 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
         for level, count, shape, layout in rows
     ]
     head = f"{plan.name}: {plan.summary}" if plan.summary else plan.name
-    return "\n".join([head, f"  {plan.operands}", *lines])
+    return "\n".join([head, f"  {stated_operands(plan)}", *lines])
+
+
+def stated_operands(plan: GemmPlan) -> str:
+    """Return the operands as the user states them, and a line for the swap if the plan computes D^T = B^T A^T."""
+    if not plan.swap_ab:
+        return str(plan.operands)
+    return f"{plan.operands.transposed}\n  swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
 
 
 def describe_programs(plan: GemmPlan) -> str:
@@ -44,8 +51,8 @@ def describe_programs(plan: GemmPlan) -> str:
           acquire  empty[k]
           load     A[k], B[k] -> full[k]
     """
-    if plan.schedule is not None:
-        named = {"all threads": str(plan.schedule)}
+    if not plan.body.has_roles:
+        named = {"all threads": str(plan.body)}
     else:
         by_program: dict[str, list[str]] = {}
         for role, program in plan.programs.items():
@@ -73,15 +80,15 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         m, n, batch = plan.grid(problem)
         grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
-    held = mma if plan.pipeline is None else plan.epilogue_mma
+    held = mma if not plan.body.has_roles else plan.epilogue_mma
     values = size(held.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (held.tile_mnk[0] * held.tile_mnk[1])
     order = ", clusters GPC by GPC" if plan.scheduler.gpc_raster is not None else ""
     rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
-    pipeline = plan.pipeline
-    if pipeline is not None:
-        what = f"{pipeline.kind}, {'persistent' if pipeline.ctas else 'one tile each'}"
+    pipeline = plan.body
+    if pipeline.has_roles:
+        what = f"{pipeline.kind}, {'persistent' if plan.persistent else 'one tile each'}"
         overlapped = "a tile is stored behind the products of the next" if pipeline.overlapped else ""
-        rows.append(("CTAs", str(pipeline.ctas or tiles), what, overlapped))
+        rows.append(("CTAs", str(plan.persistent or tiles), what, overlapped))
     if plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.pdl:
@@ -106,10 +113,10 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     rows += [
         ("CTA", "1", f"{bm} x {bn} x {bk}", f"{plan.threads} threads, {_per_sm(plan)}"),
     ]
-    if pipeline is not None:
+    if pipeline.has_roles:
         own = " x ".join(str(extent) for extent in plan.consumer_mma_tile)
         whose = "a tile each, in turn" if pipeline.tiles_in_flight > 1 else "of one tile"
-        rows.append(("consumer", str(pipeline.consumers), own, f"{pipeline.consumer_threads} threads, {whose}"))
+        rows.append(("consumer", str(pipeline.consumers), own, f"{plan.consumer_threads} threads, {whose}"))
     rows += [
         ("warp", str(warps), f"{WARP_THREADS} threads", f"threads {mma.thr_layout_vmnk}"),
         ("thread", str(plan.threads), f"{values} of D", f"values {held.tv_layout_C_tiled}"),
@@ -125,12 +132,12 @@ def _per_sm(plan: GemmPlan) -> str:
 def _memory(plan: GemmPlan) -> list[Row]:
     used = plan.smem_bytes()
     rows = [
-        ("shared A", str(plan.stages), f"{used['a']} bytes", str(plan.smem_a)),
-        ("shared B", str(plan.stages), f"{used['b']} bytes", str(plan.smem_b)),
+        (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
+        for stream in plan.streams
     ]
     if plan.smem_d is not None:
         epi_stages = 1 if plan.epi_stages is None else product(plan.smem_d.shape[2:])
-        more = "" if plan.schedule is None else " more"
+        more = "" if plan.body.has_roles else " more"
         rows.append(("shared D", str(epi_stages), f"{used['d']} bytes{more}", str(plan.smem_d)))
     if plan.sliced_k is not None:
         parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
@@ -144,13 +151,14 @@ def _memory(plan: GemmPlan) -> list[Row]:
         rows.append(("shared barriers", str(used["barriers"] // 8), f"{used['barriers']} bytes", ""))
     if "semaphores" in used:
         rows.append(("shared tickets", str(used["semaphores"] // 4), f"{used['semaphores']} bytes", ""))
-    bm, bn, bk = plan.loaded_tile
-    beside = bn - plan.mma_tile[1]
+    beside = plan.loaded_tile[1] - plan.mma_tile[1]
     of_next = f", {beside} columns beside the tile" if beside else ""
-    rows += [_copy("load A", plan.load_a, (bm, bk)), _copy("load B", plan.load_b, (bn, bk), of_next)]
-    for name, atom in (("A", plan.read_a), ("B", plan.read_b)):
-        if atom is not None:
-            rows.append((f"read {name}", "1", f"{atom.bits} bits", atom.name))
+    for stream in plan.streams:
+        more = of_next if stream is plan.b else ""
+        rows.append(_copy(f"load {stream.name.upper()}", stream.load, stream.tile, more))
+    for stream in plan.streams:
+        if stream.read is not None:
+            rows.append((f"read {stream.name.upper()}", "1", f"{stream.read.bits} bits", stream.read.name))
     rows += _epilogue_rows(plan)
     for name, reduction in plan.epilogue.reductions:
         how = folding(plan, reduction.along)
@@ -183,8 +191,8 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
-    epi_stages, pipeline = plan.epi_stages, plan.pipeline
-    if epi_stages is None or pipeline is None:
+    epi_stages = plan.epi_stages
+    if epi_stages is None:
         return []
     count = str(product(epi_stages.epi_tiles(plan.consumer_d_tile)))
     rows = [_copy("D to an epilogue stage", epi_stages.to_shared, epi_stages.epi_tile)]

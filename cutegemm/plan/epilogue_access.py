@@ -26,7 +26,7 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
     [(8, 128, 16), (1, 256, 64)]
     """
     flat = plan.stored_by_threads
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         return flat[None]
     register = plan.accumulator_registers
     if plan.operands.gated and plan.pairs is not None:
@@ -69,7 +69,7 @@ def registers_at_end(plan: GemmPlan) -> dict[str, int]:
     """
     epilogue, out = plan.epilogue, {}
     parts, _, elements = elements_at_hand(plan).shape
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         many = plan.registers()["accumulators"] > MANY_ACCUMULATORS
         at_once = VECTORS_OF_TILES // 2 if many else VECTORS_OF_TILES
         elements = min(elements, at_once * plan.store_d.values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -23,11 +24,12 @@ from cutegemm.plan.memory.repack import Repack
 from cutegemm.plan.problem import Operands, Problem, check_is_problem
 from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
-from cutegemm.plan.program.steps import ACC, RIGHT, SECOND, Program
+from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import SharedLayout, smem_align_bytes
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
@@ -37,7 +39,6 @@ from cutegemm.tile.mma_atoms import wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import TmaBox
 
 # An access of one element of 16 bits: it goes to a register of its own, so that no load waits for another. Where it
 # comes from takes half a register besides, as seen in kernels: addresses of runs of them, and predicates.
@@ -47,7 +48,7 @@ SEMAPHORE_BYTES = 4  # in shared memory, by which a consumer's threads learn whe
 _REGISTERS_BESIDES = 32  # of a consumer that adds parts: addresses and counters
 
 
-_Part = TypeVar("_Part", Role, Barrier)
+_Part = TypeVar("_Part", Role, Barrier, OperandStream)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +61,10 @@ class GemmPlan(hooks.Shown):
     operands         element types, majorness and alignment of A, B, C, D and the epilogue's operands
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
-    smem_a, smem_b   shared memory of A (bM, bK, stages) and B (bN, bK, stages), in elements
-    load_a, load_b   copy from global to shared memory, by the threads or as a box by TMA; to registers if there are no
-                     stages
-    read_a, read_b   copy from shared memory to registers; None if the MMA reads shared memory
+    streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
     store_d          copy from registers to global memory, or to `smem_d` if the plan has it
     raster           the order in which CTAs take the tiles of D
-    schedule         the steps of all threads for each k-tile; None if warps have roles
-    pipeline         the roles of warps; None if all threads follow `schedule`
+    body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
     epi_stages       how D is stored through stages of `smem_d`; None if it is not
     roles            the warps of each role, with their registers
     smem_d           shared memory that the tile of D passes through, or None. With a schedule it shares the memory of A
@@ -75,7 +72,7 @@ class GemmPlan(hooks.Shown):
     copy_d           copies `smem_d` to global memory by the threads; None if TMA does, or if there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
-    persistent       CTAs of a persistent grid that follows a schedule; None: one CTA for each tile
+    persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
     ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
     mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
@@ -98,15 +95,10 @@ class GemmPlan(hooks.Shown):
     operands: Operands
     cta_tile: tuple[int, int, int]
     tiled_mma: TiledMma
-    smem_a: SharedLayout
-    smem_b: SharedLayout
-    load_a: TiledCopy | TmaBox
-    load_b: TiledCopy | TmaBox
-    read_a: CopyAtom | None
-    read_b: CopyAtom | None
+    streams: tuple[OperandStream, ...]
     store_d: CopyAtom
     raster: Raster
-    schedule: ThreadSchedule | None
+    body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
     smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
@@ -117,7 +109,6 @@ class GemmPlan(hooks.Shown):
     mma_order: str = "m"
     copy_d: TiledCopy | None = None
     rounding: str = "rz"
-    pipeline: WarpRoles | None = None
     epi_stages: EpiStages | None = None
     epilogue: Epilogue = LINEAR
     pdl: bool = False
@@ -151,8 +142,19 @@ class GemmPlan(hooks.Shown):
     def with_(self, **changes: Any) -> GemmPlan:
         """Return the plan with some fields changed, checked again.
 
-        raises   PlanError for an unknown field, or with every rule that is then broken
+        epilogue, operands   another epilogue, as a builder takes it: a function or text, and the kinds of its operands
+        raises               PlanError for an unknown field, or with every rule that is then broken
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan().with_(epilogue=lambda acc, bias: acc + bias, operands={"bias": "row"}).epilogue)
+        acc + bias
         """
+        if isinstance(changes.get("operands"), Mapping) or not isinstance(changes.get("epilogue", LINEAR), Epilogue):
+            epilogue, kinds = changes.pop("epilogue", None), None
+            if isinstance(changes.get("operands"), Mapping):
+                kinds = changes.pop("operands")
+            plan: GemmPlan = hooks.fused(epilogue, kinds).on(self.with_(**changes))
+            return plan
         known = [field.name for field in fields(self)]
         strange = [
             f"{name!r} is no field of a plan; there are {', '.join(known)}." for name in changes if name not in known
@@ -160,6 +162,61 @@ class GemmPlan(hooks.Shown):
         if strange:
             raise PlanError(f"plan {self.name!r}", strange)
         return replace(self, **changes)
+
+    def with_stream(self, name: str, **changes: Any) -> GemmPlan:
+        """Return the plan with some fields of an operand stream changed, checked again.
+
+        raises   UnsupportedError for an unknown name, PlanError with every rule that is then broken
+
+        >>> from cutegemm.build import simt_plan
+        >>> plan = simt_plan(block=(128, 128, 8), stages=2)
+        >>> padded = plan.with_stream("b", smem=Layout((128, 8, 2), (1, 132, 1056)))
+        >>> plan.smem_bytes()["b"], padded.smem_bytes()["b"]
+        (8192, 8432)
+        """
+        changed = self.stream(name)
+        return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
+
+    @property
+    def a(self) -> OperandStream:
+        """Return the stream of A."""
+        return self.streams[0]
+
+    @property
+    def b(self) -> OperandStream:
+        """Return the stream of B."""
+        return self.streams[1]
+
+    def stream(self, name: str) -> OperandStream:
+        """Return the stream of an operand.
+
+        raises   UnsupportedError for an unknown name
+        """
+        return _of_name(self.name, self.streams, name)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, for `from_json` of the same version of the package.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> GemmPlan.from_json(sm90_plan().to_json()) == sm90_plan()
+        True
+        """
+        from cutegemm.plan.saved import saved
+
+        return saved(self)
+
+    @staticmethod
+    def from_json(text: str) -> GemmPlan:
+        """Return the plan that `to_json` wrote, checked again.
+
+        raises   UnsupportedError for another text, or for one that another version of the package wrote
+        """
+        from cutegemm.plan.saved import loaded
+
+        plan = loaded(text)
+        if not isinstance(plan, GemmPlan):
+            raise UnsupportedError(f"GemmPlan.from_json: the text is a saved {type(plan).__name__}, not a plan.")
+        return plan
 
     @property
     def threads(self) -> int:
@@ -182,7 +239,7 @@ class GemmPlan(hooks.Shown):
         ((64, 96, 64), (64, 32, 64), (1, 3))
         """
         bm, bn, bk = self.cta_tile
-        return (bm, bn * self.cluster_k, bk) if self.pipeline is not None else (bm * self.cluster_k, bn, bk)
+        return (bm, bn * self.cluster_k, bk) if self.body.has_roles else (bm * self.cluster_k, bn, bk)
 
     @property
     def loaded_tile(self) -> tuple[int, int, int]:
@@ -195,7 +252,7 @@ class GemmPlan(hooks.Shown):
         ((128, 128, 64), (128, 112, 64))
         """
         bm, bn, bk = self.mma_tile
-        return (bm, product(as_int_tuple(self.smem_b.shape[0])), bk) if self.stages else (bm, bn, bk)
+        return (bm, product(as_int_tuple(self.b.smem.shape[0])), bk) if self.stages else (bm, bn, bk)
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
@@ -203,13 +260,13 @@ class GemmPlan(hooks.Shown):
         that split K have other k-tiles and share nothing.
         """
         (across, along), shared = self.cluster_mn, self.cluster_k
-        return (across // shared, along) if self.pipeline is None else (across, max(1, along // shared))
+        return (across // shared, along) if not self.body.has_roles else (across, max(1, along // shared))
 
     @property
     def cluster_k(self) -> int:
         """Return the number of CTAs of a cluster that split K."""
-        if self.pipeline is not None:
-            return self.pipeline.cluster_k
+        if self.body.has_roles:
+            return self.body.cluster_k
         return 1 if self.sliced_k is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
@@ -223,7 +280,7 @@ class GemmPlan(hooks.Shown):
         """Return the tiled MMA whose thread-value layout of C says which thread stores which accumulator of the
         CTA's tile.
         """
-        if self.pipeline is not None and self.cluster_k > 1:
+        if self.cluster_k > 1 and self.body.has_roles:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
 
@@ -311,17 +368,33 @@ class GemmPlan(hooks.Shown):
         return (bm, bn // 2) if self.operands.gated else (bm, bn)
 
     @property
+    def consumer_tile(self) -> tuple[int, int]:
+        """Return the rows and columns of D that a consumer computes at a time.
+
+        If all threads follow one schedule, they are a single consumer.
+        """
+        return self.body.tile_of_consumer(self.cta_tile)
+
+    @property
+    def consumer_warps(self) -> int:
+        """Return the number of warps of a consumer."""
+        return self.roles[-1].warps
+
+    @property
+    def consumer_threads(self) -> int:
+        """Return the number of threads of a consumer."""
+        return WARP_THREADS * self.consumer_warps
+
+    @property
     def consumer_d_tile(self) -> tuple[int, int]:
         """Return the rows and columns of D that a consumer stores. The plan has warp roles."""
-        assert self.pipeline is not None
-        rows, columns = self.pipeline.consumer_tile
+        rows, columns = self.consumer_tile
         return (rows, columns // 2) if self.operands.gated else (rows, columns)
 
     @property
     def consumer_mma_tile(self) -> tuple[int, int]:
         """Return the rows and columns that a consumer multiplies; see `mma_tile`. The plan has warp roles."""
-        assert self.pipeline is not None
-        rows, columns = self.pipeline.consumer_tile
+        rows, columns = self.consumer_tile
         return rows, columns * self.cluster_k
 
     @property
@@ -351,8 +424,7 @@ class GemmPlan(hooks.Shown):
         """
         if self.epi_stages is None:
             return ()
-        assert self.pipeline is not None
-        if self.fetched_tile or self.pipeline.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
+        if self.fetched_tile or self.body.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
             return ("d",)
         d, alike = self.operands.d, []
         for name in self.epilogue.outputs[1:]:
@@ -385,9 +457,7 @@ class GemmPlan(hooks.Shown):
     @property
     def stages(self) -> int:
         """Return the shared-memory stages of A and B; 0 if fragments are read from global memory."""
-        staged = self.schedule or self.pipeline
-        assert staged is not None
-        return staged.stages
+        return self.body.stages
 
     @functools.cached_property
     def programs(self) -> dict[str, Program]:
@@ -400,7 +470,7 @@ class GemmPlan(hooks.Shown):
             acquire  empty[k]
             load     A[k], B[k] -> full[k]
         """
-        if self.pipeline is None:
+        if not self.body.has_roles:
             return {}
         own = consumer(self)
         loads = producer(self.cluster_mn != (1, 1))
@@ -419,7 +489,7 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         """Return the barriers between the roles, counted from their programs."""
-        if self.pipeline is None:
+        if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
 
@@ -458,15 +528,15 @@ class GemmPlan(hooks.Shown):
         If D shares the memory of A and B, "d" is what it needs beyond them.
         """
         ops = self.operands
-        buffers = [("a", ops.a.dtype, self.smem_a), ("b", ops.b.dtype, self.smem_b)]
-        if self.smem_d is not None and self.schedule is None:
+        buffers = [(stream.name, ops.matrix(stream.name).dtype, stream.smem) for stream in self.streams]
+        if self.smem_d is not None and self.body.has_roles:
             buffers.append(("d", ops.d.dtype, self.smem_d))
         out = {}
         for position, (name, dtype, layout) in enumerate(buffers):
             following = buffers[position + 1 :]
             align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
             out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
-        if self.smem_d is not None and self.schedule is not None:
+        if self.smem_d is not None and not self.body.has_roles:
             of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
             out["d"] = max(0, of_d - sum(out.values()))
         if self.sliced_k is not None:
@@ -477,8 +547,8 @@ class GemmPlan(hooks.Shown):
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
-        if self.pipeline is not None and self.split.is_split:
-            out["semaphores"] = SEMAPHORE_BYTES * self.pipeline.consumers
+        if self.body.has_roles and self.split.is_split:
+            out["semaphores"] = SEMAPHORE_BYTES * self.body.consumers
         return out
 
     def registers(self) -> dict[str, int]:
@@ -490,14 +560,14 @@ class GemmPlan(hooks.Shown):
         bm, bn, _ = self.mma_tile
         holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
-        if self.pipeline is not None and self.pipeline.promoted:
-            out["sums of a k-tile"] = out["accumulators"] * (1 + (self.partial_accumulators == SECOND))
-        if self.pipeline is not None and self.split.is_split:  # added where a k-tile's have been
+        own = self.body.mainloop.registers(self, out["accumulators"])
+        out.update(own)
+        if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
-            out["sums of other parts"] = max(0, of_parts - out.get("sums of a k-tile", 0))
+            out["accumulators of other K splits"] = max(0, of_parts - sum(own.values()))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
             per_thread = product(as_int_tuple(mma.partition_shape_A((bm, self.cta_tile[2]))))
-            later = out.get("sums of other parts", 0)  # in the same registers
+            later = out.get("accumulators of other K splits", 0)  # in the same registers
             out["fragments"] = max(0, _words(per_thread, ops.a.dtype.bits, 1) - later)
         elif mma.atom.a_source == "register":
             depth_a, depth_b = self.fragment_buffers
@@ -516,7 +586,7 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
         """Return the copies that pass through registers on their way to shared memory, by "a" and "b"."""
-        loads = {"a": self.load_a, "b": self.load_b} if self.stages else {}
+        loads = {stream.name: stream.load for stream in self.streams} if self.stages else {}
         return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property
@@ -538,9 +608,7 @@ class GemmPlan(hooks.Shown):
         A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
         mode. Those of the inner mode are read one k-block ahead.
         """
-        if self.schedule is not None:
-            return self.schedule.fragments, self.schedule.fragments
-        return (1, 2) if self.mma_order == "m" else (2, 1)
+        return self.body.fragment_buffers(self.mma_order)
 
     @property
     def consumer_mma(self) -> TiledMma:
@@ -561,30 +629,13 @@ class GemmPlan(hooks.Shown):
     @property
     def b_column_blocks(self) -> int:
         """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
-        assert self.pipeline is not None
-        if not self.pipeline.promoted:
-            return 1
-        return self.consumer_mma_tile[1] // self.consumer_mma.tile_mnk[1]
-
-    @property
-    def partial_accumulators(self) -> str:
-        """Return the accumulators of the last k-tile that are added to the total after the loop; `ACC` if none are
-        promoted.
-
-        They are the second of two accumulators that alternate. If registers hold no two accumulators and a total, they
-        are the right half of the columns.
-        """
-        assert self.pipeline is not None
-        if not self.pipeline.promoted:
-            return ACC
-        return SECOND if self.b_column_blocks == 1 else RIGHT
+        return self.body.mainloop.b_column_blocks(self)
 
     @property
     def piece_n(self) -> int:
         """Return the columns of a consumer's tile that are adjacent in the CTA's tile; see `column_of`."""
-        assert self.pipeline is not None
         along_n = self.tiled_mma.permutation_mnk[1]
-        return int(along_n[1].stride) if isinstance(along_n, Layout) else self.pipeline.consumer_tile[1]
+        return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
         """Return the column of D for a column of a consumer's tile, where consumers' tiles are numbered along N.
@@ -594,8 +645,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.piece_n, [plan.column_of(1, column) for column in (0, 15, 16, 79)]
         (16, [16, 31, 48, 159])
         """
-        assert self.pipeline is not None
-        bn, own, piece = self.cta_tile[1], self.pipeline.consumer_tile[1], self.piece_n
+        bn, own, piece = self.cta_tile[1], self.consumer_tile[1], self.piece_n
         across = bn // own
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
@@ -618,8 +668,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.accumulator_order((4, 2, 4))
         Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
         """
-        assert self.pipeline is not None
-        if self.pipeline.consumer_warps > 1 or self.epi_stages is None:
+        if self.consumer_warps > 1 or self.epi_stages is None:
             return Layout(shape)
         values, (m, n) = shape[0], self.atoms_at_once
         down, across = shape[1] // m, shape[2] // n
@@ -639,10 +688,9 @@ class GemmPlan(hooks.Shown):
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
         (7, 5, 0)
         """
-        assert self.pipeline is not None
-        if self.pipeline.readers == 1:
+        if self.body.readers == 1:
             return tile_mnl
-        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.consumer_tile, strict=False)]
         m_tile, n_tile, batch = tile_mnl
         if across == 1:
             return m_tile * down + consumer, n_tile, batch
@@ -657,11 +705,10 @@ class GemmPlan(hooks.Shown):
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
         ((3, 5, 0), 1)
         """
-        assert self.pipeline is not None
         m, n, batch = own_mnl
-        if self.pipeline.readers == 1:
+        if self.body.readers == 1:
             return own_mnl, 0 * m
-        down, across = [whole // own for whole, own in zip(self.cta_tile, self.pipeline.consumer_tile, strict=False)]
+        down, across = [whole // own for whole, own in zip(self.cta_tile, self.consumer_tile, strict=False)]
         if across == 1:
             return (m // down, n, batch), m % down
         return (m // down, n // across, batch), m % down * across + n % across
@@ -675,7 +722,7 @@ class GemmPlan(hooks.Shown):
         operand, d = self.operands.matrix(name), self.operands.d
         if operand.gated == "pairs":
             elements = 1
-        elif self.pipeline is not None:
+        elif self.body.has_roles:
             elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
             lies_along = operand.major == d.major and d.major not in operand.broadcast
@@ -686,13 +733,10 @@ class GemmPlan(hooks.Shown):
     @functools.cached_property
     def scheduler(self) -> TileScheduler:
         """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
-        by_threads = self.pipeline is None
-        persistent = self.persistent if self.pipeline is None else self.pipeline.ctas
         return TileScheduler(
-            self.raster, self.split, self.cta_tile, self.cluster_mn, persistent,
-            batched=self.operands.batched, idle_ctas=by_threads,
-            gpc_raster=None if self.pipeline is None else self.pipeline.gpc_raster,
-            cluster_k=1 if self.pipeline is None else self.pipeline.cluster_k,
+            self.raster, self.split, self.cta_tile, self.cluster_mn, self.persistent,
+            batched=self.operands.batched, idle_ctas=not self.body.has_roles,
+            gpc_raster=self.body.gpc_raster, cluster_k=self.body.cluster_k,
         )  # fmt: skip
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:

@@ -33,6 +33,8 @@ class Operand:
     broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
     gated         of B, or of a row beside it: where the two columns lie that a column of D is made of, "halves" or
                   "pairs"; "" where it is one
+    modes         of a further operand of the mainloop: "m" or "n", and "k" or "k/128", which has an element for every
+                  128 of K. () for all others, whose modes follow from their names
     """
 
     dtype: DType
@@ -40,6 +42,7 @@ class Operand:
     align_bytes: int = 16
     broadcast: tuple[str, ...] = ()
     gated: str = ""
+    modes: tuple[str, ...] = ()
 
     @property
     def transposed(self) -> Operand:
@@ -50,7 +53,8 @@ class Operand:
         """
         turned = tuple(_TRANSPOSED[mode] for mode in reversed(self.broadcast))
         major = "n" if len(turned) == 2 else _TRANSPOSED[self.major]
-        return replace(self, major=major, broadcast=turned)
+        modes = tuple([_TRANSPOSED.get(mode, mode) for mode in self.modes])
+        return replace(self, major=major, broadcast=turned, modes=modes)
 
     @property
     def align_elems(self) -> int:
@@ -101,10 +105,10 @@ class Operands:
 
     def __post_init__(self) -> None:
         violations = []
-        of_epilogue = [(name, operand, _MODES["d"]) for name, operand in self.aux]
+        of_epilogue = [(name, operand, operand.modes or _MODES["d"]) for name, operand in self.aux]
         of_gemm = [(name, getattr(self, name), modes) for name, modes in _MODES.items()]
         for name, operand, modes in (*of_gemm, *of_epilogue):
-            if operand.major not in modes:
+            if operand.major not in [str(mode)[:1] for mode in modes]:
                 violations.append(f"{name.upper()} is {operand.major!r}-major; it has the modes {' and '.join(modes)}.")
             if operand.broadcast and (name, operand) not in self.aux:
                 violations.append(
@@ -121,6 +125,12 @@ class Operands:
             if operand.gated not in _GATED:
                 known = " nor ".join(repr(by) for by in _GATED)
                 violations.append(f"{name.upper()} is gated by {operand.gated!r}, which is neither {known}.")
+        for name, operand, _ in (*of_gemm, *of_epilogue):
+            if operand.modes and (name in _MODES or not _are_of_stream(operand.modes)):
+                violations.append(
+                    f"{name.upper()} has the modes {operand.modes!r}; A, B, C and D have none of their own, and an "
+                    'operand of the mainloop has two, such as ("n", "k/128").'
+                )
         violations += not_of_types({"batched": (self.batched, (bool,))})
         if violations:
             raise PlanError("operands", violations)
@@ -172,6 +182,14 @@ class Operands:
             return found
         operand: Operand = getattr(self, name if name in _MODES else "c")
         return operand
+
+    def modes(self, name: str) -> tuple[str, ...]:
+        """Return the two modes of an operand.
+
+        >>> Operands.of("f32").modes("b"), Operands.of("f32").modes("residual")
+        (('n', 'k'), ('m', 'n'))
+        """
+        return self.matrix(name).modes or _MODES.get(name, _MODES["d"])
 
     def aligned(self, align_bytes: int) -> Operands:
         """The same operands, none aligned to more than `align_bytes`."""
@@ -256,6 +274,14 @@ class Operands:
         return f"A {self.a}; B {self.b}; C {self.c}; D {self.d}{aux}; accumulators in {self.acc}{batch}"
 
 
+def _are_of_stream(modes: Any) -> bool:
+    """Whether modes are those of an operand of the mainloop: ("m", "k"), ("n", "k/128") and the like."""
+    if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
+        return False
+    whole, _, every = modes[1].partition("/")
+    return modes[0] in ("m", "n") and whole == "k" and (modes[1] == "k" or (every.isdigit() and int(every) > 0))
+
+
 def _accumulator(dtype: DType) -> DType:
     if dtype.name == "s8":
         return DType.parse("s32")
@@ -310,7 +336,8 @@ class Problem:
                 violations.append(f"ld names {name!r}; the operands are {known} and d.")
         if not violations:
             for name, value in leading.items():
-                needed = self.extent(name, self.operands.matrix(name).major)
+                operand = self.operands.matrix(name)
+                needed = next(self.extent(name, mode) for mode in self.operands.modes(name) if mode[0] == operand.major)
                 if value < max(1, needed):
                     violations.append(
                         f"the leading stride of {name.upper()} is {value}, less than its contiguous extent {needed}."
@@ -324,13 +351,16 @@ class Problem:
         return self.n // 2 if self.operands.gated else self.n
 
     def extent(self, name: str, mode: str) -> int:
-        """An operand's extent along "m", "n" or "k".
+        """An operand's extent along "m", "n" or "k"; along "k/128", K divided by 128, rounded up.
 
         >>> gated = Problem(4, 6, 8, operands=Operands.of("bf16").as_gated("halves"))
         >>> [gated.extent(name, "n") for name in "bcd"]
         [6, 3, 3]
         """
-        of_b = name == "b" or bool(self.operands.matrix(name).gated)
+        whole, _, every = mode.partition("/")
+        if every:
+            return -(-self.extent(name, whole) // int(every))
+        of_b = name == "b" or bool(self.operands.matrix(name).gated) or bool(self.operands.matrix(name).modes)
         return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:
@@ -345,7 +375,7 @@ class Problem:
         '(4,6,1):(0,1,6)'
         """
         operand = self.operands.matrix(name)
-        modes = _MODES.get(name, _MODES["d"])
+        modes = self.operands.modes(name)
         shape = tuple(self.extent(name, mode) for mode in modes)
         if operand.broadcast:
             along = [self.extent(name, mode) for mode in modes if mode not in operand.broadcast]
@@ -353,9 +383,10 @@ class Problem:
             of_batch = -(-max([1, *along]) // unit) * unit
             return Layout((*shape, self.l), (*[int(mode not in operand.broadcast) for mode in modes], of_batch))
         like = name if name in _MODES or name in dict(self.operands.aux) else "c"
-        leading = dict(self.ld).get(like, max(1, self.extent(like, operand.major)))
-        stride = tuple(1 if mode == operand.major else leading for mode in modes)
-        other = shape[0] if modes[1] == operand.major else shape[1]
+        major = [mode[0] for mode in modes].index(operand.major)
+        leading = dict(self.ld).get(like, max(1, self.extent(like, self.operands.modes(like)[major])))
+        stride = tuple(1 if mode == major else leading for mode in (0, 1))
+        other = shape[1 - major]
         return Layout((*shape, self.l), (*stride, leading * max(1, other)))
 
     @property
@@ -385,7 +416,7 @@ class Problem:
         """
         operand = self.operands.matrix(name)
         count = self.l
-        for mode in _MODES.get(name, _MODES["d"]):
+        for mode in self.operands.modes(name):
             count *= 1 if mode in operand.broadcast else self.extent(name, mode)
         return count * operand.dtype.bits // 8
 

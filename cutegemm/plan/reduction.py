@@ -54,11 +54,9 @@ def exchanged(plan: GemmPlan) -> Layout:
     >>> str(exchanged(sm90_plan(tile=(64, 64, 64), cluster_k=4)))
     '(4,128,2,4,2):(1,4,512,1024,4096)'
     """
-    pipeline = plan.pipeline
-    assert pipeline is not None
-    threads, own = pipeline.consumer_threads, product(pipeline.consumer_tile)
+    threads, own = plan.consumer_threads, product(plan.consumer_tile)
     vectors = own // (threads * ACCUMULATOR_VECTOR)
-    return Layout((ACCUMULATOR_VECTOR, threads, vectors, pipeline.cluster_k, pipeline.consumers))
+    return Layout((ACCUMULATOR_VECTOR, threads, vectors, plan.cluster_k, plan.body.consumers))
 
 
 def sent(plan: GemmPlan) -> Layout:

@@ -51,8 +51,13 @@ def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
     >>> signature_of(plan)[1].strides
     (None, 8)
     """
-    epilogue = plan.epilogue
-    return tuple([_argument(plan, name) for name in ("a", "b", *epilogue.tensors, "d", *epilogue.beside)])
+    return tuple([_argument(plan, name) for name in tensor_names(plan)])
+
+
+def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
+    """Return the names of the tensors that a plan's compiled function takes, in their order."""
+    streams = [stream.name for stream in plan.streams[2:]]
+    return ("a", "b", *streams, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
@@ -62,13 +67,14 @@ def _argument(plan: GemmPlan, name: str) -> Argument:
     if plan.swap_ab:
         operand = operand.transposed
     align = operand.align_elems
-    modes = [mode for mode in _MODES.get(name, ("m", "n")) if mode not in operand.broadcast] or ["1"]
+    of_operand = operand.modes or _MODES.get(name, ("m", "n"))
+    modes = [mode for mode in of_operand if mode not in operand.broadcast] or ["1"]
     extents, strides = [1] * len(modes), [None if operand.broadcast else align] * len(modes)
     if not operand.broadcast:
-        major = modes.index(operand.major)
+        major = [mode[0] for mode in modes].index(operand.major)
         strides[major] = None
         # TMA clips a box at any extent; threads load and store whole vectors.
-        is_by_box = plan.pipeline is not None and all(repack.name != of_plan for repack in plan.repacks)
+        is_by_box = plan.body.has_roles and all(repack.name != of_plan for repack in plan.repacks)
         extents[major] = 1 if is_by_box else align
     if plan.operands.gated and name != "b" and not operand.gated:
         modes = ["n/2" if mode == "n" else mode for mode in modes]

@@ -6,12 +6,18 @@ A producer loads k-tiles to the stages of the mainloop pipeline by TMA; consumer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS, WARPGROUP_THREADS
+from cutegemm.plan.mainloop.base import Mainloop
 from cutegemm.plan.work.gpcs import GpcRaster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
 
 WARP_ROLES_KINDS = ("pingpong", "cooperative", "single")
 
@@ -26,9 +32,7 @@ class WarpRoles:
     stages           k-tiles in shared memory at a time
     consumers        number of consumers: warpgroups for wgmma, warps for mma.sync
     consumer_tile    (M, N) of D that a consumer computes at a time
-    ctas             CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
-    promoted         whether threads add the accumulators of each k-tile to a total in f32. wgmma keeps about 14 bits
-                     of sums of fp8 products (DeepSeek-V3 technical report, section 3.3.2)
+    mainloop         how a consumer multiplies the k-tiles of a work tile
     stagger_cycles   cooperative: clock cycles by which each consumer starts later than the one before, so that they do
                      not all store at the same time
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
@@ -43,13 +47,31 @@ class WarpRoles:
     stages: int
     consumers: int
     consumer_tile: tuple[int, int]
-    ctas: int | None = None
+    mainloop: Mainloop
     stagger_cycles: int = 0
-    promoted: bool = False
     overlapped: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
     gpc_raster: GpcRaster | None = None
     cluster_k: int = 1
+
+    has_roles: ClassVar[bool] = True
+
+    def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
+        """Return the rows and columns of D that a consumer computes at a time."""
+        return self.consumer_tile
+
+    def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
+        """Return the number of k-blocks whose fragments of A and of B a thread holds.
+
+        mma_order   "m" or "n": the outer mode of the MMAs of a k-block. Its fragments are read again as soon as they
+                    have been multiplied; those of the inner mode are read one k-block ahead
+        """
+        return (1, 2) if mma_order == "m" else (2, 1)
+
+    @property
+    def promoted(self) -> bool:
+        """Return whether threads add the accumulators of each k-tile to a total in f32."""
+        return self.mainloop.promoted
 
     @property
     def tiles_in_flight(self) -> int:
@@ -65,6 +87,16 @@ class WarpRoles:
     def consumer_threads(self) -> int:
         """Return the number of threads of a consumer."""
         return WARP_THREADS * self.consumer_warps
+
+
+def warp_roles(plan: GemmPlan) -> WarpRoles:
+    """Return the warp roles of a plan that has them.
+
+    raises   UnsupportedError if all threads of the plan follow one schedule
+    """
+    if not isinstance(plan.body, WarpRoles):
+        raise UnsupportedError(f"plan {plan.name!r}: all threads follow one schedule; there are no roles.")
+    return plan.body
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The simulator: a plan carried out on the CPU, thread by thread, in numpy; and the barriers of its roles.
+"""Simulator: executes a plan on the CPU in numpy, thread by thread, and checks the barriers of its roles.
 
-what is given           `run`, `arguments`, `task`
-by one schedule         `scheduled`, `tables`, `checks`, `mainloop`, `copies`, `division`, `parts`
-by programs of roles    `roles`, `work`, `boxes`, `epilogue stages`
-the epilogue            `values`, `tile_store`
-memory and findings     `memory`, `repack`, `report`
-who waits for whom      `protocol`
+arguments and result       `run`, `arguments`, `task`
+plans with one schedule    `scheduled`, `gemv`, `tables`, `checks`, `mainloop`, `copies`, `division`, `split_k`
+plans with warp roles      `roles`, `work`, `boxes`, `epi_stages`, `cluster_split_k`
+epilogue                   `values`, `functions`, `tile_store`, `reductions`
+memory and faults          `memory`, `repack`, `report`
+barriers                   `protocol`
 """
 
 from cutegemm.errors import SimulationError

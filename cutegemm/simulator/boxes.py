@@ -1,4 +1,7 @@
-"""TMA on the CPU: boxes between global memory and a swizzled buffer in shared memory; also what threads store there."""
+"""TMA on the CPU: copies of boxes between global memory and a swizzled buffer in shared memory.
+
+Copies by threads from an epilogue stage to global memory use the same classes.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoxTables:
-    """How a tile travels by TMA: E elements, all boxes of all CTAs that share it one after the other.
+    """Index tables of a tile that TMA copies. The tile has E elements in all boxes of all CTAs that share it.
 
-    name           of the operand, and `modes` of its tile
-    tile           (X, Y) extents of the two modes
-    x, y           (E,) coordinates in the tile
-    dest           (copies, E) where the hardware has each in shared memory
-    shared         (copies, X * Y) where the layout of shared memory has each, colexicographically
+    name           name of the operand
+    modes          names of the two modes of its tile
+    tile           extents (X, Y) of the two modes
+    x, y           coordinates of each element in the tile, box after box: (E,)
+    dest           offset that the hardware writes for each element, in each copy of the tile: (copies, E)
+    shared         offset that the layout of shared memory has for each element: (copies, X * Y), colexicographic
     shared_elems   elements of shared memory
     unit           elements that a store writes as a whole: those of 16 bytes, or of a thread's access
-    inner          0 or 1: the contiguous mode
-    who            TMA, or the copy by threads
+    inner          index of the contiguous mode, 0 or 1
+    who            name of the copy in messages: "TMA", or "the copy" for a copy by threads
     """
 
     name: str
@@ -47,25 +51,41 @@ class BoxTables:
     who: str = "TMA"
 
     def element(self, place: int) -> str:
-        """An element of the tile in words."""
+        """Return the name of an element of the tile for messages, such as "A(m 2, k 1)".
+
+        place   colexicographic index in the tile
+        """
         x, y = int(place) % self.tile[0], int(place) // self.tile[0]
         return f"{self.name}({self.modes[0]} {x}, {self.modes[1]} {y})"
 
     @property
     def index(self) -> np.ndarray:
-        """(E,) the colexicographic index in the tile."""
+        """Colexicographic index in the tile of each element: (E,)."""
         return np.asarray(self.x + self.tile[0] * self.y)
 
 
 def box_tables(
     name: str, modes: tuple[str, str], box: TmaBox, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """The tables of an operand, by the extents of its box and what the hardware does with its swizzle.
+    """Return the index tables of an operand that TMA copies.
 
-    A box begins where the plan's layout, unswizzled, has its first element; its rows follow one another, and
-    the swizzle permutes the addresses.
+    They follow from the extents of the box and from what the hardware does with its swizzle. A box starts at the offset
+    of its first element in the plan's layout without swizzle. Its rows follow one another, and the swizzle permutes the
+    addresses.
 
-    inner   0 or 1: the contiguous mode of the tile
+    name    name of the operand
+    modes   names of the two modes of its tile
+    smem    layout of shared memory
+    tile    extents of the tile
+    inner   index of the contiguous mode of the tile, 0 or 1
+
+    The first elements of the second row of A, which has 64 elements, are moved by the 128-byte swizzle:
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan = sm90_plan()
+    >>> tables = box_tables("A", ("m", "k"), plan.a.load, plan.a.smem, (128, 64), inner=1)
+    >>> tables.dest[0, :4].tolist(), tables.dest[0, 64:68].tolist()
+    ([0, 1, 2, 3], [72, 73, 74, 75])
     """
     outer_layout = smem.outer if isinstance(smem, ComposedLayout) else smem
     assert isinstance(outer_layout, Layout)
@@ -76,21 +96,21 @@ def box_tables(
     bits, _ = TMA_SWIZZLES[box.swizzle]
     bytewise = Swizzle(bits, 4, 3).recast(8, box.dtype.bits)
     unswizzled = outer_layout.offsets().reshape((*tile, copies), order="F")
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    boxes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for first in range(0, tile[1 - inner], rows):
         for start in range(0, tile[inner], width):
             corner = (start, first) if inner == 0 else (first, start)
             x, y = (start + along, first + across) if inner == 0 else (first + across, start + along)
             base = unswizzled[corner]  # (copies,)
-            parts.append((x, y, bytewise(base[:, None] + in_box)))
+            boxes.append((x, y, bytewise(base[:, None] + in_box)))
     shared = smem.offsets().reshape((tile[0] * tile[1], copies), order="F").T
-    dest = np.concatenate([p[2] for p in parts], axis=1)
+    dest = np.concatenate([b[2] for b in boxes], axis=1)
     return BoxTables(
         name=name,
         modes=modes,
         tile=tile,
-        x=np.concatenate([p[0] for p in parts]),
-        y=np.concatenate([p[1] for p in parts]),
+        x=np.concatenate([b[0] for b in boxes]),
+        y=np.concatenate([b[1] for b in boxes]),
         dest=dest,
         shared=shared,
         shared_elems=int(max(shared.max(), dest.max())) + 1,
@@ -102,7 +122,7 @@ def box_tables(
 def thread_tables(
     name: str, modes: tuple[str, str], copy: TiledCopy, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """The tables of tiles that threads copy from shared to global memory, access by access."""
+    """Return the index tables of a tile that threads copy from shared to global memory, access by access."""
     copies = product(smem.shape[2:])
     place = copy.offsets_d(Layout(tile)).reshape(-1)
     read = copy.offsets_s(smem)
@@ -124,15 +144,15 @@ def thread_tables(
 
 
 def check_boxes(t: BoxTables, report: Report) -> None:
-    """Reports elements that no box moves, or several, and those that are not where the layout has them."""
+    """Report elements that no box, or several boxes, copy, and elements that are not where the layout has them."""
     within = (t.x < t.tile[0]) & (t.y < t.tile[1])
     past = np.flatnonzero(~within)
     report.add_each("copy", past, lambda e: f"a box of {t.name} reaches ({t.x[e]}, {t.y[e]}), past a tile of {t.tile}.")
     times = np.bincount(t.index[within], minlength=t.tile[0] * t.tile[1])
 
     def moved(place: int) -> str:
-        often = "by no box" if times[place] == 0 else f"by {times[place]} boxes"
-        return f"{t.element(place)} of a tile is moved {often}."
+        boxes = "no box" if times[place] == 0 else f"{times[place]} boxes"
+        return f"{t.element(place)} of a tile is copied by {boxes}."
 
     report.add_each("copy", np.flatnonzero(times != 1), moved)
     for copy, dest in enumerate(t.dest):
@@ -141,12 +161,12 @@ def check_boxes(t: BoxTables, report: Report) -> None:
         def misplaced(e: int, copy: int = copy, dest: np.ndarray = dest) -> str:
             place = int(t.index[e])
             return (
-                f"{t.who} has {t.element(place)} at place {dest[e]} of copy {copy}, the layout of shared memory "
-                f"at {t.shared[copy, place]}."
+                f"{t.who} puts {t.element(place)} at offset {dest[e]} of copy {copy}; the layout of shared memory has "
+                f"it at {t.shared[copy, place]}."
             )
 
         def again(place: int, copy: int = copy) -> str:
-            return f"{t.element(place)} of copy {copy} lies where another copy does."
+            return f"{t.element(place)} of copy {copy} overlaps another copy."
 
         report.add_each("copy", wrong, misplaced)
         before = t.shared[:copy].reshape(-1)
@@ -154,9 +174,15 @@ def check_boxes(t: BoxTables, report: Report) -> None:
 
 
 class BoxFlow:
-    """Tiles of one matrix for C CTAs at once, between global memory and buffers of their own.
+    """Copies tiles of one matrix for C CTAs at once, between global memory and a buffer of each CTA.
 
-    origin   (C,) coordinates of each CTA's tiles in the tile's modes that do not run over K
+    The buffer has several copies of the tile, such as the stages of the mainloop pipeline.
+
+    tables    index tables of the tile
+    matrix    the matrix in global memory
+    group     the CTAs
+    report    collects faults
+    checked   whether to look for faults
     """
 
     def __init__(self, tables: BoxTables, matrix: GlobalMatrix, group: CtaGroup, report: Report, checked: bool) -> None:
@@ -166,7 +192,11 @@ class BoxFlow:
         self.loaded_elems = 0
 
     def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
-        """A tile at these coordinates, to a buffer; zeros for what lies outside."""
+        """Load a tile to a copy of the buffer. Elements outside of the matrix become 0.
+
+        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
+        copy     index of the copy
+        """
         t = self.tables
         x, y = self._coordinates(origin)
         inside = self.matrix.has_row(x) & (y < self.matrix.extents[1])
@@ -175,41 +205,49 @@ class BoxFlow:
         self.shared[t.dest[copy]] = np.where(inside, self.matrix.buffer[np.where(inside, index, 0)], 0)
 
     def read(self, copy: int) -> np.ndarray:
-        """The values in a buffer, by the layout: (X, Y, C)."""
+        """Return the elements of a copy of the buffer, by the layout of shared memory: (X, Y, C).
+
+        copy   index of the copy
+        """
         t = self.tables
-        held = self.shared[t.shared[copy]]
+        values = self.shared[t.shared[copy]]
         if self.checked:
-            holes = is_poison(held)
+            holes = is_poison(values)
             if holes.any():
                 self.report.add_each(
                     "hole",
                     np.argwhere(holes),
-                    lambda at: f"{self.group.name(int(at[1]))}: {t.element(at[0])} is read, but nothing is there.",
+                    lambda at: f"{self.group.name(int(at[1]))}: {t.element(at[0])} is read, but never written.",
                 )
-        return held.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
+        return values.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
     def clear(self, copy: int) -> None:
-        """Nothing lies in a buffer any more."""
+        """Poison a copy of the buffer.
+
+        copy   index of the copy
+        """
         self.shared[self.tables.shared[copy]] = poison((), self.matrix.dtype)
 
     def store(self, origin: tuple[np.ndarray, np.ndarray], copy: int, written: np.ndarray) -> None:
-        """A buffer to these coordinates: whole units of 16 bytes, those that begin inside.
+        """Store a copy of the buffer to global memory, in whole units that start inside of the matrix.
 
-        written   counts for each place of global memory
+        origin    coordinates of the first element of each CTA's tile: two arrays (C,)
+        copy      index of the copy
+        written   number of writes of each element of global memory, which is incremented
         """
         t = self.tables
-        held = self.shared[t.dest[copy]]
+        values = self.shared[t.dest[copy]]
         x, y = self._coordinates(origin)
         along, across = (x, y) if t.inner == 0 else (y, x)
         extents = self.matrix.extents
         inside = (along // t.unit * t.unit < extents[t.inner]) & (across < extents[1 - t.inner])
         index = self._index(x, y)
-        holes = is_poison(held) & inside if self.checked else np.zeros(0, bool)
+        holes = is_poison(values) & inside if self.checked else np.zeros(0, bool)
         if holes.any():
             self.report.add_each(
                 "hole",
                 np.argwhere(holes),
-                lambda at: f"{self.group.name(int(at[1]))}: {t.element(t.index[at[0]])} is stored, but not written.",
+                lambda at: f"{self.group.name(int(at[1]))}: {t.element(t.index[at[0]])} is stored, but never written.",
             )
         at = index[inside]
         belongs = self.matrix.belongs(at)
@@ -219,18 +257,20 @@ class BoxFlow:
                 np.argwhere(inside)[~belongs],
                 lambda e: (
                     f"{self.group.name(int(e[1]))}: {t.who} writes {t.element(t.index[e[0]])} of the tile, past "
-                    f"the end of {self.matrix.name}: it writes whole {TMA_INNER_ALIGNED_BYTES} bytes."
+                    f"the end of {self.matrix.name}, because it writes units of {TMA_INNER_ALIGNED_BYTES} bytes."
                 ),
             )
-            at, values = at[belongs], held[inside][belongs]
+            at, stored = at[belongs], values[inside][belongs]
         else:
-            values = held[inside]
-        self.matrix.buffer[at] = values
+            stored = values[inside]
+        self.matrix.buffer[at] = stored
         np.add.at(written, at, 1)
 
     def _coordinates(self, origin: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coordinates (x, y) in the matrix of each element of each CTA's tile: two arrays (E, C)."""
         return self.tables.x[:, None] + origin[0], self.tables.y[:, None] + origin[1]
 
     def _index(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the index in global memory of elements in each CTA's matrix of the batch: (E, C)."""
         out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.group.batch * self.matrix.strides[2]
         return out

@@ -1,7 +1,7 @@
-"""Faults of a plan's tables, told before any number is moved.
+"""Checks of the index tables of a plan, before any data are moved.
 
-Each element of a tile is followed from global memory through shared memory and a fragment into the sums;
-all k-tiles and all CTAs take the same way, so it is followed once.
+Each element of a tile is followed from global memory through shared memory and a fragment to the accumulators. All
+k-tiles and all CTAs use the same tables, so one k-tile is checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cutegemm.simulator.tables import OperandTables, PlanTables
 
 
 def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Reports elements that are lost, doubled or misplaced on their way, and misaligned accesses."""
+    """Report elements that are lost, duplicated or misplaced before the accumulators, and misaligned accesses."""
     for operand in (tables.a, tables.b):
         _shared(operand, report)
         _copied(operand, report)
@@ -26,6 +26,7 @@ def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _shared(t: OperandTables, report: Report) -> None:
+    """Report elements that the layout of shared memory puts at the same offset."""
     elements = t.shared.shape[0]
     offsets = t.shared.T.reshape(-1)
     order = np.argsort(offsets, kind="stable")
@@ -33,17 +34,18 @@ def _shared(t: OperandTables, report: Report) -> None:
 
     def describe(position: int) -> str:
         first, second = (f"{t.element(i % elements)} of stage {i // elements}" for i in order[position : position + 2])
-        return f"{first} and {second} lie at one place, {offsets[order[position]]}, of shared memory."
+        return f"{first} and {second} have the same offset {offsets[order[position]]} in shared memory."
 
     report.add_each("shared", again, describe)
 
 
 def _copied(t: OperandTables, report: Report) -> None:
+    """Report elements that no thread copies, offsets that are written twice, and writes outside of the stage."""
     moved = np.bincount(t.source, minlength=t.extent * t.bk)
     report.add_each(
         "copy",
         np.flatnonzero(moved == 0),
-        lambda place: f"{t.element(place)} of a tile is moved by no thread.",
+        lambda place: f"{t.element(place)} of a tile is copied by no thread.",
     )
     for stage, dest in enumerate(() if t.is_direct else t.dest):
         times = np.bincount(dest, minlength=t.shared_elems)
@@ -51,7 +53,7 @@ def _copied(t: OperandTables, report: Report) -> None:
         def writers(offset: int, stage: int = stage, dest: np.ndarray = dest) -> str:
             entries = np.flatnonzero(dest == offset)
             who = " and ".join(f"thread {t.copying_thread(e)} with {t.element(t.source[e])}" for e in entries[:4])
-            return f"place {offset} of shared memory is written {len(entries)} times in stage {stage}: by {who}."
+            return f"offset {offset} of shared memory is written {len(entries)} times in stage {stage}: by {who}."
 
         report.add_each("copy", np.flatnonzero(times > 1), writers)
         own = np.zeros(t.shared_elems, bool)
@@ -59,24 +61,24 @@ def _copied(t: OperandTables, report: Report) -> None:
 
         def stray(entry: int, stage: int = stage, dest: np.ndarray = dest) -> str:
             what = f"thread {t.copying_thread(entry)} writes {t.element(t.source[entry])}"
-            return f"{what} to place {dest[entry]}, which is not in stage {stage}."
+            return f"{what} to offset {dest[entry]}, which is not in stage {stage}."
 
         report.add_each("copy", np.flatnonzero(~own[dest]), stray)
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """The elements that a fragment holds, as its copy has put them there."""
+    """Report fragment elements that are read where another element, or none, was copied."""
     for stage, dest in enumerate(t.dest):
         labels = np.full(t.shared_elems, -1)
         labels[dest] = t.source
-        found = labels[t.read[:, stage]]  # (k_blocks, F)
-        holes, wrong = found < 0, (found >= 0) & (found != t.fragment)
+        copied = labels[t.read[:, stage]]  # (k_blocks, F)
+        holes, wrong = copied < 0, (copied >= 0) & (copied != t.fragment)
 
-        def describe(at: np.ndarray, stage: int = stage, found: np.ndarray = found) -> str:
+        def describe(at: np.ndarray, stage: int = stage, copied: np.ndarray = copied) -> str:
             k_block, entry = (int(x) for x in at)
-            who = f"thread {entry % t.mma_threads} reads place {t.read[k_block, stage, entry]} of stage {stage}"
+            who = f"thread {entry % t.mma_threads} reads offset {t.read[k_block, stage, entry]} of stage {stage}"
             wanted = t.element(t.fragment[k_block, entry])
-            holds = "to which nothing is copied" if found[tuple(at)] < 0 else f"where {t.element(found[tuple(at)])} is"
+            holds = "where nothing is copied" if copied[tuple(at)] < 0 else f"where {t.element(copied[tuple(at)])} is"
             return f"{who} for {wanted}, {holds}."
 
         report.add_each("hole", np.argwhere(_if_any(holes)), describe)
@@ -84,12 +86,15 @@ def _fragments(t: OperandTables, report: Report) -> None:
 
 
 def _if_any(mask: np.ndarray) -> np.ndarray:
-    """The mask, or an empty one where it holds nothing, in which there is less to look for."""
+    """Return the mask if it has a true element, else an empty mask, which is faster to search."""
     return mask if mask.any() else mask[:0]
 
 
 def _copy_accesses(t: OperandTables, report: Report) -> None:
-    """cp.async writes whole vectors to shared memory; a copy through registers is cut as it must be."""
+    """Report vectors of cp.async that are not contiguous and aligned in shared memory.
+
+    A copy through registers is not checked: its stores may be narrower than its loads.
+    """
     if t.is_async and t.copy_vector > 1:
         for stage, dest in enumerate(t.dest):
             accesses = dest.reshape(-1, t.copy_vector)
@@ -97,46 +102,46 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
             def torn(access: int, stage: int = stage, accesses: np.ndarray = accesses) -> str:
                 return (
                     f"thread {t.copying_thread(access * t.copy_vector)} copies {t.copy_vector} elements of "
-                    f"{t.name} at once to {_places(accesses[access])} of stage {stage}, which are not "
-                    f"{t.copy_vector} aligned neighbours."
+                    f"{t.name} at once to {_offsets(accesses[access])} of stage {stage}, which are not "
+                    f"{t.copy_vector} contiguous, aligned elements."
                 )
 
             report.add_each("alignment", np.flatnonzero(misplaced(accesses)), torn)
 
 
 def _read_accesses(t: OperandTables, report: Report) -> None:
-    """Fragments are read whole accesses at a time, and each thread gets the elements that it multiplies."""
+    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies."""
     bad = misplaced(t.accesses)
 
     def torn(at: np.ndarray) -> str:
         thread, access = (int(x) for x in at)
         places = t.accesses[thread, access]
         return (
-            f"thread {thread} reads {len(places)} elements of {t.name} at once from {_places(places)}, which "
-            f"are not {len(places)} aligned neighbours."
+            f"thread {thread} reads {len(places)} elements of {t.name} at once from {_offsets(places)}, which "
+            f"are not {len(places)} contiguous, aligned elements."
         )
 
     report.add_each("alignment", np.argwhere(_if_any(bad)), torn)
     wanted = np.sort(t.fragment.reshape(-1, t.mma_threads).T, axis=1)
-    brought = np.sort(t.delivered, axis=1)
-    if wanted.shape != brought.shape:
+    delivered = np.sort(t.delivered, axis=1)
+    if wanted.shape != delivered.shape:
         report.add(
             "fragment",
-            f"reads bring {brought.shape[1]} elements of {t.name} to a thread, which multiplies {wanted.shape[1]}.",
+            f"a thread reads {delivered.shape[1]} elements of {t.name}, but multiplies {wanted.shape[1]}.",
         )
         return
-    wrong = np.flatnonzero((wanted != brought).any(axis=1))
+    wrong = np.flatnonzero((wanted != delivered).any(axis=1))
 
     def mistaken(thread: int) -> str:
-        lost = np.setdiff1d(wanted[thread], brought[thread])
+        lost = np.setdiff1d(wanted[thread], delivered[thread])
         what = t.element(lost[0]) if len(lost) else "an element twice"
-        return f"thread {thread} multiplies {what}, which no read brings to it."
+        return f"thread {thread} multiplies {what}, which it does not read."
 
     report.add_each("fragment", wrong, mistaken)
 
 
 def misplaced(accesses: np.ndarray) -> np.ndarray:
-    """Which accesses (..., elements) are not to aligned neighbours.
+    """Return which accesses (..., elements) do not consist of contiguous, aligned elements.
 
     >>> misplaced(np.array([[4, 5, 6, 7], [2, 3, 4, 5], [0, 2, 4, 6]])).tolist()
     [False, True, True]
@@ -146,16 +151,17 @@ def misplaced(accesses: np.ndarray) -> np.ndarray:
     return ~together | (first % accesses.shape[-1] != 0)
 
 
-def _places(offsets: np.ndarray) -> str:
-    return "places " + ", ".join(str(int(o)) for o in offsets)
+def _offsets(offsets: np.ndarray) -> str:
+    """Return offsets as text for messages."""
+    return "offsets " + ", ".join(str(int(o)) for o in offsets)
 
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Each accumulator of (m, n) must be given A(m, k) * B(n, k), once for each k of a k-tile."""
+    """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile."""
     bm, bn, bk = plan.mma_tile
     a, b = tables.a, tables.b
-    rest_m, rest_n, values, threads = tables.held.shape
-    held = tables.held.reshape(rest_m, rest_n, values * threads)
+    rest_m, rest_n, values, threads = tables.elements.shape
+    elements = tables.elements.reshape(rest_m, rest_n, values * threads)
     k_of_a, k_of_b = [], []
     for k_block in range(a.fragment.shape[0]):
         ids_a, ids_b = (
@@ -163,51 +169,65 @@ def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
             for t, rest, gather in ((a, rest_m, tables.gather_a), (b, rest_n, tables.gather_b))
         )
         for step in range(ids_a.shape[0]):
-            of_a, of_b = ids_a[step][:, None, :], ids_b[step][None, :, :]
-            wrong = (of_a % bm != held % bm) | (of_b % bn != held // bm) | (of_a // bm != of_b // bn)
+            factor_a, factor_b = ids_a[step][:, None, :], ids_b[step][None, :, :]
+            wrong = (
+                (factor_a % bm != elements % bm)
+                | (factor_b % bn != elements // bm)
+                | (factor_a // bm != factor_b // bn)
+            )
 
             def describe(
                 at: np.ndarray,
                 k_block: int = k_block,
-                a_held: np.ndarray = ids_a[step],
-                b_held: np.ndarray = ids_b[step],
+                a_element: np.ndarray = ids_a[step],
+                b_element: np.ndarray = ids_b[step],
             ) -> str:
                 m, n, entry = (int(x) for x in at)
-                place = int(held[m, n, entry])
+                place = int(elements[m, n, entry])
                 return (
-                    f"thread {entry % threads} adds {a.element(a_held[m, entry])} * "
-                    f"{b.element(b_held[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
+                    f"thread {entry % threads} adds {a.element(a_element[m, entry])} * "
+                    f"{b.element(b_element[n, entry])} to D(m {place % bm}, n {place // bm}) in k-block "
                     f"{k_block}."
                 )
 
             report.add_each("product", np.argwhere(_if_any(wrong)), describe)
         k_of_a.append(ids_a // bm)
         k_of_b.append(ids_b // bn)
-    for t, of_k in ((a, k_of_a), (b, k_of_b)):
-        steps = np.concatenate(of_k)  # (k, rest, value * thread)
-        if plan.sliced_k is not None:  # the warps, each some of them
+    for t, ks in ((a, k_of_a), (b, k_of_b)):
+        steps = np.concatenate(ks)  # (k, rest, value * thread)
+        if plan.sliced_k is not None:  # each warp multiplies some of the k
             split = steps.reshape(*steps.shape[:2], values, plan.sliced_k.warps, -1)
             steps = np.moveaxis(split, 3, 1).reshape(-1, steps.shape[1], values * threads // plan.sliced_k.warps)
         ordered = np.sort(steps, axis=0)
         complete = steps.shape[0] == bk and (ordered == np.arange(bk)[:, None, None]).all()
         if not complete:
-            report.add("product", f"some thread does not multiply each k of {t.name}'s tile, 0 .. {bk - 1}, once.")
+            report.add("product", f"a thread does not multiply each k of {t.name}'s tile, 0 to {bk - 1}, exactly once.")
 
 
 def _multiplied(fragment: np.ndarray, rest: int, gather: np.ndarray | None) -> np.ndarray:
-    """(k of the atom, rest, value * thread) elements of the tile, as the accumulators take them."""
+    """Return the element of the tile that each accumulator multiplies in each k of an atom.
+
+    fragment   elements of the fragments of a k-block
+    rest       number of atoms along M or N
+    gather     fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    returns    (k of the atom, rest, value * thread)
+    """
     entries = fragment.reshape(rest, -1)
     return entries[None] if gather is None else np.stack([entries[:, g] for g in gather])
 
 
 def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
+    """Report elements of a tile of D that have the wrong number of accumulators.
+
+    The right number is one, or the number of warps if the warps of a CTA split K.
+    """
     bm, bn, _ = plan.mma_tile
     expected = 1 if plan.sliced_k is None else plan.sliced_k.warps
-    times = np.bincount(tables.held.reshape(-1), minlength=bm * bn)
+    times = np.bincount(tables.elements.reshape(-1), minlength=bm * bn)
 
     def describe(place: int) -> str:
-        who = np.unique(np.flatnonzero(tables.held.reshape(-1) == place) % tables.held.shape[3])
+        who = np.unique(np.flatnonzero(tables.elements.reshape(-1) == place) % tables.elements.shape[3])
         by = f", by threads {', '.join(str(t) for t in who[:4])}" if len(who) else ""
-        return f"D(m {place % bm}, n {place // bm}) of a tile is summed up {times[place]} times{by}."
+        return f"D(m {place % bm}, n {place // bm}) of a tile is accumulated {times[place]} times{by}."
 
     report.add_each("result", np.flatnonzero(times != expected), describe)

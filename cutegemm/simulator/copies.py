@@ -1,4 +1,4 @@
-"""One operand on its way from global memory through shared memory to fragments, for many CTAs at once."""
+"""Copies of A or B by threads, from global memory through shared memory to fragments, for many CTAs at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from cutegemm.simulator.tables import OperandTables
 
 @dataclass(frozen=True)
 class CtaGroup:
-    """CTAs that are simulated together: their position in the raster's order, and their tiles of D."""
+    """CTAs that are simulated together. Each field is an array over the CTAs.
+
+    position         position in the order of the raster
+    m_tile, n_tile   coordinates of the tile of D
+    batch            index of the matrix of the batch
+    """
 
     position: np.ndarray
     m_tile: np.ndarray
@@ -23,7 +28,7 @@ class CtaGroup:
     batch: np.ndarray
 
     def name(self, index: int) -> str:
-        """A CTA in words."""
+        """Return the name of a CTA for messages."""
         at = ", ".join(str(int(x[index])) for x in (self.m_tile, self.n_tile, self.batch))
         return f"CTA {int(self.position[index])} of the tile ({at})"
 
@@ -32,15 +37,18 @@ class CtaGroup:
 
 
 class OperandFlow(StageWatch):
-    """Carries out the schedule's steps for one operand, C CTAs at once.
+    """Executes the steps of the schedule for one operand, C CTAs at once.
 
-    tables    of the operand
-    matrix    in global memory
-    origin    (C,) the first row of each CTA's tile
-    ragged    (C,) CTAs with elements that no copy will write: their shared memory is zeroed beforehand
-    k_first   where the first k-tile begins: 0, or below it where bK does not divide K
-    checked   whether holes and accesses are looked at
-    k_step    k-tiles from one to the next, where parts of a split K take turns
+    tables    index tables of the operand
+    matrix    the matrix in global memory
+    group     the CTAs
+    origin    first row of each CTA's tile: (C,)
+    ragged    CTAs with elements that no copy writes, whose shared memory is zeroed first: bool (C,)
+    k_first   k of the first k-tile: 0, or negative if bK does not divide K
+    k_tiles   number of k-tiles
+    report    collects faults
+    checked   whether to look for poisoned elements and misaligned accesses
+    k_step    k-tiles from one to the next, more than 1 for strided split-K
     """
 
     def __init__(
@@ -70,11 +78,11 @@ class OperandFlow(StageWatch):
         zero = np.zeros_like(origin)
         first = matrix.addresses(origin, zero) - matrix.addresses(zero, zero)
         self.start = matrix.base + first + group.batch * matrix.strides[2]
-        # (E, C): which accesses lie inside along M or N, by the first element of each; None for all
+        # (E, C): accesses whose first element is inside along M or N; None if all are
         within = matrix.has_row((t.lead % t.extent)[:, None] + origin)
         self.within: np.ndarray | None = None if within.all() else within
         self.moving: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}
-        self.values = np.zeros((len(t.source), ctas), matrix.buffer.dtype)  # registers of a tile on its way
+        self.values = np.zeros((len(t.source), ctas), matrix.buffer.dtype)  # registers between load and store
         self.shared = poison((t.shared_elems, ctas), matrix.dtype)
         if t.is_async and ragged.any():
             self.shared[np.ix_(t.dest.reshape(-1), ragged)] = 0
@@ -83,7 +91,7 @@ class OperandFlow(StageWatch):
         self.accesses_checked = False
 
     def fetched(self, tile: int) -> None:
-        """Reads a tile from global memory, predicated by coordinates."""
+        """Read a k-tile from global memory. Elements outside of the matrix are not read."""
         k_start = self.k_first + tile * self.k_step * self.tables.bk
         index = self.address[:, None] + (self.start + k_start * self.matrix.strides[1])
         mask = self.within
@@ -112,33 +120,34 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """The stage is poisoned: what it held is gone, and what comes is not there yet."""
+        """Poison a stage, because the copy of a k-tile to it starts: its old elements are lost."""
         if not self.is_async:
             self.moving[tile] = (self.values, None)
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
 
     def shown(self, tile: int, stage: int) -> None:
-        """Puts a tile in its place."""
+        """Write a k-tile to its stage, because every thread may read it from here on."""
         values, mask = self.moving.pop(tile)
         self._write(stage, values, mask)
 
     def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
+        """Write elements to a stage, except those that the mask excludes."""
         dest = self.tables.dest[stage]
         self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Gathers the fragments of all threads."""
+        """Read the fragments of all threads for a k-block from a stage to a fragment buffer."""
         if not 0 <= k_block < len(self.tables.read):
             return
-        held = self.fragment_buffers[buffer]
-        np.take(self.shared, self.tables.read[k_block, stage], axis=0, out=held, mode="clip")
+        fragment = self.fragment_buffers[buffer]
+        np.take(self.shared, self.tables.read[k_block, stage], axis=0, out=fragment, mode="clip")
         if self.checked:
-            holes = is_poison(held)
+            holes = is_poison(fragment)
             if holes.any():
                 self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """Checks that the elements of an access are neighbours (once), and that it is aligned."""
+        """Check that each access is aligned, and once that its elements are contiguous."""
         vector = self.tables.copy_vector
         if vector == 1:
             return
@@ -154,23 +163,26 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
+        """Return the text of a fault: the elements of an access are not contiguous."""
         t, vector = self.tables, self.tables.copy_vector
         elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
         return (
-            f"thread {t.copying_thread(run * vector)} reads {elements} at once, which are no neighbours in "
+            f"thread {t.copying_thread(run * vector)} reads {elements} at once, which are not contiguous in "
             "global memory."
         )
 
     def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
+        """Return the text of a fault: an access is not aligned."""
         run, cta = (int(x) for x in at)
         t, vector = self.tables, self.tables.copy_vector
         return (
             f"{self.group.name(cta)}: thread {t.copying_thread(run * vector)} reads {vector} elements "
             f"at once from {self._global(run * vector, cta, k_start)}, whose address, element "
-            f"{runs[run, 0, cta]}, is no multiple of {vector}."
+            f"{runs[run, 0, cta]}, is not a multiple of {vector}."
         )
 
     def _outside(self, at: np.ndarray, k_start: int) -> str:
+        """Return the text of a fault: an element outside of the matrix is read."""
         entry, cta = (int(x) for x in at)
         extents = " x ".join(str(e) for e in self.matrix.extents[:2])
         return (
@@ -179,14 +191,16 @@ class OperandFlow(StageWatch):
         )
 
     def _global(self, entry: int, cta: int, k_start: int) -> str:
+        """Return the name of an element of the matrix for messages, such as "A(m 2, k 1)"."""
         row, k = int(self.rows[entry] + self.origin[cta]), int(self.ks[entry]) + k_start
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
+        """Return the text of a fault: a fragment element is read that was never written."""
         entry, cta = (int(x) for x in at)
         t = self.tables
         return (
             f"{self.group.name(cta)}: thread {entry % t.mma_threads} reads "
-            f"{t.element(t.fragment[k_block, entry])} of k-tile {tile} from place "
-            f"{t.read[k_block, stage, entry]}, stage {stage}, to which nothing has been written yet."
+            f"{t.element(t.fragment[k_block, entry])} of k-tile {tile} from offset "
+            f"{t.read[k_block, stage, entry]}, stage {stage}, which has not been written yet."
         )

@@ -1,5 +1,4 @@
-"""A consumer's sums on their way to global memory, epilogue tile by epilogue tile, through epilogue stages of shared
-memory."""
+"""Stores of D through epilogue stages on the CPU, one epilogue tile at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from cutegemm.dtypes import round_to
 from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes, thread_tables
 from cutegemm.simulator.checks import misplaced
 from cutegemm.simulator.copies import CtaGroup
@@ -25,27 +25,27 @@ from cutegemm.tile.tma import TmaBox
 
 
 class EpiStageStorage:
-    """Writes the tiles of D of a plan with an epilogue, and counts how often each element is written.
+    """Stores the tiles of D of a plan with epilogue stages, and counts how often each element is written.
 
-    held   (consumers, threads, registers) element of the consumer's tile that each register sums up, in the
-           order of the accumulators
+    elements   element of the consumer's tile that each register accumulates: (consumers, threads, registers), in the
+               order of the accumulators. If the epilogue is gated, this is only the gate projection
+    ups        elements of the up projection, as above; None if the epilogue is not gated
     """
 
     def __init__(self, task: Task) -> None:
         plan, report = task.plan, task.report
         assert plan.epi_stages is not None
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.epi_stages = plan, plan.pipeline, plan.epi_stages
+        self.plan, self.epi_stages = plan, plan.epi_stages
         self.d, self.fetched = task.matrices["d"], task.matrices.get(plan.fetched_tile)
         self.task, self.report, self.checked = task, report, task.checked
         self.written = np.zeros(len(self.d.buffer), np.uint16)
         self.aux, self.reduced = aux_outputs(task), reduced_results(task)
-        self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to be reduced, by tile
-        self.held = held_by_consumers(plan, report)
+        self.waiting: dict[tuple[int, ...], list[dict[str, np.ndarray]]] = {}  # values to reduce later, by tile
+        self.elements = consumer_elements(plan, report)
         self.ups: np.ndarray | None = None
         if plan.glu is not None:
-            self.ups = self.held[:, :, list(plan.stored_pairs.ups)]
-            self.held = self.held[:, :, list(plan.stored_pairs.gates)]
+            self.ups = self.elements[:, :, list(plan.stored_pairs.ups)]
+            self.elements = self.elements[:, :, list(plan.stored_pairs.gates)]
         inner = 1 if plan.operands.d.major == "n" else 0
         epi_tile = self.epi_stages.epi_tile
         assert plan.smem_d is not None
@@ -57,28 +57,30 @@ class EpiStageStorage:
             self.loads = box_tables(
                 plan.fetched_tile.upper(), ("m", "n"), self.epi_stages.load_c, plan.smem_d, epi_tile, inner
             )
-        # (threads, registers of an epilogue tile): element of the epilogue tile, and where it lies in epilogue stage 0
-        # of consumer 0
+        # Element of the epilogue tile that each register holds: (threads, registers of an epilogue tile)
         self.moved = _registers(self.epi_stages.to_shared, Layout(epi_tile))
         self.place = self._places()
         if self.checked:
             self._check()
 
     def _places(self) -> np.ndarray:
-        """(epilogue stages * consumers, elements) where the stores of the registers put each element of an epilogue
-        tile."""
+        """Return the offset of each element of an epilogue tile; -1 if no register is copied to it.
+
+        returns   (epilogue stages * consumers, elements)
+        """
         copy, epi_tile = self.epi_stages.to_shared, self.epi_stages.epi_tile
         smem = self.plan.smem_d
         assert smem is not None
-        which = copy.offsets_d(Layout(epi_tile)).reshape(-1)
-        where = copy.offsets_d(smem)  # (threads, values, rest_m, rest_n, epilogue stages, consumers)
-        tables = where.reshape((*where.shape[:4], -1), order="F")
+        elements = copy.offsets_d(Layout(epi_tile)).reshape(-1)
+        offsets = copy.offsets_d(smem)  # (threads, values, rest_m, rest_n, epilogue stages, consumers)
+        tables = offsets.reshape((*offsets.shape[:4], -1), order="F")
         flat = np.moveaxis(tables, -1, 0).reshape(tables.shape[-1], -1)
         out = np.full((flat.shape[0], epi_tile[0] * epi_tile[1]), -1)
-        out[:, which] = flat
+        out[:, elements] = flat
         return out
 
     def _check(self) -> None:
+        """Report faults of the copies of an epilogue tile to and from shared memory."""
         check_boxes(self.stores, self.report)
         if self.loads is not None:
             check_boxes(self.loads, self.report)
@@ -97,84 +99,104 @@ class EpiStageStorage:
                 "alignment",
                 np.argwhere(bad),
                 lambda at: (
-                    f"thread {int(at[0])} writes a row to an epilogue stage that is not {vector} aligned neighbours."
+                    f"thread {int(at[0])} writes a row to an epilogue stage that is not {vector} contiguous, aligned "
+                    "elements."
                 ),
             )
-        # An epilogue tile's registers, as the copy takes them, are the next ones of the accumulators
+        # The registers that the copy takes for an epilogue tile must be the next ones of the accumulators
         down, across = self.epi_stages.epi_tiles(self.plan.consumer_d_tile)
         per = self.moved.shape[1]
-        for consumer, held in enumerate(self.held):
+        for consumer, elements in enumerate(self.elements):
             for i in range(down * across):
-                own = self._place_in_d(held[:, i * per : (i + 1) * per])
+                own = self._place_in_d(elements[:, i * per : (i + 1) * per])
                 origin = self._origin(i)
                 want = self._in_tile(self.moved % epi_tile[0] + origin[0], self.moved // epi_tile[0] + origin[1])
 
                 def other(at: np.ndarray, i: int = i, own: np.ndarray = own, consumer: int = consumer) -> str:
                     return (
                         f"thread {int(at[0])} of consumer {consumer} stores as "
-                        f"{self.stores.element(self.moved[tuple(at)])} of epilogue tile {i} what it summed up for "
-                        f"place {own[tuple(at)]} of its tile."
+                        f"{self.stores.element(self.moved[tuple(at)])} of epilogue tile {i} the accumulator of "
+                        f"element {own[tuple(at)]} of its tile."
                     )
 
                 report.add_each("fragment", np.argwhere(own != want), other)
 
     def _origin(self, i: int) -> tuple[int, int]:
+        """Return the (m, n) of the first element of the i-th epilogue tile in the consumer's tile."""
         m, n = self.epi_stages.epi_tile_at(i, self.plan.consumer_d_tile)
         return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
-        out: np.ndarray = m + self.pipeline.consumer_tile[0] * n
+        """Return the index in the consumer's tile of the element at (m, n)."""
+        out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
-    def _place_in_d(self, held: np.ndarray) -> np.ndarray:
-        """The place in the consumer's tile of D of what it sums up for places of its tile."""
-        (rows, columns), glu = self.pipeline.consumer_tile, self.plan.glu
+    def _place_in_d(self, elements: np.ndarray) -> np.ndarray:
+        """Return the index in the consumer's tile of D of the result of each accumulator.
+
+        It differs from the accumulator's index if the epilogue is gated, because D then has half as many columns.
+
+        elements   indices of accumulators in the consumer's tile
+        """
+        (rows, columns), glu = self.plan.consumer_tile, self.plan.glu
         if glu is None:
-            return held
-        # A warp has a part of a block.
+            return elements
+        # The tile of a consumer may be narrower than a block of columns.
         own = Glu(glu.by, min(glu.block, columns // 2), columns)
-        return held % rows + rows * own.d_column(held // rows)
+        return elements % rows + rows * own.d_column(elements // rows)
 
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
-        """A consumer's sums (C, M, N) as its threads hold them: (C, threads, registers); of a gated epilogue
-        (2, C, threads, registers), gates and ups."""
-        rows = self.pipeline.consumer_tile[0]
-        held = self.held[consumer] if self.ups is None else np.stack([self.held[consumer], self.ups[consumer]])
-        out: np.ndarray = np.moveaxis(accumulators[:, held % rows, held // rows], 0, -3)
+        """Return the accumulators of a consumer as its threads hold them: (C, threads, registers).
+
+        If the epilogue is gated, the shape is (2, C, threads, registers): gate and up projections.
+
+        accumulators   (C, M, N)
+        """
+        rows = self.plan.consumer_tile[0]
+        elements = (
+            self.elements[consumer] if self.ups is None else np.stack([self.elements[consumer], self.ups[consumer]])
+        )
+        out: np.ndarray = np.moveaxis(accumulators[:, elements % rows, elements // rows], 0, -3)
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
-        """The epilogue's head: its values of the sums alone."""
+        """Return the values of the epilogue's head, which depends on the accumulators alone."""
         return evaluate(self.plan.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
     def tail(
         self, registers: np.ndarray, i: int, group: CtaGroup, fetched: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """The results of the i-th epilogue tile, each (C, threads, registers of an epilogue tile) and rounded to its
-        type.
+        """Return the rounded results of the i-th epilogue tile by name.
 
-        group     counts the consumers' tiles
-        fetched   (threads, registers, C) of the tile that has come to the epilogue stage
+        registers   values of the epilogue's head: (..., C, threads, registers)
+        i           index of the epilogue tile in the consumer's tile
+        group       CTAs, with tile indices in tiles of the consumer
+        fetched     elements of the tile operand that TMA loaded to the epilogue stage: (threads, registers, C); None if
+                    TMA loads none
+        returns     an array (C, threads, registers of an epilogue tile) for each result
         """
         per, kind, epilogue = self.moved.shape[1], self.plan.operands.d.dtype, self.plan.tail
-        held = {} if fetched is None else {self.plan.fetched_tile: fetched}
+        operands = {} if fetched is None else {self.plan.fetched_tile: fetched}
         for name in epilogue.tensors_read(self.task.scalars):
-            if name not in held:
-                held[name] = self._operand(name, self.at(group, i), group)
-        tensors = {name: np.moveaxis(values, -1, -3) for name, values in held.items()}
+            if name not in operands:
+                operands[name] = self._operand(name, self.at(group, i), group)
+        tensors = {name: np.moveaxis(values, -1, -3) for name, values in operands.items()}
         own = registers[..., i * per : (i + 1) * per]
-        found = results(epilogue, own, self.task.scalars, tensors, kind)
-        return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in found.items()}
+        out = results(epilogue, own, self.task.scalars, tensors, kind)
+        return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
 
     def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Results beside D, of the i-th epilogue tile: out of registers to global memory."""
+        """Store the auxiliary outputs of the i-th epilogue tile from registers to global memory."""
         for name in self.plan.aux_outputs:
             result = self.aux[name]
             inside, index = self._places_in(result.matrix, self.at(group, i), group)
             result.write(index[inside], np.moveaxis(values[name], 0, 2)[inside])
 
     def reduce(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Values of the i-th epilogue tile to sums and maxima, which leave with the last of them."""
+        """Collect values of the i-th epilogue tile for reductions.
+
+        After the last epilogue tile of a tile, the partial results are written.
+        """
         if not self.reduced:
             return
         key = tuple([int(x[0]) for x in (group.position, group.m_tile, group.n_tile, group.batch)])
@@ -186,22 +208,27 @@ class EpiStageStorage:
         del self.waiting[key]
         tile, rows = self.plan.tile_of_own((group.m_tile, group.n_tile, group.batch))
         for name, result in self.reduced.items():
-            of_tile = np.concatenate([each[name] for each in waiting], axis=2)  # (C, threads, registers)
-            held, whole = np.moveaxis(of_tile, 0, 2)[:, None], CtaGroup(group.position, *tile)
-            first = int(rows[0]) * held.shape[0]
-            result.write(held, whole, first)
+            joined = np.concatenate([one[name] for one in waiting], axis=2)  # (C, threads, registers)
+            by_thread, whole = np.moveaxis(joined, 0, 2)[:, None], CtaGroup(group.position, *tile)
+            first = int(rows[0]) * by_thread.shape[0]
+            result.write(by_thread, whole, first)
 
     def at(self, group: CtaGroup, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """The place of the i-th epilogue tile in D; `group` counts the consumers' tiles."""
+        """Return the (m, n) in D of the first element of the i-th epilogue tile, for each CTA: two arrays (C,).
+
+        group   CTAs, with tile indices in tiles of the consumer
+        """
         origin = self._origin(i)
         rows, columns = self.plan.consumer_d_tile
-        if self.plan.operands.gated:  # the columns of a warpgroup's tile lie together
+        if self.plan.operands.gated:  # the columns of a consumer's tile of D are contiguous
             return group.m_tile * rows + origin[0], group.n_tile * columns + origin[1]
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
-        """Of D, and of C where it comes by TMA, through the epilogue stages of so many CTAs; both have the same
-        memory."""
+        """Return the copies of D, and of the tile operand that TMA loads, through the epilogue stages of CTAs.
+
+        The second one is None if TMA loads no tile operand. Both use the same shared memory.
+        """
         stores = BoxFlow(self.stores, self.d, group, self.report, self.checked)
         if self.fetched is None or self.loads is None:
             return stores, None
@@ -210,58 +237,68 @@ class EpiStageStorage:
         return stores, loads
 
     def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
-        """Of a result beside D, through the same memory as D's."""
+        """Return the copy of an auxiliary output through the same shared memory as D."""
         flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
         flow.shared = stores.shared
         return flow
 
     def in_epi_stage(self, epi_stage: int) -> np.ndarray:
-        """(threads, registers) place in shared memory of each register of an epilogue tile."""
+        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers)."""
         out: np.ndarray = self.place[epi_stage][self.moved]
         return out
 
     def _places_in(
         self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of each register of a thread, (threads, registers, C): whether it is inside, and its place in memory."""
+        """Return whether the element of each register is inside of a matrix, and its index in memory.
+
+        Both arrays have the shape (threads, registers, C).
+        """
         rows = self.epi_stages.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
         inside = (m < matrix.extents[0]) & (n < matrix.extents[1])
         return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """An operand as `_straight` has it; (2, ...) of a row beside a gated B."""
+        """Return an operand for each register of a thread: (threads, registers, C).
+
+        The shape is (2, threads, registers, C) for a row with the columns of a gated B: gate and up projections.
+        """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
             return self._straight(matrix, origin, group)
         return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """An operand for each register of a thread, (threads, registers, C); zeros outside."""
+        """Return the element of a matrix for each register of a thread: (threads, registers, C), with 0 outside."""
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)
         out[inside], outside = matrix.read(index[inside])
         if outside is not None:
-            self.report.add("outside", f"{matrix.name} is read at {int(outside.sum())} places that are not in it.")
+            self.report.add("outside", f"{matrix.name} is read at {int(outside.sum())} offsets outside of it.")
         return out
 
     def finish(self) -> None:
-        """After the last CTA: each element of D must have been written once."""
+        """After the last CTA, report elements of D and of auxiliary outputs that were not written exactly once."""
         check_written(self.d, self.written, self.report)
         for result in self.aux.values():
             result.finish()
 
 
 def _registers(copy: TiledCopy, tile: Layout) -> np.ndarray:
-    """(threads, registers) element of the tile that each register of a thread holds."""
+    """Return the element of the tile that each register of a thread holds: (threads, registers)."""
     table = copy.offsets_s(tile)
     return table.reshape(table.shape[0], -1, order="F")
 
 
-def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
-    """(consumers, threads, registers) element of its own tile of D that each register of a consumer has the sum of."""
-    pipeline, mma = plan.pipeline, plan.epilogue_mma
-    assert pipeline is not None
+def consumer_elements(plan: GemmPlan, report: Report) -> np.ndarray:
+    """Return the element of the consumer's tile that each register accumulates: (consumers, threads, registers).
+
+    >>> from cutegemm.build import sm90_plan
+    >>> consumer_elements(sm90_plan(), Report()).shape
+    (2, 128, 128)
+    """
+    pipeline, mma = warp_roles(plan), plan.epilogue_mma
     bm, bn, _ = plan.cta_tile
     rows, columns = pipeline.consumer_tile
     table = mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
@@ -279,6 +316,6 @@ def held_by_consumers(plan: GemmPlan, report: Report) -> np.ndarray:
     report.add_each(
         "product",
         np.argwhere(outside),
-        lambda at: f"thread {int(at[1])} of consumer {int(at[0])} sums up D outside of the part that is its own.",
+        lambda at: f"thread {int(at[1])} of consumer {int(at[0])} accumulates elements outside of the consumer's tile.",
     )
     return np.where(outside, 0, m + rows * n)

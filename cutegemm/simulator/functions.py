@@ -1,8 +1,8 @@
-"""The elementwise functions of an epilogue by numpy.
+"""Elementwise functions of an epilogue in numpy.
 
-Arrays of f32 are computed in float64 and rounded once, which nearly always gives the nearest f32. Those of f64 have the
-relative error of a few operations, 4e-15; of erfc's argument besides, where `gelu` is near 0: x * x * 2e-16. Infinities
-give the function's limits, NaN gives NaN, and numpy warns of neither.
+Arrays of f32 are computed in float64 and rounded once, which nearly always gives the nearest f32. Arrays of f64 have
+the relative error of a few operations, 4e-15; `gelu` near its zeros has in addition the error of the argument of erfc,
+x * x * 2e-16. Infinities give the limits of the function, NaN gives NaN, and numpy warns of neither.
 
 >>> x = np.float32([-np.inf, -1, 0, 1, np.inf])
 >>> FUNCTIONS["gelu"](x).tolist()
@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-_BLOCK = 1 << 14  # elements that are computed at once: few enough for a cache of the CPU
+_BLOCK = 1 << 14  # elements that are computed at once: they fit a cache of the CPU
 
-# erf(x) = x * p(x * x) for |x| < 1, and erfc(x) = exp(-x * x) / (x + 2) * q(6 / (x + 2) - 1) from there on, with a
-# relative error of 1.2e-15 each: polynomials through Chebyshev's points, of values to 50 digits.
+# erf(x) = x * p(x * x) for |x| < 1, and erfc(x) = exp(-x * x) / (x + 2) * q(6 / (x + 2) - 1) for x >= 1, with a
+# relative error of 1.2e-15 each. The polynomials p and q interpolate 50-digit values at Chebyshev points.
 _BORDER, _SHIFT = 1.0, 2.0
 _ERF = (
     1.1283791670955132, -0.3761263890318846, 0.11283791671130493, -0.026866170674410182, 0.005223977891212352,
@@ -38,12 +38,12 @@ _ERFC = (
     -9.683172700846127e-09, -1.277383108558422e-09, 1.0592264234189813e-09,
 )  # fmt: skip
 
-# Below this number silu and both forms of gelu are 0; from there on x is a factor that is finite.
+# silu and both forms of gelu are 0 below this number; clamping x to it keeps the factor x finite.
 _END = -800.0
 
 
 def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
-    """The sum of coefficients[i] * x**i."""
+    """Return the sum of coefficients[i] * x**i."""
     value = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value *= x
@@ -52,8 +52,8 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 
 def _erfc_above(a: np.ndarray) -> np.ndarray:
-    """erfc(a) for a >= 1."""
-    high = a.astype(np.float32).astype(np.float64)  # whose square is exact
+    """Return erfc(a) for a >= 1."""
+    high = a.astype(np.float32).astype(np.float64)  # the square of `high` is exact
     power = np.exp(-high * high) * np.exp((high - a) * (high + a))
     reciprocal = 1 / (a + _SHIFT)
     scaled = _polynomial(2 * (_BORDER + _SHIFT) * reciprocal - 1, _ERFC) * reciprocal
@@ -61,7 +61,7 @@ def _erfc_above(a: np.ndarray) -> np.ndarray:
 
 
 def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of float64, a part of the array after the other."""
+    """Return a function of float64 arrays that is computed block by block, to stay in a cache of the CPU."""
 
     @functools.wraps(function)
     def computed(x: np.ndarray) -> np.ndarray:
@@ -76,6 +76,7 @@ def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nda
 
 @_in_blocks
 def _erf(x: np.ndarray) -> np.ndarray:
+    """Return erf(x) of a float64 array."""
     a = np.abs(x)
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
     far = np.copysign(1 - _erfc_above(np.maximum(a, _BORDER)), x)
@@ -84,6 +85,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 @_in_blocks
 def _erfc(x: np.ndarray) -> np.ndarray:
+    """Return erfc(x) of a float64 array."""
     a = np.abs(x)
     far = _erfc_above(np.maximum(a, _BORDER))
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
@@ -91,26 +93,30 @@ def _erfc(x: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
 
 
 def _silu(x: np.ndarray) -> np.ndarray:
+    """Return x * sigmoid(x)."""
     x = np.maximum(x, _END)
     return x * _sigmoid(x)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
+    """Return x * Phi(x), where Phi is the normal distribution function."""
     x = np.maximum(x, _END)
     return x * (0.5 * _erfc(x * -math.sqrt(0.5)))
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """Return the tanh approximation of gelu."""
     x = np.maximum(x, _END)
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 
 
 def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of float64, of arrays of any type of floats and rounded to it."""
+    """Return a function of any float type that computes in float64 and rounds once to the type of its argument."""
 
     @functools.wraps(function)
     def evaluated(x: np.ndarray) -> np.ndarray:
@@ -121,6 +127,7 @@ def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return x / y without warnings for division by 0."""
     with np.errstate(all="ignore"):
         return np.divide(x, y)
 

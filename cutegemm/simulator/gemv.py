@@ -1,4 +1,4 @@
-"""A plan whose warps, and the CTAs of a cluster, share K, on the CPU: see `plan.sliced_k`."""
+"""Simulation of a GEMV-like plan, whose warps, and the CTAs of a cluster, split K: see `plan.sliced_k`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from cutegemm.layout import Layout
 from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.plan import GemmPlan
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
 from cutegemm.simulator.mainloop import run_mainloop
@@ -20,16 +21,18 @@ from cutegemm.simulator.tile_store import TileStore
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
-    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
+    """Execute every tile, and return the counts of the simulation.
+
+    returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
+    """
     plan, problem, matrices, report = task.plan, task.problem, task.matrices, task.report
     tables = plan_tables(plan)
     if task.checked:
         check_tables(plan, tables, report)
-    schedule, ctas, k_tiles = plan.schedule, plan.cluster_k, plan.k_tiles(problem)
-    assert schedule is not None  # or there were no tables
+    schedule, ctas, k_tiles = thread_schedule(plan), plan.cluster_k, plan.k_tiles(problem)
     rows, bn, bk = plan.mma_tile
-    added = _Added(plan, tables, report)
-    store = TileStore(task, added.held)
+    added = _WarpReduction(plan, tables, report)
+    store = TileStore(task, added.elements)
     k_first = problem.k - k_tiles * bk
     clusters = plan.scheduler.of(problem).tiles.order()  # (clusters, CTAs, 3)
     done, total = 0, len(clusters) * ctas * max(1, k_tiles)
@@ -38,13 +41,13 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     def ticked() -> None:
         nonlocal done
         done += len(own)
-        task.tell(min(1.0, done / total))
+        task.report_progress(min(1.0, done / total))
 
-    for own in _some(clusters, task.ctas_at_once):
+    for own in _batches(clusters, task.ctas_at_once):
         position, (m, n, batch) = np.arange(len(own)), own[:, 0].T
         group = CtaGroup(position, m // ctas, n, batch)
         ragged = ((group.m_tile + 1) * rows > problem.m) | ((n + 1) * bn > problem.n) | (k_first < 0)
-        parts = []
+        by_cta = []
         for rank in range(ctas):
             first, count = plan.k_range(rank, k_tiles)
             a, b = (
@@ -54,28 +57,28 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
                 )
                 for name, t, tile in (("a", tables.a, group.m_tile), ("b", tables.b, n))
             )  # fmt: skip
-            parts.append(added.of_warps(run_mainloop(plan, tables, schedule, (a, b), count, report, ticked)))
+            by_cta.append(added.of_warps(run_mainloop(plan, tables, schedule, (a, b), count, report, ticked)))
             loaded = [have + flow.loaded_elems for have, flow in zip(loaded, (a, b), strict=True)]
         for rank in range(ctas):
             tile = CtaGroup(position, *own[:, rank].T)
-            store.write(added.in_order([part[rank] for part in parts]), tile)
+            store.write(added.in_order([accumulators[rank] for accumulators in by_cta]), tile)
     finish_all(store.reduced)
     if task.checked:
         store.finish()
-    task.tell(1.0)
+    task.report_progress(1.0)
     return len(clusters) * ctas, k_tiles, len(clusters) * k_tiles * rows * bn * bk, loaded[0], loaded[1]
 
 
-def _some(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
-    """Clusters, so many at a time."""
+def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
+    """Yield groups of at most `together` clusters."""
     for first in range(0, len(clusters), together):
         yield clusters[first : first + together]
 
 
-class _Added:
-    """The sums of warps in shared memory, and what the threads that add them find there.
+class _WarpReduction:
+    """Adds the accumulators of the warps of a CTA in shared memory.
 
-    held   (rest_m, rest_n, value, thread) element of a CTA's tile whose total a thread has
+    elements   element of the CTA's tile whose total each thread computes: (rest_m, rest_n, value, thread)
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, report: Report) -> None:
@@ -83,28 +86,32 @@ class _Added:
         self.report, self.ctas, self.warps = report, plan.cluster_k, plan.sliced_k.warps
         bm, bn, _ = plan.cta_tile
         rows, table = plan.mma_tile[0], plan.sliced_k.added.offsets_c(Layout((bm, bn)))
-        self.held = np.ascontiguousarray(table.transpose(2, 3, 1, 0))
-        self.places = plan.sliced_k.by_warp.offsets().reshape(-1)  # of m + rows * n + rows * bn * warp
+        self.elements = np.ascontiguousarray(table.transpose(2, 3, 1, 0))
+        self.places = plan.sliced_k.by_warp.offsets().reshape(-1)  # by the index m + rows * n + rows * bn * warp
         self.of_warp, self.rows, self.bm = rows * bn, rows, bm
-        warp = np.arange(tables.held.shape[3]) // WARP_THREADS
-        self.written = self.places[tables.held + self.of_warp * warp].reshape(-1)
+        warp = np.arange(tables.elements.shape[3]) // WARP_THREADS
+        self.written = self.places[tables.elements + self.of_warp * warp].reshape(-1)
 
     def of_warps(self, accumulators: np.ndarray) -> list[np.ndarray]:
-        """The sums of a CTA's warps, added for the tile of each CTA: (held, clusters)."""
+        """Return the accumulators of a CTA's warps, added, for the tile of each CTA of the cluster.
+
+        accumulators   accumulators of one CTA: (rest_m, rest_n, value * thread * cluster)
+        returns        an array (flat index in `elements`, clusters) for each CTA of the cluster
+        """
         clusters = accumulators.size // len(self.written)
         shared = np.full((int(self.places.max()) + 1, clusters), np.nan, accumulators.dtype)
         shared[self.written] = accumulators.reshape(-1, clusters)
-        flat = self.held.reshape(-1)
+        flat = self.elements.reshape(-1)
         out = []
         for rank in range(self.ctas):
             element = flat % self.bm + rank * self.bm + self.rows * (flat // self.bm)
-            found = [shared[self.places[element + self.of_warp * warp]] for warp in range(self.warps)]
-            out.append(self.in_order(found))
+            by_warp = [shared[self.places[element + self.of_warp * warp]] for warp in range(self.warps)]
+            out.append(self.in_order(by_warp))
         return out
 
-    def in_order(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Sums, added one after the other as a thread does."""
-        total = parts[0].copy()
-        for part in parts[1:]:
-            total += part
+    def in_order(self, terms: list[np.ndarray]) -> np.ndarray:
+        """Return the sum of accumulators, added one after the other as a thread adds them."""
+        total = terms[0].copy()
+        for term in terms[1:]:
+            total += term
         return total

@@ -1,4 +1,4 @@
-"""The mainloop: the plan's schedule, step by step, for a group of CTAs."""
+"""Mainloop of plans with one schedule: executes the steps of the schedule for a group of CTAs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cutegemm.simulator.copies import OperandFlow
 from cutegemm.simulator.report import Report
 from cutegemm.simulator.tables import PlanTables
 
-_LEAST_NORMAL = 2.0**-126
+_LEAST_NORMAL = 2.0**-126  # smallest normal number of f32
 
 
 def run_mainloop(
@@ -25,14 +25,16 @@ def run_mainloop(
     report: Report,
     ticked: Callable[[], None],
 ) -> np.ndarray:
-    """The sums (rest_m, rest_n, value * thread * CTA) of each accumulator.
+    """Return the accumulators of the CTAs after all k-tiles: (rest_m, rest_n, value * thread * CTA).
 
-    flows    of A and of B, which share the schedule
+    flows    copies of A and of B, which follow the same schedule
+    k_tiles  number of k-tiles
+    report   collects faults of the schedule
     ticked   called after each k-tile
     """
     a, b = flows
     ctas = len(a.group)
-    rest_m, rest_n, values, threads = tables.held.shape
+    rest_m, rest_n, values, threads = tables.elements.shape
     accumulators = np.zeros((rest_m, rest_n, values * threads * ctas), plan.operands.acc.storage)
     scratch = np.empty(accumulators.shape[1:], accumulators.dtype)
     last = 0
@@ -41,11 +43,11 @@ def run_mainloop(
         b.apply(tile, step)
         if isinstance(step, Multiply):
             buffer = step.k_block % schedule.fragments
-            of_a, of_b = (
+            fragments_a, fragments_b = (
                 as_factor(flow.fragment_buffers[buffer], operand.dtype, plan).reshape(rest, -1)
                 for flow, operand, rest in ((a, plan.operands.a, rest_m), (b, plan.operands.b, rest_n))
             )
-            for x, y in _factors(of_a, of_b, tables, ctas):
+            for x, y in _factors(fragments_a, fragments_b, tables, ctas):
                 for m in range(rest_m):
                     np.multiply(x[m], y, out=scratch)
                     accumulators[m] += scratch
@@ -62,28 +64,38 @@ def run_mainloop(
 
 
 def as_factor(fragments: np.ndarray, dtype: DType, plan: GemmPlan) -> np.ndarray:
-    """Fragments as the multiplier takes them: tf32 rounded as the plan says, narrow types widened exactly."""
+    """Return fragments as the MMA multiplies them: tf32 rounded as the plan says, narrower types converted exactly."""
     acc = plan.operands.acc
     if dtype is tf32:
         rounded: np.ndarray = round_to(tf32, fragments, plan.rounding)
-        if plan.rounding == "rna":  # half a unit is added, of the power of two that denormal numbers do not have
+        if plan.rounding == "rna":  # denormal numbers are rounded toward zero
             rounded = np.where(np.abs(fragments) < _LEAST_NORMAL, round_to(tf32, fragments, "rz"), rounded)
         return rounded
     return fragments if fragments.dtype == acc.storage else fragments.astype(acc.storage)
 
 
-def _factors(of_a: np.ndarray, of_b: np.ndarray, tables: PlanTables, ctas: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each k of an atom what each accumulator multiplies: (rest_m, X) and (rest_n, X)."""
+def _factors(
+    fragments_a: np.ndarray, fragments_b: np.ndarray, tables: PlanTables, ctas: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the two factors that each accumulator multiplies, for each k of an atom.
+
+    fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
+    returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
+    """
     if tables.gather_a is None and tables.gather_b is None:
-        return [(of_a, of_b)]
+        return [(fragments_a, fragments_b)]
     steps = (tables.gather_a if tables.gather_a is not None else tables.gather_b).shape[0]  # type: ignore[union-attr]
     return [
-        (_picked(of_a, tables.gather_a, step, ctas), _picked(of_b, tables.gather_b, step, ctas))
+        (_picked(fragments_a, tables.gather_a, step, ctas), _picked(fragments_b, tables.gather_b, step, ctas))
         for step in range(steps)
     ]
 
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
+    """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
+
+    gather   fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    """
     if gather is None:
         return fragments
     rest = fragments.shape[0]

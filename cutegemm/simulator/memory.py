@@ -1,4 +1,4 @@
-"""The simulated memories: global ones with guard bands, and poison, which shows a hole."""
+"""Simulated memory: global matrices with guard bands, and poison, which marks memory that was never written."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cutegemm.layout import Layout
 from cutegemm.plan.glu import Glu, half_column
 from cutegemm.plan.problem import Problem
 
-# A quiet NaN that no arithmetic gives: its payload tells it from a NaN of the caller's.
+# A quiet NaN that arithmetic does not produce. Its payload distinguishes it from NaNs of the caller.
 _POISON_BITS = {2: 0x7E5A, 4: 0x7FC0DEAD, 8: 0x7FF80000DEADBEEF}
-_GUARD_UNITS = 65  # of aligned elements before a matrix; odd, so that it is aligned to no more than promised
+_GUARD_UNITS = 65  # units of aligned elements before a matrix; odd, so that its alignment is not better than promised
 
 
 def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
-    """An array of memory that nothing has been written to.
+    """Return an array of poisoned memory.
 
-    Floats are a NaN with a payload; integers, which have no such value, are the smallest.
+    Floats are a NaN with a special payload. Integers have no such value; they are the smallest integer.
 
     >>> from cutegemm.dtypes import f32
     >>> bool(np.isnan(poison(2, f32)).all())
@@ -33,7 +33,12 @@ def poison(shape: int | tuple[int, ...], dtype: DType) -> np.ndarray:
 
 
 def is_poison(values: np.ndarray) -> np.ndarray:
-    """A mask of the values that nobody has written; all False for integers, which have no poison."""
+    """Return which values are poison; all False for integers.
+
+    >>> from cutegemm.dtypes import f32
+    >>> is_poison(np.append(poison(1, f32), np.float32([1, np.nan]))).tolist()
+    [True, False, False]
+    """
     size = values.dtype.itemsize
     if values.dtype.kind != "f":
         return np.zeros(values.shape, bool)
@@ -43,14 +48,14 @@ def is_poison(values: np.ndarray) -> np.ndarray:
 class GlobalMatrix:
     """One matrix in global memory, as a problem lays it out, between guard bands.
 
-    All that does not belong to the matrix, the gaps between its rows too, is poison. The matrix begins at
-    an address that is aligned as the operand promises, and no better.
+    Memory outside of the matrix is poison, also the gaps between its rows. The matrix starts at an address with the
+    alignment that the operand promises, and no better.
 
     buffer    the memory, in elements
-    inside    which elements of it belong to the matrix
+    inside    which elements of `buffer` belong to the matrix
     extents   (M, K, L), (N, K, L) or (M, N, L)
-    strides   of the three, in elements
-    base      where element (0, 0, 0) is
+    strides   strides of the three modes, in elements
+    base      index in `buffer` of element (0, 0, 0)
 
     >>> matrix = GlobalMatrix(Problem(2, 3, 4), "a")
     >>> matrix.extents, matrix.strides, matrix.base
@@ -61,9 +66,9 @@ class GlobalMatrix:
         operand = problem.operands.matrix(name)
         layout = problem.layout(name)
         self.name = name.upper()
-        self.modes = "mkl" if name == "a" else "nkl" if name == "b" else "mnl"
+        self.modes = "".join([mode[0] for mode in problem.operands.modes(name)]) + "l"
         self.dtype = operand.dtype
-        shape = [  # what stays the same along a mode is there also where D has no elements along it
+        shape = [  # a broadcast operand has an element also if D has none along the mode
             max(1, extent) if mode in operand.broadcast else extent
             for mode, extent in zip(self.modes, layout.shape, strict=True)
         ]
@@ -76,27 +81,36 @@ class GlobalMatrix:
         self.view(self.inside)[...] = True
 
     def view(self, memory: np.ndarray) -> np.ndarray:
-        """Elements of the matrix in `memory`, which is laid out as `buffer` is: an axis for each mode."""
+        """Return the elements of the matrix in `memory` as an array with its three modes.
+
+        memory   an array that is laid out as `buffer`
+        """
         strides = [s * memory.itemsize for s in self.strides]
         return np.lib.stride_tricks.as_strided(memory[self.base :], self.extents, strides)
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Offsets from the matrix's first element of these coordinates in batch 0."""
+        """Return the offsets of elements of batch 0 from the first element of the matrix.
+
+        rows, columns   coordinates of the first and the second mode
+        """
         return rows * self.strides[0] + columns * self.strides[1]
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
-        """Which of these are coordinates of the first mode."""
+        """Return which of the coordinates lie inside of the first mode."""
         return np.asarray(rows < self.extents[0])
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The values at these places of `buffer`, and a mask of those outside the matrix; None if none is."""
+        """Return the values at indices of `buffer`, and which of them are outside of the matrix.
+
+        The second result is None if all are inside.
+        """
         belongs = self.belongs(index)
         if belongs is None:
             return self.buffer[index], None
         return np.take(self.buffer, index, mode="clip"), ~belongs
 
     def belongs(self, index: np.ndarray) -> np.ndarray | None:
-        """Which of these places are elements of the matrix; None if all are."""
+        """Return which indices of `buffer` are elements of the matrix; None if all are."""
         if index.size == 0:
             return None
         if index.min() >= 0 and index.max() < len(self.buffer):
@@ -106,9 +120,10 @@ class GlobalMatrix:
 
 
 class GatedB(GlobalMatrix):
-    """B in the order in which the tiles of a gated plan have its columns: gates and their ups in turn.
+    """B with its columns in the order of a gated plan's tiles: gate and up projections alternate.
 
-    n   its columns, which may be followed by zeros
+    glu   order of the columns
+    n     number of columns of B; the last tile may have more, which are zeros
     """
 
     def __init__(self, matrix: GlobalMatrix, glu: Glu, n: int) -> None:
@@ -116,18 +131,27 @@ class GatedB(GlobalMatrix):
         self.glu, self.n = glu, n
 
     def addresses(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the offsets of elements of B from its first element.
+
+        rows      columns of B, counted in the order of the tiles
+        columns   indices along K
+        """
         tile, within = np.divmod(rows, self.glu.columns)
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
+        """Return which columns, in the order of the tiles, exist in B."""
         tile, within = np.divmod(rows, self.glu.columns)
         return np.asarray(tile * self.glu.d_columns + self.glu.d_column(within) < self.n // 2)
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """A row beside a gated B as one of D's columns: the numbers of gates, or of ups.
+    """Return one half of a row operand of a gated plan, as a row with the columns of D.
 
-    which   0 or 1
+    The operand has the columns of B: it has an element for each gate and each up projection.
+
+    by      order of the gate and up projections in B
+    which   0: elements of gate projections; 1: elements of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)
     out.__dict__.update(matrix.__dict__)

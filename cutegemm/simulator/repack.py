@@ -1,4 +1,4 @@
-"""Packing carried out: an operand, tile by tile, through shared memory to where the mainloop loads it."""
+"""Repack pass on the CPU: copies an operand through shared memory to the layout that the mainloop loads."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from cutegemm.simulator.task import Task
 
 
 def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
-    """The packed matrix, whose runs end with zeros."""
+    """Execute a repack pass, and return the repacked matrix. Its runs are filled up with zeros."""
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)
     tile, smem = Layout(repack.tile), repack.smem
-    taken, left = repack.load.offsets_s(tile), repack.store.offsets_d(tile)
-    put, given = repack.put.offsets_d(smem), repack.store.offsets_s(smem)
-    # (thread, rest_mn, rest_k, value): the elements of an access lie together
-    tables = [x.reshape(x.shape[:4]).transpose(0, 2, 3, 1) for x in (taken, left, put, given)]
+    loaded, stored = repack.load.offsets_s(tile), repack.store.offsets_d(tile)
+    put, fetched = repack.put.offsets_d(smem), repack.store.offsets_s(smem)
+    # (thread, rest_mn, rest_k, value): the elements of an access are contiguous
+    tables = [x.reshape(x.shape[:4]).transpose(0, 2, 3, 1) for x in (loaded, stored, put, fetched)]
     by_thread, order = tables[0].shape, list(repack.order)
     if checked:
         _check(repack, tables, report)
-    taken, left, put, given = (table.reshape(-1) for table in tables)
-    columns = max(1, task.problem.k)  # without any, zeros are written where there are runs along K
+    loaded, stored, put, fetched = (table.reshape(-1) for table in tables)
+    columns = max(1, task.problem.k)  # if K is 0, runs along K are still filled with zeros
     rows = source.extents[0]
     divisors = repack.divided_by(rows, columns)
     for cta in range(repack.ctas(rows, columns, task.problem.l)):
         row_tile, k_tile, batch = repack.tile_at(cta, divisors)
         at = (row_tile * repack.tile[0], k_tile * repack.tile[1], batch)
-        values = np.zeros(len(taken), source.buffer.dtype)
-        index, inside = _at(source, taken, at, repack.tile[0], repack.load.atom.values)
-        found, outside = source.read(index[inside])
+        values = np.zeros(len(loaded), source.buffer.dtype)
+        index, inside = _at(source, loaded, at, repack.tile[0], repack.load.atom.values)
+        values[inside], outside = source.read(index[inside])
         if outside is not None:
-            text = f"packing {repack.name.upper()} reads {int(outside.sum())} places outside of it."
+            text = f"the repack pass of {repack.name.upper()} reads {int(outside.sum())} offsets outside of it."
             report.add("outside", text)
-        values[inside] = found
         shared = poison(int(smem.cosize()), source.dtype)
         shared[put] = values.reshape(by_thread)[..., order].reshape(-1)
-        moved = shared[given]
+        moved = shared[fetched]
         if checked and is_poison(moved).any():
-            report.add("hole", f"packing {repack.name.upper()} writes memory that nothing was copied to.")
-        index, inside = _at(out, left, at, repack.tile[0], repack.store.atom.values)
+            text = f"the repack pass of {repack.name.upper()} stores shared memory that nothing was copied to."
+            report.add("hole", text)
+        index, inside = _at(out, stored, at, repack.tile[0], repack.store.atom.values)
         out.buffer[index[inside]] = moved[inside]
     return out
 
 
 def _packed(task: Task, repack: Repack) -> GlobalMatrix:
-    """Memory for the packed matrix; nothing has been written there yet."""
+    """Return poisoned memory for the repacked matrix."""
     rows, k, _ = task.matrices[repack.name].extents
     extents = repack.extents(rows, k)
     leading = max(1, max(repack.strides(extents)))
@@ -64,7 +64,13 @@ def _packed(task: Task, repack: Repack) -> GlobalMatrix:
 def _at(
     matrix: GlobalMatrix, places: np.ndarray, at: tuple[int, int, int], tile_rows: int, vector: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses in a matrix of the places of a tile, and which accesses lie inside by their first element."""
+    """Return the indices in a matrix of the elements of a tile, and which of their accesses start inside of it.
+
+    places      indices in the tile
+    at          row, k and batch of the tile's first element
+    tile_rows   rows of the tile
+    vector      elements of an access
+    """
     rows, ks = places % tile_rows + at[0], places // tile_rows + at[1]
     lead = np.arange(len(places)) // vector * vector
     inside = (rows[lead] < matrix.extents[0]) & (ks[lead] < matrix.extents[1])
@@ -72,21 +78,22 @@ def _at(
 
 
 def _check(repack: Repack, tables: list[np.ndarray], report: Report) -> None:
-    """Each element of a tile goes in once and comes out once, at its own place, by aligned vectors.
+    """Report elements that a repack pass does not copy exactly once to their own position, and misaligned vectors.
 
-    tables   of each access: where it is in the tile that is read, in that which is written; and in shared memory
+    tables   for each access: indices in the tile that are read, indices in the repacked tile that are written, offsets
+             in shared memory that are written, and offsets in shared memory that are read
     """
     name, size = repack.name.upper(), repack.tile[0] * repack.tile[1]
-    taken, left, put, given = tables
-    for places, what in ((taken, "read"), (left, "written")):
+    loaded, stored, put, fetched = tables
+    pass_of = f"the repack pass of {name}"
+    for places, what in ((loaded, "read"), (stored, "written")):
         times = np.bincount(places.reshape(-1), minlength=size)
         if (times != 1).any():
-            report.add("copy", f"packing {name}: {int((times != 1).sum())} elements of a tile are not {what} once.")
+            report.add("copy", f"{pass_of}: {int((times != 1).sum())} elements of a tile are not {what} exactly once.")
     label = np.full(int(repack.smem.cosize()), -1)
-    label[put] = taken[..., list(repack.order)]
-    if (label[given] != left).any():
-        report.add("copy", f"packing {name}: elements come out of shared memory as others than they went in.")
-    for places, atom, what in ((put, repack.put.atom, "writes"), (given, repack.read, "reads")):
+    label[put] = loaded[..., list(repack.order)]
+    if (label[fetched] != stored).any():
+        report.add("copy", f"{pass_of} stores elements of shared memory at the positions of other elements.")
+    for places, atom, what in ((put, repack.put.atom, "writes"), (fetched, repack.read, "reads")):
         if misplaced(places.reshape(-1, atom.values)).any():
-            text = f"packing {name} {what} vectors that are not aligned neighbours of shared memory."
-            report.add("alignment", text)
+            report.add("alignment", f"{pass_of} {what} vectors that are not contiguous and aligned in shared memory.")

@@ -1,4 +1,4 @@
-"""Faults of a simulation, in words: at most so many examples of a kind, with counts."""
+"""Faults of a simulation: counts, and up to `MAX_EXAMPLES` examples of each kind."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ MAX_EXAMPLES = 20
 class Fault:
     """All faults of one kind.
 
-    kind       copy: an element of a tile is moved never, twice, or to a wrong place
-               shared: the shared memory's layout puts two elements in one place
+    kind       copy: an element of a tile is copied never, twice, or to a wrong offset
+               shared: the layout of shared memory puts two elements at the same offset
                fragment: a thread reads another element than the one that it multiplies
-               product: the products of a tile are not all there once
-               stage: a stage is read too early or overwritten too early; see `ThreadSchedule.hazards`
-               hole: a fragment holds memory that nothing was written to
-               alignment: an access is not aligned to its width, or its elements are no neighbours
-               raster: a tile of D is taken never or twice, or there is none such
-               outside: an access reaches outside its matrix
+               product: the products of a tile are not added exactly once
+               stage: a stage is read or overwritten too early; see `ThreadSchedule.hazards`
+               hole: an element is read that was never written
+               alignment: an access is not aligned to its width, or its elements are not contiguous
+               raster: a tile of D is taken never or twice, or does not exist
+               split: a k-tile of a tile is multiplied never or twice
+               outside: an access reaches outside of its matrix
                result: an element of D is written never or twice
-    count      how many there are
-    examples   the first of them, in words
+               protocol: a barrier is used wrongly, or a stage is read or overwritten too early
+    count      number of faults
+    examples   descriptions of the first faults
 
     >>> print(Fault("raster", 2, ("no CTA takes the tile (0, 1, 0).",)))
     raster, 2 times:
@@ -43,40 +45,41 @@ class Fault:
 
 
 class Report:
-    """Collects faults while a plan is carried out."""
+    """Collects the faults of a simulation."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """One fault; the same words are told once."""
-        told = self._examples.setdefault(kind, [])
-        if text in told:
+        """Add one fault; a fault with the same text as another one is not counted."""
+        examples = self._examples.setdefault(kind, [])
+        if text in examples:
             return
         self._counts[kind] = self._counts.get(kind, 0) + 1
-        if len(told) < MAX_EXAMPLES:
-            told.append(text)
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(text)
 
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
-        """A fault for each entry of `where`; `describe` is asked for those that are told.
+        """Add a fault for each entry of `where`.
 
-        An entry is the value itself, or for a two-dimensional array a row of it.
+        where      values, or an array with two modes whose rows are the entries; nothing is added if it is empty
+        describe   returns the text of an entry; it is called for the first ones only
         """
         if len(where) == 0:
             return
-        told = self._examples.setdefault(kind, [])
+        examples = self._examples.setdefault(kind, [])
         self._counts[kind] = self._counts.get(kind, 0) + len(where)
-        for entry in where[: MAX_EXAMPLES - len(told)]:
-            told.append(describe(entry))
+        for entry in where[: MAX_EXAMPLES - len(examples)]:
+            examples.append(describe(entry))
 
     def faults(self) -> tuple[Fault, ...]:
-        """One for each kind, in the order in which they came up."""
+        """Return one fault for each kind, in the order of their first occurrence."""
         return tuple([Fault(kind, count, tuple(self._examples[kind])) for kind, count in self._counts.items()])
 
 
 def tile_text(at: Any) -> str:
-    """A tile's coordinates as messages have them.
+    """Return the coordinates of a tile as text for messages.
 
     >>> tile_text((0, 1, 2))
     '(0, 1, 2)'

@@ -1,12 +1,12 @@
-"""A plan whose roles differ on the CPU: its programs played with data.
+"""Simulation of plans with warp roles: the programs of the roles are executed with data.
 
-The protocol of the plan's programs is played by the same machine as in `protocol`, which here moves data
-besides: a load that lands fills a stage, products read it, epilogue tiles go through epilogue stages, parts of a tile
-through the workspace. Loads land, and stores read their epilogue stages, as late as they can; so what is not waited for
-is not seen.
+`protocol.machine` executes the operations of the programs and checks the barriers. `Player` extends it with data: a
+load that lands fills a stage, MMAs read the stage, epilogue tiles pass through epilogue stages, and accumulators of K
+splits through the workspace. Loads land, and stores read their epilogue stages, as late as possible, so data that a
+role does not wait for are not there.
 
-Clusters that take as many tiles, of as many k-tiles, do the same in lockstep: they are played together, as
-arrays. Where K is split all clusters are played in one protocol, as they wait for each other.
+Clusters with equally many tiles and k-tiles do the same, so they are executed together, as arrays. If K is split, all
+clusters are executed in one protocol, because they wait for each other.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from cutegemm.layout.inttuple import product
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import (
@@ -36,36 +38,38 @@ from cutegemm.plan.program.operations import (
     WriteAccumulators,
     WriteEpiStage,
 )
+from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.cluster_split_k import ClusterSplitK
 from cutegemm.simulator.copies import CtaGroup
-from cutegemm.simulator.epi_stages import EpiStageStorage, held_by_consumers
+from cutegemm.simulator.epi_stages import EpiStageStorage, consumer_elements
 from cutegemm.simulator.mainloop import as_factor
 from cutegemm.simulator.memory import GatedB, GlobalMatrix
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
 from cutegemm.simulator.reductions import finish_all
 from cutegemm.simulator.repack import repack_operands
-from cutegemm.simulator.tables import held_to_be_stored, plan_tables
+from cutegemm.simulator.tables import plan_tables, stored_elements
 from cutegemm.simulator.task import Task
 from cutegemm.simulator.tile_store import TileStore
 from cutegemm.simulator.work import Workspace, work_tiles_of
 from cutegemm.tile.tma import TmaBox
 
-NOTHING_MNL = (0, 0, 0)  # of a work tile without parts, which nobody does: it lies past the last tile of D
+NOTHING_MNL = (0, 0, 0)  # coordinates of a work tile past the last tile of D, which is not executed
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A work tile of one CTA, of each cluster that is played together.
+    """The tile of one CTA position in every cluster that is executed together, as arrays over clusters.
 
-    group   where it lies, by CTA
-    tile    the work tile; its k-tiles are as many in each, the rest is the first cluster's
-    k_first by CTA
+    group     position and tile coordinates of each CTA
+    tile      work tile of the first cluster; the number of k-tiles is the same in all clusters
+    k_first   first k-tile of each CTA
     """
 
     group: CtaGroup
@@ -74,22 +78,23 @@ class Shape:
 
 
 def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tuple[int, int, int, int, int]:
-    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B).
+    """Execute every tile, and return the counts of the simulation.
 
-    programs   by role, instead of the plan's
+    programs   program of each role, by name, that replaces the plan's; None: those of the plan
+    returns    (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
     plan, problem, report = task.plan, task.problem, task.report
     stage = Stage(task)
     tiles = work_tiles_of(plan, problem, report)
     grid = plan.scheduler.of(problem)
-    casts = list(_casts(plan, grid, task.ctas_at_once))
-    for done, clusters in enumerate(casts):
+    batches = _batches(plan, grid, task.ctas_at_once)
+    for done, clusters in enumerate(batches):
         work = [[grid.work_tile(number) for number in grid.numbers(c)] for c in _heads(plan, clusters)]
         protocol = protocol_for(
             plan, work, programs=programs, reads_c=any(t in task.matrices for t in plan.epilogue.tiles)
         )
         _play(stage, protocol, _shapes(plan, grid, clusters))
-        task.tell((done + 1) / len(casts))
+        task.report_progress((done + 1) / len(batches))
     stage.reduce()
     if task.checked:
         stage.finish()
@@ -98,13 +103,13 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
         len(tiles),
         plan.k_tiles(problem),
         stage.multiplied * bm * bn * bk,
-        stage.loaded[0],
-        stage.loaded[1],
+        stage.loaded["a"],
+        stage.loaded["b"],
     )
 
 
-def _casts(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
-    """Clusters that are played together."""
+def _batches(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
+    """Return the clusters that are executed together, batch by batch."""
     clusters = range(grid.clusters if grid.tiles.count else 0)
     if plan.split.is_split:
         return [list(clusters)] if clusters else []
@@ -116,12 +121,12 @@ def _casts(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]
 
 
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
-    """Clusters of the protocol: one that stands for all, or where K is split each."""
+    """Return the clusters that the protocol contains: all if K is split, else the first one for all."""
     return clusters if plan.split.is_split else clusters[:1]
 
 
 def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[list[Shape]]:
-    """The tiles of each CTA of the protocol, in their order."""
+    """Return the tiles of each CTA of the protocol, in the CTA's order."""
     in_cluster = product(plan.cluster_mn)
     played = [[c] for c in clusters] if plan.split.is_split else [list(clusters)]
     out = []
@@ -131,17 +136,20 @@ def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[lis
             shapes = []
             for column in numbers.T:
                 own = [plan.scheduler.share_of(grid.work_tile(int(number)), rank) for number in column]
-                at = np.array([grid.tile_mnl(tile, rank) if tile.splits else NOTHING_MNL for tile in own], np.int64).T
+                mnl = np.array([grid.tile_mnl(tile, rank) if tile.splits else NOTHING_MNL for tile in own], np.int64).T
                 position = np.array(together, np.int64) * in_cluster + rank
                 shapes.append(
-                    Shape(CtaGroup(position, *at), own[0], np.array([tile.k_first for tile in own], np.int64))
+                    Shape(CtaGroup(position, *mnl), own[0], np.array([tile.k_first for tile in own], np.int64))
                 )
             out.append(shapes)
     return out
 
 
 def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
-    """The protocol to its end, one process as far as it can, then the next; copies end when no process can go on."""
+    """Execute a protocol to its end, and report its faults.
+
+    Each process goes as far as possible before the next one. A copy ends only if no process can continue.
+    """
     machine = Player(stage, protocol, shapes)
     count = len(protocol.processes)
     try:
@@ -165,7 +173,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """Memory that all clusters share, the tables of a plan, and what has been done."""
+    """Data that all clusters share: the matrices, the tables of a plan, and the counts of the simulation."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -178,128 +186,138 @@ class Stage:
             self.matrices["b"] = GatedB(self.matrices["b"], plan.glu, task.problem.n)
         self.tables = _tables(plan)
         if checked:
-            for tables in self.tables:
+            for tables in self.tables.values():
                 check_boxes(tables, report)
-            if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed into the sums once
+            if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed to the accumulators
                 check_tables(plan, plan_tables(plan), report)
-        self.held = held_by_consumers(plan, report)
+        self.elements = consumer_elements(plan, report)
         self.storage = None if plan.epi_stages is None else EpiStageStorage(task)
-        self.direct = TileStore(task, held_to_be_stored(plan)) if plan.epi_stages is None else None
-        self.workspace = Workspace(plan, task.problem, self.held, report) if plan.split.is_split else None
-        self.shared = ClusterSplitK(plan, self.held, report) if plan.cluster_k > 1 else None
-        self.loaded, self.multiplied = [0, 0], 0
+        self.direct = TileStore(task, stored_elements(plan)) if plan.epi_stages is None else None
+        self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.split.is_split else None
+        self.shared = ClusterSplitK(plan, self.elements, report) if plan.cluster_k > 1 else None
+        self.loaded, self.multiplied = dict.fromkeys(self.tables, 0), 0
         self.tiles = plan.scheduler.of(task.problem).of_arrays().tiles
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
-        """The partial results of all tiles to the results of sums and maxima."""
+        """Combine the partial results of all tiles to the results of the reductions."""
         for storage in (self.storage, self.direct):
             if storage is not None:
                 finish_all(storage.reduced)
 
     def finish(self) -> None:
-        """After the last tile."""
-        for part in (self.storage, self.direct, self.workspace):
-            if part is not None:
-                part.finish()
+        """After the last tile, report elements that were not written exactly once."""
+        for target in (self.storage, self.direct, self.workspace):
+            if target is not None:
+                target.finish()
 
 
-class Player(Machine):
-    """The machine of a protocol, which moves data."""
+class Player(StepReader, Machine):
+    """The machine of a protocol that also moves data.
+
+    Dictionaries are by the index of the process, unless a comment says otherwise.
+    """
 
     def __init__(self, stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
         super().__init__(protocol)
         plan, task = stage.plan, stage.task
-        assert plan.pipeline is not None
-        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, plan.pipeline, shapes
+        self.stage, self.plan, self.pipeline, self.shapes = stage, plan, warp_roles(plan), shapes
         self.in_cluster = product(plan.cluster_mn)
+        self.stream_of = {f"{s.name.upper()}{i}": s for s in plan.streams for i in range(s.multicast)}
         groups = [own[0].group for own in shapes]
         self.flows = [
-            [
-                BoxFlow(t, stage.matrices[name], group, task.report, task.checked)
-                for name, t in zip("ab", stage.tables, strict=True)
-            ]
+            {
+                name: BoxFlow(tables, stage.matrices[name], group, task.report, task.checked)
+                for name, tables in stage.tables.items()
+            }
             for group in groups
         ]
         storage = stage.storage
         self.epi_stage_flows = [] if storage is None else [storage.flows(group) for group in groups]
-        self.products: dict[tuple[int, Tag], list[Any]] = {}  # of a k-tile, and how many consumers are to take it
-        self.accumulators: dict[int, np.ndarray] = {}  # of a process: (CTAs, M, N)
-        self.totals: dict[int, np.ndarray] = {}
-        self.own_accumulators: dict[int, np.ndarray] = {}  # those of the own columns from all CTAs that share K
-        self.partial_accumulators: dict[tuple[int, str], np.ndarray] = {}  # those of k-tiles alone
-        # Of products that are under way, the oldest first: which sums they are of, and their values
+        self.products: dict[tuple[int, Tag], list[Any]] = {}  # A @ B of a k-tile of a CTA, and its remaining readers
+        self.accumulators: dict[int, np.ndarray] = {}  # (CTAs, M, N)
+        self.totals: dict[int, np.ndarray] = {}  # totals of accumulator promotion
+        self.own_accumulators: dict[int, np.ndarray] = {}  # cluster split-K: those of the own columns from all CTAs
+        self.partial_accumulators: dict[tuple[int, str], np.ndarray] = {}  # promotion: those of single k-tiles
+        # MMAs in flight, oldest first: name of the accumulators that they write, and their results
         self.under_way: dict[int, list[tuple[str, np.ndarray]]] = defaultdict(list)
-        self.registers: dict[int, np.ndarray] = {}  # (CTAs, threads, registers), behind the epilogue's head
+        self.registers: dict[int, np.ndarray] = {}  # values of the epilogue's head: (CTAs, threads, registers)
         self.values: dict[int, dict[str, np.ndarray]] = {}  # results of an epilogue tile, by name
-        self.fetched: dict[int, np.ndarray] = {}  # of a tile that has come to an epilogue stage
-        self.kept: dict[int, list[np.ndarray]] = {}  # epilogue tiles of the tile that is held
-        self.blocks: dict[int, int] = defaultdict(int)  # k-blocks multiplied so far
-        self.sent: dict[tuple[int, int, str], np.ndarray] = {}  # of sums on their way to a CTA
-        self.leaving: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)  # sums of a tile, by consumer
+        self.fetched: dict[int, np.ndarray] = {}  # tile operand that TMA loaded to an epilogue stage
+        self.kept: dict[int, list[np.ndarray]] = {}  # overlapped epilogue: the epilogue tiles kept in registers
+        self.blocks: dict[int, int] = defaultdict(int)  # number of k-blocks of the k-tile multiplied so far
+        self.sent: dict[tuple[int, int, str], np.ndarray] = {}  # accumulators on their way, by CTA, stage and operand
+        self.leaving: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)  # by (CTA, tile), by consumer
 
     # --- who, and where ------------------------------------------------------------------------------------
 
     def consumer(self, process: Process) -> int:
-        """Which of the consumers a process is."""
+        """Return the index of the consumer that a process executes."""
         return int(process.role.removeprefix("consumer "))
 
     def shape(self, process: Process, number: int) -> Shape:
-        """The tile of that number of a process's CTA."""
+        """Return the tile with the index `number` of a process's CTA."""
         return self.shapes[process.cta][number]
 
     def own_group(self, process: Process, number: int) -> CtaGroup:
-        """The same in tiles of the consumer."""
+        """Return the CTAs of a tile, with tile coordinates that count tiles of the process's consumer."""
         group = self.shape(process, number).group
         m, n, batch = self.plan.own_tile((group.m_tile, group.n_tile, group.batch), self.consumer(process))
         return CtaGroup(group.position, m, n, batch)
 
     def own_split(self, process: Process) -> tuple[Any, Any]:
-        """Rows and columns of the CTA's tile that a consumer sums up."""
+        """Return the rows and columns of the CTA's tile that a consumer accumulates."""
         if self.pipeline.readers == 1:
             return slice(None), slice(None)
         rows, columns = self.pipeline.consumer_tile
         m, n, _ = self.plan.own_tile((0, 0, 0), self.consumer(process))
-        of_n = self.plan.column_of(n, np.arange(columns))
-        return slice(m * rows, (m + 1) * rows), of_n if columns != self.plan.cta_tile[1] else slice(None)
+        own_columns = self.plan.column_of(n, np.arange(columns))
+        return slice(m * rows, (m + 1) * rows), own_columns if columns != self.plan.cta_tile[1] else slice(None)
 
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
+        """Land a load.
+
+        When all pieces of a stage have landed, fill the stage; accumulators of other CTAs are received.
+        """
         super()._land(cta, load)
         if isinstance(load, Send):
             assert self.stage.shared is not None
             self.stage.shared.land(cta, load, self.sent.pop((cta, load.stage, load.operand)))
             return
-        which = "AB".index(load.operand[0])
-        parts = [part for part in self.protocol.operands[cta] if part[0] == load.operand[0]]
-        if all(self.holds.get((cta, load.stage, part)) == load.tag for part in parts):
-            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][which]
-            (bm, bn, bk), before = self.plan.mma_tile, flow.loaded_elems
+        stream = self.stream_of[load.operand]
+        pieces = [piece for piece in self.protocol.operands[cta] if self.stream_of[piece] is stream]
+        if all(self.holds.get((cta, load.stage, piece)) == load.tag for piece in pieces):
+            shape, flow = self.shapes[cta][load.tag[0]], self.flows[cta][stream.name]
+            (bm, bn, _), before = self.plan.mma_tile, flow.loaded_elems
             flow.group = shape.group
-            of = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
-            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(of, *self.stage.loaded_mn)
-            first = (m_tile * bm, n_tile * bn)[which]
-            flow.load((first, (shape.k_first + load.tag[1]) * bk), load.stage)
-            self.stage.loaded[which] += flow.loaded_elems - before
+            tile_mnl = (shape.group.m_tile, shape.group.n_tile, shape.group.batch)
+            m_tile, n_tile, _ = self.stage.tiles.loaded_mnl(tile_mnl, *self.stage.loaded_mn)
+            first = m_tile * bm if stream.mode == "m" else n_tile * bn
+            flow.load((first, (shape.k_first + load.tag[1]) * stream.tile[1]), load.stage)
+            self.stage.loaded[stream.name] += flow.loaded_elems - before
 
     def product(self, process: Process, op: Compute) -> np.ndarray:
-        """The consumer's part of the products of a k-tile (CTAs, M, N)."""
+        """Return the consumer's rows and columns of A @ B for a k-tile: (CTAs, M, N).
+
+        The product of the whole tile is computed once and kept until all consumers have read it.
+        """
         key = (process.cta, op.tag)
         known = self.products.get(key)
         if known is None:
-            operands = (self.plan.operands.a, self.plan.operands.b)
-            extents = self.plan.mma_tile[:2]  # of B more columns may have come
-            # In C's order, or the product is no matter of BLAS
-            of_a, of_b = (
+            operands, flows = (self.plan.operands.a, self.plan.operands.b), self.flows[process.cta]
+            extents = self.plan.mma_tile[:2]  # more columns of B may be loaded than are multiplied
+            # numpy calls BLAS for contiguous arrays only
+            a, b = (
                 np.ascontiguousarray(
-                    np.moveaxis(as_factor(flow.read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
+                    np.moveaxis(as_factor(flows[name].read(op.stage)[:extent], operand.dtype, self.plan), 2, 0)
                 )
-                for flow, operand, extent in zip(self.flows[process.cta], operands, extents, strict=True)
+                for name, operand, extent in zip("ab", operands, extents, strict=True)
             )
-            takers = self.pipeline.readers * self.plan.b_column_blocks
-            known = self.products[key] = [of_a @ of_b.swapaxes(1, 2), takers]
-            self.stage.multiplied += len(of_a)
+            reads = self.pipeline.readers * self.plan.b_column_blocks
+            known = self.products[key] = [a @ b.swapaxes(1, 2), reads]
+            self.stage.multiplied += len(a)
         known[1] -= 1
         if not known[1]:
             del self.products[key]
@@ -308,102 +326,118 @@ class Player(Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        each = op.step
-        if isinstance(each, (step.Multiply, step.MultiplyBlock)):
-            self._multiply(number, process, op)
-        elif isinstance(each, step.Promote):
-            self._add_level(number, process, each.accumulators)
-        elif isinstance(each, step.Clear):
-            nothing = self._nothing(process, op.tag[0])
-            if each.what == "total":
-                self.totals[number] = nothing
-            elif each.what == step.ACC:
-                self.accumulators[number] = nothing
-            else:
-                self.partial_accumulators[number, each.what] = nothing[:, :, self.columns_of(each.what)]
-        elif isinstance(each, step.AddAccumulators):
-            assert self.stage.shared is not None
-            self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
-        elif isinstance(each, step.ReduceSplits):
-            self._reduce_splits(number, process, op)
-        elif isinstance(each, step.Evaluate):
-            self._evaluate(number, process, op)
-        elif isinstance(each, step.KeepTile):
-            assert self.stage.storage is not None
-            registers, storage = self.registers[number], self.stage.storage
-            group = self.own_group(process, op.tag[0])
-            found = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
-            for i, values in enumerate(found):
-                storage.store_aux(values, i, group)
-                storage.reduce(values, i, group)
-            self.kept[number] = [values["d"] for values in found]
-        elif isinstance(each, step.StoreAux):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.store_aux(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(each, step.Reduce):
-            assert self.stage.storage is not None
-            (tile, i), storage = op.tag, self.stage.storage
-            storage.reduce(self.values[number], i, self.own_group(process, tile))
-        elif isinstance(each, step.StoreTile):
-            self._store_tile(number, process, op)
+        """Execute a step that computes in registers, by the method that `reads` names for its type."""
+        self.read(op.step, number, process, op)
 
-    def _multiply(self, number: int, process: Process, op: Compute) -> None:
-        each = op.step
-        begins_anew = op.tag[1] == 0
-        if isinstance(each, step.Multiply):
-            blocks = each.blocks_of(self.plan.k_blocks)
+    @reads(Promote)
+    def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators of a k-tile to the total (accumulator promotion)."""
+        self._add_level(number, process, add.accumulators)
+
+    @reads(step.Clear)
+    def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
+        """Set accumulators to 0."""
+        zeros = self._nothing(process, op.tag[0])
+        if clear.what == "total":
+            self.totals[number] = zeros
+        elif clear.what == step.ACC:
+            self.accumulators[number] = zeros
         else:
-            assert isinstance(each, step.MultiplyBlock)
-            blocks = range(each.k_block, each.k_block + 1)
+            self.partial_accumulators[number, clear.what] = zeros[:, :, self.columns_of(clear.what)]
+
+    @reads(step.AddAccumulators)
+    def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators that the CTAs of the cluster have sent."""
+        assert self.stage.shared is not None
+        self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
+
+    @reads(step.KeepTile)
+    def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
+        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue)."""
+        assert self.stage.storage is not None
+        registers, storage = self.registers[number], self.stage.storage
+        group = self.own_group(process, op.tag[0])
+        tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
+        for i, values in enumerate(tails):
+            storage.store_aux(values, i, group)
+            storage.reduce(values, i, group)
+        self.kept[number] = [values["d"] for values in tails]
+
+    @reads(step.StoreAux)
+    def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
+        """Store the auxiliary outputs of an epilogue tile."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.store_aux(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Reduce)
+    def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
+        """Pass the values of an epilogue tile to the reductions."""
+        assert self.stage.storage is not None
+        (tile, i), storage = op.tag, self.stage.storage
+        storage.reduce(self.values[number], i, self.own_group(process, tile))
+
+    @reads(step.Multiply, MultiplyBlock)
+    def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
+        """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied."""
+        begins_anew = op.tag[1] == 0
+        if isinstance(current, step.Multiply):
+            blocks = current.blocks_of(self.plan.k_blocks)
+        else:
+            assert isinstance(current, MultiplyBlock)
+            blocks = range(current.k_block, current.k_block + 1)
             begins_anew = False
         if blocks[0] != self.blocks[number]:
-            raise ProtocolError(f"{process} multiplies k-block {blocks[0]} where {self.blocks[number]} is due.")
+            raise ProtocolError(f"{process} multiplies k-block {blocks[0]} instead of {self.blocks[number]}.")
         self.blocks[number] = (blocks[-1] + 1) % self.plan.k_blocks
         if self.blocks[number]:
             return
         product = self.product(process, op)
-        if isinstance(each, step.Multiply) and each.accumulators != step.ACC:
-            self.under_way[number].append((each.accumulators, product[:, :, self.columns_of(each.accumulators)]))
+        if isinstance(current, step.Multiply) and current.accumulators != step.ACC:
+            self.under_way[number].append((current.accumulators, product[:, :, self.columns_of(current.accumulators)]))
         else:
             self.accumulators[number] = product.copy() if begins_anew else self.accumulators[number] + product
 
     def columns_of(self, accumulators: str) -> slice:
-        """Of a consumer's tile, those that some sums are of."""
+        """Return the columns of a consumer's tile that belong to the accumulators with this name."""
         half = self.plan.consumer_mma_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """Products that are waited for have written their sums, and not before."""
+        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them."""
         super()._end_read(number, process, op)
         if self.under_way[number]:
             accumulators, product = self.under_way[number].pop(0)
             self.partial_accumulators[number, accumulators] = product
 
     def _add_level(self, number: int, process: Process, accumulators: str) -> None:
+        """Add the accumulators of a k-tile to the total (accumulator promotion)."""
         if any(accumulators == other for other, _ in self.under_way[number]):
-            raise ProtocolError(f"{process} adds the {accumulators} to its total while products write them.")
+            raise ProtocolError(f"{process} adds the {accumulators} to its total while MMAs write them.")
         if number not in self.totals or (number, accumulators) not in self.partial_accumulators:
-            raise ProtocolError(f"{process} adds the {accumulators} to its total, one of which nobody has begun.")
+            raise ProtocolError(
+                f"{process} adds the {accumulators} to its total before the total is cleared or the MMAs are done."
+            )
         self.totals[number] = self.totals[number].copy()
         self.totals[number][:, :, self.columns_of(accumulators)] += self.partial_accumulators[number, accumulators]
 
     def _nothing(self, process: Process, number: int) -> np.ndarray:
-        """Sums of 0."""
+        """Return accumulators that are zero: (CTAs, M, N)."""
         ctas = len(self.shape(process, number).group)
         return np.zeros((ctas, *self.plan.consumer_mma_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """The values of a tile that are stored."""
+        """Return the accumulators of a tile from the process's own MMAs."""
         if self.pipeline.promoted:
             return self.totals[number]
         if not self.shape(process, tile).tile.k_count:
             return self._nothing(process, tile)
         return self.accumulators[number]
 
-    # --- sums of CTAs that share K -------------------------------------------------------------------------
+    # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
+        """Start a load, or send accumulators to the CTAs of the cluster that split K."""
         super()._load(number, process, op)
         if isinstance(op, Send):
             assert self.stage.shared is not None
@@ -411,41 +445,43 @@ class Player(Machine):
             for to, cta in enumerate(op.ctas):
                 self.sent[cta, op.stage, op.operand] = self.stage.shared.sent(accumulators, self.consumer(process), to)
 
-    # --- parts of a tile -----------------------------------------------------------------------------------
+    # --- K splits of a tile --------------------------------------------------------------------------------
 
-    def _part(self, number: int, process: Process, op: SplitOp) -> None:
-        super()._part(number, process, op)
+    def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
+        """Write the accumulators of a K split to the workspace, unless it ends last."""
+        super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
             assert self.stage.workspace is not None
             accumulators = self.total(number, process, op.tag[0])[0]
             tile, rank = self.shape(process, op.tag[0]).tile, process.cta % self.in_cluster
             self.stage.workspace.write(accumulators, tile, rank, self.consumer(process))
 
-    def _reduce_splits(self, number: int, process: Process, op: Compute) -> None:
+    @reads(step.ReduceSplits)
+    def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
+        """Add the accumulators of all K splits of a tile, in the K split that ends last."""
         if not self.split_k_partials.last[number]:
             return
         assert self.stage.workspace is not None
         accumulators, tile = self.total(number, process, op.tag[0])[0], self.shape(process, op.tag[0]).tile
-        found = self.stage.workspace.total(accumulators, tile, process.cta % self.in_cluster, self.consumer(process))[
-            None
-        ]
-        self.accumulators[number] = self.totals[number] = found
+        total = self.stage.workspace.total(accumulators, tile, process.cta % self.in_cluster, self.consumer(process))
+        self.accumulators[number] = self.totals[number] = total[None]
 
     # --- to global memory ----------------------------------------------------------------------------------
 
     @property
     def epi_tiles(self) -> int:
-        """Of a consumer's tile."""
+        """Number of epilogue tiles of a consumer's tile."""
         assert self.plan.epi_stages is not None
         return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 
-    def _evaluate(self, number: int, process: Process, op: Compute) -> None:
-        assert isinstance(op.step, step.Evaluate)
+    @reads(step.Evaluate)
+    def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
+        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile."""
         storage = self.stage.storage
         if storage is None:
-            return  # `TileStore` computes all of it where it stores
+            return  # `TileStore` computes the epilogue when it stores
         (tile, i), consumer = op.tag, self.consumer(process)
-        if op.step.section == step.HEAD:
+        if values.section == step.HEAD:
             accumulators = self.stored(number, process, tile)
             self.registers[number] = storage.head(storage.registers(accumulators, consumer))
             return
@@ -453,15 +489,19 @@ class Player(Machine):
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """The sums of a tile that become D: with those of other parts, or of other CTAs."""
+        """Return the accumulators of a tile that become D.
+
+        If K is split, they are added over all K splits, or over all CTAs of the cluster.
+        """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]
         if self.plan.split.is_split and self.shape(process, tile).tile.splits > 1:
             return self.accumulators[number]
         return self.total(number, process, tile)
 
-    def _slot(self, number: int, process: Process, op: EpiStageOp) -> None:
-        super()._slot(number, process, op)
+    def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
+        """Read or write an epilogue stage."""
+        super()._epi_stage(number, process, op)
         storage = self.stage.storage
         assert storage is not None
         if isinstance(op, ReadEpiStage):
@@ -473,15 +513,16 @@ class Player(Machine):
             stores, _ = self.epi_stage_flows[process.cta]
             stores.shared[storage.in_epi_stage(op.epi_stage)] = np.moveaxis(values, 0, 2)
         elif isinstance(op, CopyEpiStage):
-            self._leaves(process, op)
+            self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
+        """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand."""
         number, _, _, op = self.epi_stages.flights[position]
         super()._epi_stage_done(position)
         process, storage = self.protocol.processes[number], self.stage.storage
         assert storage is not None
         if isinstance(op, StoreEpiStage):
-            self._leaves(process, op)
+            self._store_epi_stage(process, op)
         elif isinstance(op, LoadEpiStage):
             _, loads = self.epi_stage_flows[process.cta]
             assert loads is not None
@@ -489,8 +530,8 @@ class Player(Machine):
             loads.group = group
             loads.load(storage.at(group, op.tag[1]), op.epi_stage)
 
-    def _leaves(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
-        """An epilogue stage to global memory; nothing lies in it any more."""
+    def _store_epi_stage(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
+        """Store an epilogue stage to global memory, and poison it."""
         storage = self.stage.storage
         assert storage is not None
         group = self.own_group(process, op.tag[0])
@@ -501,31 +542,32 @@ class Player(Machine):
         stores.store(storage.at(group, op.tag[1]), op.epi_stage, written)
         stores.clear(op.epi_stage)
 
-    def _store_tile(self, number: int, process: Process, op: Compute) -> None:
-        """Straight out of registers, as soon as all consumers of the tile have come to it."""
+    @reads(step.StoreTile)
+    def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
+        """Store a tile from registers, when all consumers of the tile have reached this step."""
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
         accumulators = self.stored(number, process, tile)
-        of_all = self.leaving[process.cta, tile]
-        of_all[self.consumer(process)] = accumulators
-        if len(of_all) < self.pipeline.readers:
+        by_consumer = self.leaving[process.cta, tile]
+        by_consumer[self.consumer(process)] = accumulators
+        if len(by_consumer) < self.pipeline.readers:
             return
         group = self.shape(process, tile).group
         whole = np.zeros((len(group), *self.plan.cta_tile[:2]), accumulators.dtype)
         for other in self.protocol.processes:
-            if other.cta == process.cta and other.role != "producer" and self.consumer(other) in of_all:
+            if other.cta == process.cta and other.role != "producer" and self.consumer(other) in by_consumer:
                 rows, columns = self.own_split(other)
-                whole[:, rows, columns] = of_all[self.consumer(other)]
+                whole[:, rows, columns] = by_consumer[self.consumer(other)]
         del self.leaving[process.cta, tile]
         direct.write(np.moveaxis(whole[:, direct.sum_rows, direct.sum_columns], 0, 1), group)
 
 
-def _tables(plan: GemmPlan) -> tuple[BoxTables, BoxTables]:
-    bm, bn, bk = plan.loaded_tile
-    out = []
-    for name, extent, mode in (("a", bm, "m"), ("b", bn, "n")):
-        box, smem = getattr(plan, f"load_{name}"), getattr(plan, f"smem_{name}")
-        assert isinstance(box, TmaBox)
-        inner = 1 if getattr(plan.loaded, name).major == "k" else 0
-        out.append(box_tables(name.upper(), (mode, "k"), box, smem, (extent, bk), inner))
-    return out[0], out[1]
+def _tables(plan: GemmPlan) -> dict[str, BoxTables]:
+    """Return the index tables of the TMA boxes of each operand stream, by the name of the stream."""
+    out = {}
+    for stream in plan.streams:
+        assert isinstance(stream.load, TmaBox)
+        inner = 1 if plan.loaded.matrix(stream.name).major == "k" else 0
+        label, modes = stream.name.upper(), (stream.mode, "k")
+        out[stream.name] = box_tables(label, modes, stream.load, stream.smem, stream.tile, inner)
+    return out

@@ -1,4 +1,4 @@
-"""A plan carried out on the CPU: `simulate`."""
+"""`simulate`: execute a plan on the CPU."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from cutegemm.simulator.task import Task
 
 @dataclass(frozen=True)
 class SimulationStats:
-    """Counts of what a simulation carried out.
+    """Counts of a simulation.
 
-    ctas, k_tiles                    CTAs that ran, and steps of each along K
-    multiply_adds                    those of the ragged edges included
-    loaded_a_elems, loaded_b_elems   read from global memory by all CTAs
-    seconds                          it took
+    ctas             CTAs that ran
+    k_tiles          k-tiles of a tile of D
+    multiply_adds    multiply-adds, including those of tile elements outside of the matrices
+    loaded_a_elems   elements of A that all CTAs read from global memory
+    loaded_b_elems   elements of B that all CTAs read from global memory
+    seconds          duration of the simulation
     """
 
     ctas: int
@@ -44,9 +46,12 @@ class SimulationStats:
 
 @dataclass(frozen=True)
 class SimulationResult(hooks.Shown):
-    """D, what went wrong on the way, and what was done.
+    """Result of a simulation: D, the faults and the counts.
 
-    aux   results of the epilogue beside D, by name
+    d        D, of shape (M, N) or (L, M, N)
+    faults   faults by kind; () if none was found or looked for
+    stats    counts
+    aux      auxiliary outputs and reductions of the epilogue, by name
     """
 
     d: np.ndarray
@@ -68,20 +73,22 @@ def simulate(
     progress: Callable[[float], None] | None = None,
     **operands: Any,
 ) -> SimulationResult:
-    """Does what the kernel of a plan does, in numpy: every copy, every product, by the plan's own layouts.
+    """Execute the kernel of a plan in numpy: every copy and every MMA, by the layouts of the plan.
 
-    Shared memory and registers are poisoned first, and D as well; global memory is laid out anew as the
-    problem says, with guard bands around each matrix. C is not read where beta is 0.
+    Shared memory, registers and D are poisoned first. Global memory is laid out anew according to the problem, with
+    guard bands around each matrix. C is not read if beta is 0.
 
-    a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), of any strides; for a plan that is transposed, all
-               arrays are those of the problem whose transpose it computes
-    c          (M, N) or (L, M, N); needed where beta is not 0
-    problem    extents and leading strides; where left out, those of the arrays, with gaps between the rows
-    check      True: raise for any fault. "report": leave them in the result. False: look for none, and take
-               problems that the plan is not made for
-    progress   called now and then with the fraction that is done
-    operands   further ones of the plan's epilogue, by name: numbers, and arrays as c
-    raises     PlanError where the arrays or the problem do not fit the plan; SimulationError with every fault
+    a, b       arrays (M, K) and (K, N), or (L, M, K) and (L, K, N), with any strides. If the plan swaps A and B, all
+               arrays are still those of the problem before the swap
+    c          (M, N) or (L, M, N); None if beta is 0
+    alpha      factor of A @ B
+    beta       factor of C
+    problem    extents and leading strides; None: those of the arrays, with gaps between the rows
+    check      True: raise an error for any fault. "report": return faults in the result. False: do not look for faults,
+               and accept problems that violate the rules of the plan
+    progress   called from time to time with the finished share of the work, between 0 and 1
+    operands   further operands of the plan's epilogue, by name: numbers, and arrays with the shapes of c
+    raises     PlanError if the arrays or the problem do not fit the plan; SimulationError with every fault
 
     >>> from cutegemm.build import simt_plan
     >>> a, b = np.ones((4, 8)), np.eye(8)[:, :4]
@@ -94,25 +101,25 @@ def simulate(
     """
     started = time.perf_counter()
     if check not in (True, False, "report"):
-        raise PlanError("simulate", [f"check = {check!r}; True, False or 'report' is expected."])
+        raise PlanError("simulate", [f"check = {check!r} is not one of True, False and 'report'."])
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
-    given, scalars = given_operands("simulate", plan, named)
-    given, problem = seen_by_plan("simulate", plan, given, problem)
+    arrays, scalars = given_operands("simulate", plan, named)
+    arrays, problem = seen_by_plan("simulate", plan, arrays, problem)
     if check is True:
         violations = list(problem_rules(plan, problem))
         if violations:
             raise PlanError(f"simulate: plan {plan.name!r} on {problem}", violations)
     report = Report()
-    matrices = laid_out(problem, given, ("d", *plan.epilogue.beside))
-    carry_out = run_gemv if plan.sliced_k is not None else run_schedule if plan.schedule is not None else run_roles
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller's infinities are the caller's
-        stats = carry_out(Task(plan, problem, matrices, scalars, report, check is not False, progress))
+    matrices = laid_out(problem, arrays, ("d", *plan.epilogue.beside))
+    execute = run_gemv if plan.sliced_k is not None else run_schedule if not plan.body.has_roles else run_roles
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities in the arguments are allowed
+        stats = execute(Task(plan, problem, matrices, scalars, report, check is not False, progress))
     faults = report.faults()
     if faults and check is True:
         raise SimulationError(f"simulate: plan {plan.name!r} on {problem}", faults)
-    batched = any(array.ndim == 3 for name, array in given.items() if name in ("a", "b"))
+    batched = any(array.ndim == 3 for name, array in arrays.items() if name in ("a", "b"))
     d, *aux = [as_caller_has(plan, result_of(matrices[name], batched)) for name in plan.epilogue.outputs]
-    reduced = {name: of_reduction(matrices[name], each.along, batched) for name, each in plan.epilogue.reductions}
+    reduced = {name: of_reduction(matrices[name], one.along, batched) for name, one in plan.epilogue.reductions}
     return SimulationResult(
         d,
         faults,
@@ -122,6 +129,6 @@ def simulate(
 
 
 def result_of(matrix: GlobalMatrix, batched: bool) -> np.ndarray:
-    """What lies in a matrix of D's extents, as (L, M, N), or (M, N) without a batch."""
+    """Return the elements of a matrix with the extents of D, as (L, M, N); as (M, N) if not `batched`."""
     out = np.moveaxis(matrix.view(matrix.buffer), 2, 0).copy()
     return out if batched else out[0]

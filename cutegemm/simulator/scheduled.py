@@ -1,4 +1,4 @@
-"""A plan whose threads all follow one schedule, on the CPU: its tiles of D, some CTAs at a time."""
+"""Simulation of plans whose threads all follow one schedule: their tiles of D, several CTAs at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Problem
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
 from cutegemm.simulator.division import divided, workspace_slots
@@ -22,17 +23,19 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Carries out every tile; (CTAs, k-tiles, multiply-adds, elements loaded of A, of B)."""
+    """Execute every tile, and return the counts of the simulation.
+
+    returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
+    """
     plan, problem, matrices = task.plan, task.problem, task.matrices
     report, checked = task.report, task.checked
     tables = plan_tables(plan)
     if checked:
         check_tables(plan, tables, report)
-    of_total = plan.epilogue.tail if plan.split.is_split else plan.epilogue
-    epilogue = TileStore(task, tables.held, of_total)
+    applied = plan.epilogue.tail if plan.split.is_split else plan.epilogue  # K splits apply the head themselves
+    epilogue = TileStore(task, tables.elements, applied)
     bm, bn, bk = plan.cta_tile
-    assert plan.schedule is not None  # or there were no tables
-    schedule, k_tiles = plan.schedule, plan.k_tiles(problem)
+    schedule, k_tiles = thread_schedule(plan), plan.k_tiles(problem)
     k_first = problem.k - k_tiles * bk
     ctas = _ctas(plan, problem, report)
     together = task.ctas_at_once
@@ -45,7 +48,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     def ticked() -> None:
         nonlocal ticks
         ticks += 1
-        task.tell(ticks / total)
+        task.report_progress(ticks / total)
 
     loaded = [0, 0]
     shared = SplitKWorkspace(plan, tables, workspace_slots(plan, problem), report)
@@ -73,12 +76,15 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
     finish_all(epilogue.reduced)
     if checked:
         epilogue.finish()
-    task.tell(1.0)
+    task.report_progress(1.0)
     return len(ctas), k_tiles, len(ctas) * k_tiles * bm * bn * bk, loaded[0], loaded[1]
 
 
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """(position, m_tile, n_tile, l) of every CTA whose tile exists."""
+    """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists.
+
+    CTAs outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
+    """
     grid = plan.grid(problem)
     count = grid[0] * grid[1] * grid[2]
     position = np.arange(count, dtype=np.int64)
@@ -89,7 +95,7 @@ def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
     report.add_each(
         "raster",
         tiles[~exists],
-        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, outside of a grid of {grid}.",
+        lambda t: f"CTA {t[0]} takes the tile {tile_text(t[1:])}, which is outside of the grid {grid}.",
     )
     tiles = tiles[exists]
     number = np.ravel_multi_index(tuple(tiles[:, 1:].T), grid)

@@ -1,4 +1,4 @@
-"""The sums of the parts of a split K: through the workspace, and added in their order."""
+"""Workspace of split-K plans with one schedule: accumulators of K splits, added in the order of the K splits."""
 
 from __future__ import annotations
 
@@ -14,50 +14,59 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """The workspace that sums of parts pass through.
+    """Accumulators of K splits in global memory.
 
-    slots   of a tile's sums, each
+    slots   number of slots, each for the accumulators of one tile
     """
 
     def __init__(self, plan: GemmPlan, tables: PlanTables, slots: int, report: Report) -> None:
         self.report = report
-        self.shape = tables.held.shape
+        self.shape = tables.elements.shape
         layout = partials_layout(plan, max(1, slots))
-        self.epi_stages, self.by_slot = slots, int(layout.stride[3])
+        self.slots, self.by_slot = slots, int(layout.stride[3])
         self.memory = poison(int(layout.cosize()), plan.operands.acc)
         self.written = np.zeros(len(self.memory), np.uint8)
         self.places = _places(plan, self.shape)
 
     def write(self, slots: np.ndarray, accumulators: np.ndarray) -> None:
-        """The sums (rest_m, rest_n, value * thread * CTA) of a part of each CTA's tile, to a slot of each."""
+        """Write the accumulators of a K split to the workspace.
+
+        slots          slot of each CTA's tile: (CTA,)
+        accumulators   (rest_m, rest_n, value * thread * CTA)
+        """
         index = self._index(slots)
         np.add.at(self.written, index.reshape(-1), 1)
         twice = int((self.written[index] > 1).sum())
         if twice:
-            self.report.add("result", f"{twice} places of the workspace are written more than once.")
+            self.report.add("result", f"{twice} elements of the workspace are written more than once.")
         self.memory[index] = accumulators.reshape(index.shape)
 
     def total(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums in the slots of each part (CTA,), the first part's first."""
+        """Return the accumulators of all K splits, added in their order.
+
+        splits    for each K split, the slot of each CTA's tile: (CTA,)
+        returns   (rest_m, rest_n, value * thread * CTA)
+        """
         out = np.zeros((*self.shape, len(splits[0])), self.memory.dtype)
         for k_split, slots in enumerate(splits):
-            held = self.memory[self._index(slots)]
-            if is_poison(held).any():
-                self.report.add("hole", f"sums of part {k_split} are added that no CTA has written.")
-            out += held
+            accumulators = self.memory[self._index(slots)]
+            if is_poison(accumulators).any():
+                text = f"accumulators of K split {k_split} are added, but no CTA has written them."
+                self.report.add("hole", text)
+            out += accumulators
         return out.reshape(self.shape[0], self.shape[1], -1)
 
     def _index(self, slots: np.ndarray) -> np.ndarray:
-        """(rest_m, rest_n, value, thread, CTA) places in the workspace."""
-        if len(slots) and not 0 <= slots.min() <= slots.max() < self.epi_stages:
-            self.report.add("outside", f"slots {slots.tolist()} of a workspace of {self.epi_stages} are taken.")
-            slots = slots % max(1, self.epi_stages)
+        """Return the offsets in the workspace of the accumulators in `slots`: (rest_m, rest_n, value, thread, CTA)."""
+        if len(slots) and not 0 <= slots.min() <= slots.max() < self.slots:
+            self.report.add("outside", f"slots {slots.tolist()} exceed the {self.slots} slots of the workspace.")
+            slots = slots % max(1, self.slots)
         index: np.ndarray = self.places[..., None] + slots * self.by_slot
         return index
 
 
 def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
-    """(rest_m, rest_n, value, thread) places from the beginning of a tile's part on."""
+    """Return the offset of each accumulator from the start of its slot: (rest_m, rest_n, value, thread)."""
     rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)
     vector = plan.store_d.values

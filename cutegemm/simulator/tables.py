@@ -1,7 +1,7 @@
-"""The index tables of a plan: its layouts evaluated once, for all threads.
+"""Index tables of a plan: its layouts evaluated for all threads.
 
-A place in a tile is told by its colexicographic index: (m, k) of the (bM, bK) tile of A is m + bM * k.
-Everything that the simulator moves, it moves by these tables.
+The simulator moves all data by these tables. An element of a tile is its colexicographic index: element (m, k) of the
+(bM, bK) tile of A has the index m + bM * k.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from cutegemm.tile.tma import TmaBox
 
 @dataclass(frozen=True)
 class OperandTables:
-    """How A or B travels. E elements of a tile are copied; F elements are in the fragments of a k-block.
+    """Index tables of A or B. The copies move E elements of a tile; the fragments of a k-block have F elements.
 
-    name           "A" or "B"; modes: of its tile, ("m", "k") or ("n", "k")
-    extent, bk     of its tile
+    name           "A" or "B"
+    modes          modes of its tile, ("m", "k") or ("n", "k")
+    extent, bk     extents of its tile
     shared_elems   elements of shared memory
-    shared         (extent * bk, stages) where the layout of shared memory puts each element
-    source         (E,) element of the tile that is read; all of thread 0 first, then of thread 1, ...;
-                   the elements of an access lie together
-    lead           (E,) the first element of the same access, by which the access is predicated
-    dest           (stages, E) where in shared memory it is written
+    shared         offset of each element in the layout of shared memory: (extent * bk, stages)
+    source         element of the tile that is read: (E,), all of thread 0 first, then of thread 1, and so on; the
+                   elements of an access are contiguous
+    lead           first element of the same access, which decides whether the access is executed: (E,)
+    dest           offset in shared memory that is written: (stages, E)
     copy_vector    elements of an access
-    fragment       (k_blocks, F) element of the tile that each entry of the fragments must hold. Entries
-                   run over (rest_mn, value, thread), the thread fastest
-    read           (k_blocks, stages, F) where in shared memory it is read
-    accesses       (thread, accesses, elements of one) where in shared memory the threads read; where several
-                   share an instruction, as for ldmatrix, other threads than those that hold the elements
-    delivered      (thread, ...) elements of the tile that these accesses bring to each thread
-    threads        that copy, and that multiply
-    is_async       whether it is copied by cp.async
-    is_direct      whether fragments are read from global memory: then several threads read an element
+    fragment       element of the tile that each fragment entry must contain: (k_blocks, F). Entries run over
+                   (rest_mn, value, thread), the thread fastest
+    read           offset in shared memory that each fragment entry is read from: (k_blocks, stages, F)
+    accesses       offsets in shared memory that threads read: (thread, accesses, elements of one). If several threads
+                   share an instruction, as in ldmatrix, the reading thread may differ from the receiving one
+    delivered      elements of the tile that each thread receives by these accesses: (thread, ...)
+    copy_threads   number of threads that copy
+    mma_threads    number of threads that multiply
+    is_async       whether cp.async or TMA copies the operand
+    is_direct      whether fragments are read from global memory; then several threads read an element
     """
 
     name: str
@@ -65,7 +67,9 @@ class OperandTables:
     is_direct: bool = False
 
     def element(self, place: Any) -> str:
-        """An element of the tile in words.
+        """Return the name of an element of the tile for messages.
+
+        place   index in the tile
 
         >>> from cutegemm.build import simt_plan
         >>> plan_tables(simt_plan()).a.element(130)
@@ -74,60 +78,67 @@ class OperandTables:
         return f"{self.name}({self.modes[0]} {int(place) % self.extent}, k {int(place) // self.extent})"
 
     def copying_thread(self, entry: Any) -> int:
-        """The thread that moves entry `entry` of the E."""
+        """Return the index of the thread that copies entry `entry` of the E elements."""
         return int(entry) // (len(self.source) // self.copy_threads)
 
 
 @dataclass(frozen=True)
 class PlanTables:
-    """The tables of a plan.
+    """Index tables of a plan.
 
-    held        (rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up
-    gather_a    (k of the atom, value * thread) the entry of A's fragments, as (value, thread), that each
-                accumulator of one atom multiplies; None where it is the entry of the same number
-    gather_b    the same of B
+    a, b        tables of A and of B
+    elements    element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread)
+    gather_a    entry of A's fragments that each accumulator of an atom multiplies, counted over (value, thread): (k of
+                the atom, value * thread); None if it is the entry with the accumulator's own number
+    gather_b    the corresponding entry of B's fragments
     """
 
     a: OperandTables
     b: OperandTables
-    held: np.ndarray
+    elements: np.ndarray
     gather_a: np.ndarray | None
     gather_b: np.ndarray | None
 
 
 def plan_tables(plan: GemmPlan) -> PlanTables:
-    """The tables of a plan whose fragments are in registers.
+    """Return the index tables of a plan whose fragments are in registers.
 
-    raises   UnsupportedError for a plan whose MMA atom reads shared memory
+    raises   UnsupportedError if the MMA atom of the plan reads shared memory
     """
     mma = plan.tiled_mma
     if mma.atom.a_source != "register" or mma.atom.b_source != "register":
         raise UnsupportedError(
-            f"simulate: {mma.atom.name} reads its operands from shared memory; plans whose atoms read "
-            "registers are simulated."
+            f"simulate: {mma.atom.name} reads its operands from shared memory. Only plans whose atoms read registers "
+            "have index tables."
         )
     return PlanTables(
-        _operand(plan, "a"), _operand(plan, "b"), held_by_threads(plan), _gather(mma, "a"), _gather(mma, "b")
+        _operand(plan, "a"), _operand(plan, "b"), accumulator_elements(plan), _gather(mma, "a"), _gather(mma, "b")
     )
 
 
-def held_by_threads(plan: GemmPlan) -> np.ndarray:
-    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile that each accumulator sums up."""
+def accumulator_elements(plan: GemmPlan) -> np.ndarray:
+    """Return the element of the (bM, bN) tile of each accumulator: (rest_m, rest_n, value, thread).
+
+    >>> from cutegemm.build import sm90_plan
+    >>> accumulator_elements(sm90_plan()).shape  # 2 x 1 MMAs of 64 x 128 by 128 threads
+    (2, 1, 64, 128)
+    """
     bm, bn, _ = plan.mma_tile
     return np.ascontiguousarray(plan.tiled_mma.offsets_c(Layout((bm, bn))).transpose(2, 3, 1, 0))
 
 
-def held_to_be_stored(plan: GemmPlan) -> np.ndarray:
-    """(rest_m, rest_n, value, thread) element of the (bM, bN) tile of D that each sum is of when it is stored."""
+def stored_elements(plan: GemmPlan) -> np.ndarray:
+    """Return the element of the tile of D of each accumulator when it is stored: (rest_m, rest_n, value, thread)."""
     table = plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))
     return np.ascontiguousarray(table.transpose(2, 3, 1, 0))
 
 
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
+    """Return the index tables of the operand "a" or "b"."""
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.mma_tile[0 if name == "a" else 1]
-    smem, load = getattr(plan, f"smem_{name}"), getattr(plan, f"load_{name}")
-    if plan.stages == 0:  # what is read from global memory stands for what would lie in shared memory
+    smem, load = plan.stream(name).smem, plan.stream(name).load
+    if plan.stages == 0:  # the tile in global memory takes the role of a single stage
         smem = Layout((extent, bk, 1))
     offsets = mma.offsets_a if name == "a" else mma.offsets_b
     tile = Layout((extent, bk))
@@ -175,27 +186,34 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
 def _accesses(
     plan: GemmPlan, name: str, tile: Layout, read: np.ndarray, fragment: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How fragments are read: (thread, accesses, elements), and which elements that brings to each thread.
+    """Return how fragments are read, and the elements that each thread receives.
 
-    read, fragment   (k_blocks, stages, rest_mn, value, thread) and the same without stages
+    read       offsets of the fragment entries: (k_blocks, stages, rest_mn, value, thread)
+    fragment   elements of the fragment entries: (k_blocks, rest_mn, value, thread)
+    returns    offsets of each access: (thread, accesses, elements of one); elements: (thread, ...)
     """
-    atom: CopyAtom = getattr(plan, f"read_{name}") or getattr(plan, f"load_{name}").atom
+    stream: Any = plan.stream(name)
+    atom: CopyAtom = stream.read or stream.load.atom
     threads = plan.tiled_mma.threads
     if atom.threads == 1:
         entries = read.shape[2] * read.shape[3]
-        # An access across k-blocks shows as torn; one that comes from global memory is that of the copy
+        # An access across k-blocks is reported as not contiguous. Fragments from global memory use the copy's accesses.
         vector = 1 if plan.sliced_k is not None else atom.values if entries % atom.values == 0 else entries
         by_thread = read.transpose(4, 0, 1, 2, 3).reshape(threads, -1, vector)
         return by_thread, fragment.transpose(3, 0, 1, 2).reshape(threads, -1)
     copy = (make_tiled_copy_A if name == "a" else make_tiled_copy_B)(atom, plan.tiled_mma)
-    source = copy.offsets_s(getattr(plan, f"smem_{name}"))
+    source = copy.offsets_s(plan.stream(name).smem)
     row = atom.aligned_bytes * 8 // atom.dtype.bits
     rows = np.moveaxis(source, 1, -1).reshape(threads, -1, row)
     return rows, copy.offsets_d(tile).reshape(threads, -1)
 
 
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
-    """For each k of an atom, where its accumulators find what they multiply among (value, thread)."""
+    """Return the fragment entry that each accumulator of an atom multiplies, for each k of the atom.
+
+    returns   (k of the atom, value * thread), where entries count over (value, thread); None if every accumulator
+              multiplies the entry with its own number
+    """
     atom = mma.atom
     place = {"a": 0, "b": 1}[operand]
     extent, deep = atom.shape_mnk[place], atom.shape_mnk[2]
@@ -216,12 +234,13 @@ def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
 
 
 def _table(atom: MmaAtom, operand: str) -> np.ndarray:
+    """Return the index in the atom's tile of each (lane, value)."""
     layout = atom.layout_tv(operand)
     return layout.offsets().reshape((layout[0].size(), layout[1].size()), order="F")
 
 
 def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
-    """A lane, and a value of it, that holds each element of the atom's tile."""
+    """Return a lane, and one of its values, that holds each element of the atom's tile."""
     table = _table(atom, operand)
     elements = int(table.max()) + 1
     lane, value = np.zeros(elements, np.int64), np.zeros(elements, np.int64)
@@ -231,6 +250,6 @@ def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _thread_table(mma: TiledMma) -> np.ndarray:
-    """(lane of the atom, m, n, k) -> thread."""
+    """Return the thread at each (lane of the atom, m, n, k), as an array with these four modes."""
     layout = mma.thr_layout_vmnk
     return layout.offsets().reshape([layout[mode].size() for mode in range(4)], order="F")

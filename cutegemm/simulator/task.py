@@ -1,4 +1,4 @@
-"""A task of the simulator: a plan, a problem, and its matrices."""
+"""Task of the simulator: a plan, a problem and its matrices."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from cutegemm.plan.problem import Problem
 from cutegemm.simulator.memory import GlobalMatrix
 from cutegemm.simulator.report import Report
 
-# Accumulators of the CTAs that are simulated together: 1 MiB of them stays in a core's cache.
+# Accumulators of the CTAs that are simulated together: 1 MiB, which fits the cache of a core.
 _ACCUMULATORS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
 class Task:
-    """A plan on matrices in memory.
+    """A plan with the matrices that it is executed on.
 
-    matrices   "a", "b", "d", and the tiles that the epilogue reads for these scalars
-    scalars    of the epilogue, by name
-    report     where faults are told
-    checked    whether they are looked for
-    progress   called now and then with the fraction that is done
+    plan       the plan
+    problem    extents and strides
+    matrices   "a", "b", "d", auxiliary outputs, and the tile operands that the epilogue reads for these scalars
+    scalars    scalars of the epilogue, by name
+    report     collects faults
+    checked    whether to look for faults
+    progress   called from time to time with the finished share of the work, between 0 and 1; None: not called
     """
 
     plan: GemmPlan
@@ -35,11 +37,11 @@ class Task:
 
     @property
     def ctas_at_once(self) -> int:
-        """How many CTAs are simulated together."""
+        """Number of CTAs that are simulated together."""
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 
-    def tell(self, done: float) -> None:
-        """The fraction that is done."""
+    def report_progress(self, done: float) -> None:
+        """Call `progress` with the finished share of the work."""
         if self.progress is not None:
             self.progress(done)

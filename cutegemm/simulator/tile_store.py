@@ -1,7 +1,7 @@
-"""How the tiles of D are stored: from the accumulators to global memory.
+"""Stores of whole tiles of D: from the accumulators to global memory.
 
-Directly, or where the plan has shared memory for D, through that, poisoned first. What becomes of the sums on the way
-is `values`' matter.
+The tile passes through shared memory, which is poisoned first, if the plan has shared memory for D. `values` computes
+the epilogue.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cutegemm.simulator.values import results
 
 
 class TileStore:
-    """Writes the tiles of D and counts how often each element is written.
+    """Stores the tiles of D, and counts how often each element is written.
 
-    held    (rest_m, rest_n, value, thread) element of the tile that each accumulator sums up
-    apply   what becomes of the sums that it is given; the plan's epilogue where left out
+    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    apply      epilogue to apply to the accumulators; None: the plan's
     """
 
-    def __init__(self, task: Task, held: np.ndarray, apply: Epilogue | None = None) -> None:
+    def __init__(self, task: Task, elements: np.ndarray, apply: Epilogue | None = None) -> None:
         plan = task.plan
         self.plan, self.task, self.d = plan, task, task.matrices["d"]
         self.apply = plan.epilogue if apply is None else apply
@@ -40,14 +40,14 @@ class TileStore:
         self.aux, self.reduced = aux_outputs(task), reduced_results(task)
         self.vector = plan.store_d.values
         bm = plan.cta_tile[0]
-        self.shape, self.threads, self.major = held.shape, held.shape[3], plan.operands.d.major
-        flat = held.reshape(-1)
+        self.shape, self.threads, self.major = elements.shape, elements.shape[3], plan.operands.d.major
+        flat = elements.reshape(-1)
         self.sum_rows, self.sum_columns = flat % bm, flat // bm
         self.pairs: np.ndarray | None = None
         if plan.glu is not None:
-            self.pairs, held = _gates(plan, held)
-            self.shape, flat = held.shape, held.reshape(-1)
-        lead = _leads(held, self.vector, self.major).reshape(-1)
+            self.pairs, elements = _gates(plan, elements)
+            self.shape, flat = elements.shape, elements.reshape(-1)
+        lead = _leads(elements, self.vector, self.major).reshape(-1)
         self.rows, self.columns = flat % bm, flat // bm
         self.lead = (lead % bm, lead // bm)
         self.through = None if plan.smem_d is None else _Through(plan)
@@ -55,7 +55,10 @@ class TileStore:
             self._check_places(self.through.accumulator_index(self.rows, self.columns))
 
     def write(self, accumulators: np.ndarray, group: CtaGroup) -> None:
-        """One group of CTAs: sums (rest_m, rest_n, value * thread * CTA)."""
+        """Apply the epilogue to the accumulators of a group of CTAs, and store the results.
+
+        accumulators   (rest_m, rest_n, value * thread * CTA)
+        """
         m0, n0 = [at * step for at, step in zip((group.m_tile, group.n_tile), self.plan.d_tile, strict=True)]
         inside = (self.lead[0][:, None] + m0 < self.d.extents[0]) & (self.lead[1][:, None] + n0 < self.d.extents[1])
         totals = accumulators.reshape(-1, len(group))
@@ -69,24 +72,24 @@ class TileStore:
         tensors = {}
         for name in self.apply.tensors_read(self.task.scalars):
             matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
-            seen = [half_of(matrix, by, which) for which in (0, 1)] if by else [matrix]
-            found = []
-            for each in seen:
-                values, outside = each.read(self._index(each, group, m0, n0)[where])
+            halves = [half_of(matrix, by, which) for which in (0, 1)] if by else [matrix]
+            read = []
+            for half in halves:
+                values, outside = half.read(self._index(half, group, m0, n0)[where])
                 if outside is not None:
                     count = int(outside.sum())
-                    self.report.add("outside", f"{matrix.name} is read at {count} places that are not in it.")
-                found.append(values)
-            tensors[name] = np.stack(found) if by else found[0]
+                    self.report.add("outside", f"{matrix.name} is read at {count} offsets outside of it.")
+                read.append(values)
+            tensors[name] = np.stack(read) if by else read[0]
         result = self.plan.operands.d.dtype
         own = totals[where] if self.pairs is None else totals[:, where] if everything else totals[:, inside]
-        of_all = results(self.apply, own, self.task.scalars, tensors, result)
-        for name, values in of_all.items():
+        computed = results(self.apply, own, self.task.scalars, tensors, result)
+        for name, values in computed.items():
             if name in self.reduced:
                 self._reduce(name, values, where, inside.shape, group)
             elif name != "d":
                 self.aux[name].write(self._index(self.task.matrices[name], group, m0, n0)[where], values)
-        out = round_to(result, of_all["d"])
+        out = round_to(result, computed["d"])
         threads = self.threads
         if self.through is not None:
             out, inside, index_d = self._through_shared(out, where, inside.shape, group, m0, n0)
@@ -103,22 +106,26 @@ class TileStore:
             np.add.at(self.written, index.reshape(-1), 1)
 
     def _reduce(self, name: str, values: np.ndarray, where: Any, shape: tuple[int, ...], group: CtaGroup) -> None:
-        """The values that a reduction takes; what lies outside of D is no value."""
+        """Pass the values of a tile to the reduction `name`.
+
+        where   which values are inside of D; the reduction ignores the others
+        shape   (accumulators, CTA)
+        """
         whole = np.zeros(shape, values.dtype)
         whole[where] = values.reshape(whole[where].shape)
-        held = whole.reshape(*self.shape, -1)  # (rest_m, rest_n, value, thread, CTA)
-        self.reduced[name].write(in_units(self.plan, held.transpose(3, 2, 0, 1, 4)), group)
+        by_thread = whole.reshape(*self.shape, -1)  # (rest_m, rest_n, value, thread, CTA)
+        self.reduced[name].write(in_units(self.plan, by_thread.transpose(3, 2, 0, 1, 4)), group)
 
     def _check_places(self, places: np.ndarray) -> None:
-        """No two sums go to one place of shared memory."""
+        """Report elements of D that are written to the same offset of shared memory."""
         bm = self.plan.cta_tile[0]
         order = np.argsort(places, kind="stable")
-        held = self.rows + bm * self.columns
+        elements = self.rows + bm * self.columns
 
         def describe(position: int) -> str:
-            first, second = (f"D(m {held[i] % bm}, n {held[i] // bm})" for i in order[position : position + 2])
+            first, second = (f"D(m {elements[i] % bm}, n {elements[i] // bm})" for i in order[position : position + 2])
             place = places[order[position]]
-            return f"{first} and {second} of a tile lie at one place, {place}, of shared memory."
+            return f"{first} and {second} of a tile have the same offset {place} in shared memory."
 
         self.report.add_each("shared", np.flatnonzero(np.diff(places[order]) == 0), describe)
 
@@ -131,7 +138,15 @@ class TileStore:
         m0: np.ndarray,
         n0: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """D's tiles to shared memory and out of it as the copy does: values, which are inside, addresses."""
+        """Write D's tiles to shared memory, and read them as the copy does.
+
+        out       results for the accumulators that are inside of D
+        where     which accumulators are inside of D
+        shape     (accumulators, CTA)
+        m0, n0    row and column of each tile's first element: (CTA,)
+        returns   values that the copy reads, which of them are inside of D, and their indices in D's memory: each (E,
+                  CTA)
+        """
         through = self.through
         assert through is not None
         kind = self.plan.operands.d.dtype
@@ -146,8 +161,8 @@ class TileStore:
         if self.checked:
             self.report.add_each(
                 "hole", np.argwhere(is_poison(values) & inside),
-                lambda at: f"{group.name(int(at[1]))}: the copy of D reads place {through.read[at[0]]} of "
-                "shared memory, to which nothing has been written.",
+                lambda at: f"{group.name(int(at[1]))}: the copy of D reads offset {through.read[at[0]]} of "
+                "shared memory, which has not been written.",
             )  # fmt: skip
         start = self.d.base + self.d.addresses(m0, n0) + group.batch * self.d.strides[2]
         index = self.d.addresses(through.rows, through.columns)[:, None] + start
@@ -156,6 +171,7 @@ class TileStore:
         return values, inside, index
 
     def _check_copied(self, through: _Through, index: np.ndarray, inside: np.ndarray, group: CtaGroup) -> None:
+        """Report accesses of the copy whose elements are not contiguous and aligned in D."""
         count = through.vector
         if count == 1:
             return
@@ -164,21 +180,23 @@ class TileStore:
         self.report.add_each(
             "alignment", np.argwhere(bad),
             lambda at: f"{group.name(int(at[1]))}: {count} elements of D are stored at once to the addresses "
-            f"{', '.join(str(int(x)) for x in runs[tuple(at)])}, which are not {count} aligned neighbours.",
+            f"{', '.join(str(int(x)) for x in runs[tuple(at)])}, which are not contiguous and aligned.",
         )  # fmt: skip
 
     def finish(self) -> None:
-        """After the last CTA."""
+        """After the last CTA, report elements that were not written exactly once."""
         check_written(self.d, self.written, self.report)
         for result in self.aux.values():
             result.finish()
 
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
+        """Return the index in a matrix's memory of each accumulator's element: (accumulators, CTA)."""
         start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
         index: np.ndarray = matrix.addresses(self.rows, self.columns)[:, None] + start
         return index
 
     def _check_accesses(self, index: np.ndarray, inside: np.ndarray, group: CtaGroup) -> None:
+        """Report stores from registers whose elements are not contiguous and aligned in D."""
         if self.vector == 1:
             return
         # (rest ..., thread, CTA, vector)
@@ -191,11 +209,12 @@ class TileStore:
                 lambda at: (
                     f"{group.name(int(at[-1]))}: thread {int(at[-2])} stores {self.vector} elements of D at "
                     f"once to the addresses {', '.join(str(int(x)) for x in accesses[tuple(at)])}, which are "
-                    f"not {self.vector} aligned neighbours."
+                    "not contiguous and aligned."
                 ),
             )
 
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
+        """Return the text of a fault: an element is stored outside of D."""
         entry, cta = (int(x) for x in at)
         table = self if self.through is None else self.through
         m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
@@ -206,14 +225,14 @@ class TileStore:
 
 
 class _Through:
-    """The tables of a D that passes through shared memory.
+    """Index tables of a D that passes through shared memory. The copy out of it has E elements.
 
-    elements        of shared memory
-    read            (E,) where the copy reads; all of thread 0 first, the elements of an access together
-    rows, columns   (E,) of the tile that these elements belong to, by which they are stored
-    lead            rows and columns of the first element of each access, by which it is predicated
+    elements        elements of shared memory
+    read            offset that the copy reads: (E,), all of thread 0 first; the elements of an access are contiguous
+    rows, columns   row and column of each element in the tile: (E,)
+    lead            rows and columns of the first element of each access, which decides whether the access is executed
     vector          elements of an access
-    threads         that copy
+    threads         number of threads that copy
     """
 
     def __init__(self, plan: GemmPlan) -> None:
@@ -231,31 +250,38 @@ class _Through:
         self.lead = (lead % bm, lead // bm)
 
     def accumulator_index(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Where in shared memory what is D's element of these rows and columns of a tile is written."""
+        """Return the offset in shared memory of elements of the tile of D, by their rows and columns."""
         out: np.ndarray = self.places[rows + self.rows_of_tile * columns]
         return out
 
 
-def _gates(plan: GemmPlan, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(2, gates) the accumulators, as `held` counts them, that are gates and their ups; and (rest_m, rest_n, value,
-    thread) the element of D's tile that each gate is for."""
+def _gates(plan: GemmPlan, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the accumulators of gate and up projections, and the element of D's tile that each pair becomes.
+
+    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    returns    accumulators of gates and of ups, as flat indices in `elements`: (2, pairs); the element of D's tile of
+               each pair: (rest_m, rest_n, value, thread)
+    """
     glu, pairs, bm = plan.glu, plan.pairs, plan.cta_tile[0]
     assert glu is not None
     assert pairs is not None
-    rest_m, rest_n, values, threads = held.shape
-    number = np.arange(held.size).reshape(held.shape).transpose(3, 2, 0, 1).reshape(threads, -1, order="F")
+    rest_m, rest_n, values, threads = elements.shape
+    number = np.arange(elements.size).reshape(elements.shape).transpose(3, 2, 0, 1).reshape(threads, -1, order="F")
     half = (values // 2, rest_m, rest_n) if rest_n % 2 else (values, rest_m, rest_n // 2)
     shape = (threads, *half)
-    both = [number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0) for own in (pairs.gates, pairs.ups)]
-    element = held.reshape(-1)[both[0]]
+    pair = [number[:, list(own)].reshape(shape, order="F").transpose(2, 3, 1, 0) for own in (pairs.gates, pairs.ups)]
+    element = elements.reshape(-1)[pair[0]]
     place = element % bm + bm * glu.d_column(element // bm)
-    return np.stack([each.reshape(-1) for each in both]), place
+    return np.stack([projection.reshape(-1) for projection in pair]), place
 
 
 def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """(rest_m, rest_n, value, thread, ...) with what is stored at once along a last axis of its own.
+    """Return a table with its accesses along an additional last axis, so that each access has `vector` elements.
 
-    Values of an atom that lie side by side are stored together; else neighbours along D's contiguous mode.
+    If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
+    D's contiguous mode.
+
+    table   (rest_m, rest_n, value, thread, ...)
     """
     values = table.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
@@ -263,46 +289,46 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     return np.moveaxis(table.reshape(shape), axis + 1, -1)
 
 
-def _leads(held: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """For each accumulator the element that leads its access, by which it is predicated."""
-    values = held.shape[2]
+def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
+    """Return the first element of the access of each accumulator, which decides whether the access is executed."""
+    values = elements.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
-    first = np.arange(held.shape[axis]) // vector * vector
-    return np.take(held, first, axis=axis)
+    first = np.arange(elements.shape[axis]) // vector * vector
+    return np.take(elements, first, axis=axis)
 
 
 class AuxOutput:
-    """A result of an epilogue beside D, which goes from registers straight to global memory."""
+    """An auxiliary output of an epilogue, which is stored from registers to global memory."""
 
     def __init__(self, matrix: GlobalMatrix, report: Report) -> None:
         self.matrix, self.report = matrix, report
         self.written = np.zeros(len(matrix.buffer), np.uint16)
 
     def write(self, index: np.ndarray, values: np.ndarray) -> None:
-        """Values to places of its memory, rounded to its type."""
+        """Round values to the type of the output, and store them at indices of its memory."""
         belongs = self.matrix.belongs(index)
         if belongs is not None:
             outside = int((~belongs).sum())
-            self.report.add("outside", f"{self.matrix.name} is written at {outside} places that are not in it.")
+            self.report.add("outside", f"{self.matrix.name} is written at {outside} offsets outside of it.")
             index, values = index[belongs], values[belongs]
         self.matrix.buffer[index] = round_to(self.matrix.dtype, values)
         np.add.at(self.written, index.reshape(-1), 1)
 
     def finish(self) -> None:
-        """After the last CTA."""
+        """After the last CTA, report elements that were not written exactly once."""
         check_written(self.matrix, self.written, self.report)
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """The results of a plan's epilogue beside D, by name."""
+    """Return the auxiliary outputs of a plan's epilogue, by name."""
     names = task.plan.epilogue.outputs[1:]
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 
 
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
-    """Each element of D, or of another result, must have been written once.
+    """Report elements of D, or of another result, that were not written exactly once.
 
-    written   how often each place of D's memory was
+    written   number of writes of each element of the matrix's memory
     """
     times = d.view(written)
     report.add_each(

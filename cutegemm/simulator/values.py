@@ -1,4 +1,4 @@
-"""The expression of an epilogue by numpy, rounded as the kernels round."""
+"""Epilogue expressions in numpy, rounded as the kernels round."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def evaluate(
     tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> np.ndarray:
-    """D's values of an epilogue for some sums, before they are rounded to the type of D.
+    """Return the values of D for the given accumulators, before they are rounded to the type of D.
 
-    accumulators   of any shape; whole numbers are computed with as float64, which holds them. Of a gated epilogue (2,
-                   ...), gates and ups
-    tensors        of that shape, or one that numpy makes that: those that are read for these scalars; (2, ...) of rows
-                   beside a gated B
-    result         the type of D. Whole numbers are made in float64 of scalars of f32, and not rounded here but once,
-                   when they are stored: to nearest, ties to even
+    accumulators   array of any shape; integers are computed as float64. For a gated epilogue (2, ...): gate and up
+                   projections
+    scalars        values of the scalars, by name
+    tensors        operands that are read for these scalars, by name: arrays that broadcast to the shape of the
+                   accumulators; (2, ...) for a row with the columns of a gated B
+    result         type of D. An integer D is computed in float64 with scalars of f32, and rounded when it is stored: to
+                   nearest, ties to even
 
     >>> from cutegemm.dtypes import f32, s32
     >>> from cutegemm.plan.epilogue import LINEAR
@@ -67,7 +68,9 @@ def results(
     tensors: Mapping[str, np.ndarray],
     result: DType,
 ) -> dict[str, np.ndarray]:
-    """All that an epilogue stores, by name; "d" is D; and of each reduction what it reduces. As `evaluate` has it.
+    """Return all results of an epilogue by name, before they are rounded.
+
+    The arguments are those of `evaluate`. "d" is D; a reduction has the values that it reduces.
 
     >>> from cutegemm.dtypes import f32
     >>> from cutegemm.plan.epilogue import epilogue_of
@@ -84,11 +87,17 @@ def results(
             aux |= {name: elements.of(reduction.child) for name, reduction in step.reductions}
             values = elements.of(step.expression)
     shape = accumulators.shape[1:] if epilogue.gated else accumulators.shape
-    return {name: np.broadcast_to(each, shape) for name, each in (("d", values), *aux.items())}
+    return {name: np.broadcast_to(array, shape) for name, array in (("d", values), *aux.items())}
 
 
 class _Elements:
-    """The operands of an expression whose accumulator has these values."""
+    """Evaluation context of an epilogue expression: supplies the operands of its nodes.
+
+    values    values of the accumulator node
+    scalars   values of the scalars, by name
+    tensors   arrays of the tensors, by name
+    result    type of D, which decides the type of the scalars
+    """
 
     def __init__(
         self,
@@ -102,13 +111,14 @@ class _Elements:
         self.known: dict[Expression, Any] = {}
 
     def of(self, node: Expression) -> Any:
-        """An expression's values, each worked out once."""
+        """Return the values of a node of the expression. Each node is computed once."""
         if node not in self.known:
             with np.errstate(all="ignore"):
                 self.known[node] = self._of(node)
         return self.known[node]
 
     def _of(self, node: Expression) -> Any:
+        """Compute the values of a node from those of its children."""
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Half):
@@ -132,7 +142,7 @@ class _Elements:
             return BINARY["divide"](*children)
         if isinstance(node, Negative):
             return -children[0]
-        if isinstance(node, Minimum):  # a Maximum is one
+        if isinstance(node, Minimum):  # `Maximum` is a subclass
             return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*children)
         if isinstance(node, Compare):
             return COMPARED[node.symbol](*children)
@@ -142,4 +152,4 @@ class _Elements:
             return round_to(node.dtype, children[0]).astype(self.kind)
         if isinstance(node, Function):
             return FUNCTIONS[node.name](np.asarray(children[0]))
-        raise TypeError(f"no value of {node!r} is known to the simulator")
+        raise TypeError(f"the simulator cannot evaluate {node!r}")

@@ -1,4 +1,4 @@
-"""The work tiles of a plan with a pipeline on the CPU: who takes them, and where the sums of a tile's parts meet."""
+"""Work tiles of plans with warp roles: the CTAs that take them, and the workspace for accumulators of K splits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from cutegemm.simulator.report import Report, tile_text
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """Work tiles of CTAs; each field an array, or one element of it.
+    """Work tiles of CTAs. Each field is an array over work tiles, or one element of it.
 
-    turn                    the work tile's number among those of its CTA
-    cta, rank               who takes it, and which of its cluster that is
-    m_tile, n_tile, batch   of D; past its edges for some CTAs of a cluster
-    tile                    the work tile
+    turn             index of the work tile among those of its CTA
+    cta              index of the CTA that takes the work tile
+    rank             rank of the CTA in its cluster
+    m_tile, n_tile   tile of D; CTAs of a cluster may have tiles past the edges of D
+    batch            index of the matrix of the batch
+    tile             the work tile
     """
 
     turn: Any
@@ -39,38 +41,47 @@ class WorkTiles:
         return len(self.turn)
 
     def where(self, which: Any) -> WorkTiles:
-        """Some of them, or one."""
+        """Return some of the work tiles, or one.
+
+        which   mask or index
+        """
         kept = {f.name: getattr(self, f.name)[which] for f in fields(self) if f.name != "tile"}
-        return WorkTiles(**kept, tile=self.tile.map(lambda of: of[which]))
+        return WorkTiles(**kept, tile=self.tile.map(lambda values: values[which]))
 
 
 def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles:
-    """Every work tile that a CTA takes, rank by rank; what is wrong with them is told."""
+    """Return every work tile that a CTA takes, rank by rank.
+
+    Tiles and k-tiles that are not taken exactly once are reported.
+    """
     work, in_cluster = plan.scheduler.of(problem), plan.scheduler.cluster_size
-    taken, of_rank = work.assignment(), []
-    nought = 0 * taken.number
+    assignment, by_rank = work.assignment(), []
+    zeros = 0 * assignment.number
     for rank in range(in_cluster):
-        at = [of_mode + nought for of_mode in taken.tile_mnl(rank)]
-        of_rank.append((taken.turn, taken.cluster * in_cluster + rank, nought + rank, *at))
-    turn, cta, ranks, m, n, batch = (np.concatenate(of_field) for of_field in zip(*of_rank, strict=True))
-    tile = taken.work_tile.map(lambda of: np.tile(of, in_cluster))
+        mnl = [coord + zeros for coord in assignment.tile_mnl(rank)]
+        by_rank.append((assignment.turn, assignment.cluster * in_cluster + rank, zeros + rank, *mnl))
+    turn, cta, ranks, m, n, batch = (np.concatenate(arrays) for arrays in zip(*by_rank, strict=True))
+    tile = assignment.work_tile.map(lambda values: np.tile(values, in_cluster))
     tiles = WorkTiles(turn, cta, ranks, m, n, batch, tile)
     _check(tiles, plan.grid(problem), work.k_tiles, in_cluster, report)
     return tiles
 
 
-def _check(taken: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
-    """Each tile of D, and each of its k-tiles, is taken once; only a cluster's CTAs may be past the edges of D."""
-    at = np.stack([taken.m_tile, taken.n_tile, taken.batch], axis=1)
+def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
+    """Report tiles of D, and k-tiles of them, that are not taken exactly once.
+
+    CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
+    """
+    at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
     exists = ((at >= 0) & (at < grid)).all(axis=1)
     if in_cluster == 1:
         report.add_each(
             "raster",
             np.flatnonzero(~exists),
-            lambda i: f"CTA {taken.cta[i]} takes the tile {tile_text(at[i])}, outside of a grid of {grid}.",
+            lambda i: f"CTA {tiles.cta[i]} takes the tile {tile_text(at[i])}, which is outside of the grid {grid}.",
         )
     number = np.ravel_multi_index(tuple(at[exists].T), grid)
-    inside = taken.where(exists)
+    inside = tiles.where(exists)
     times = np.bincount(number[inside.tile.k_split == 0], minlength=product(grid))
 
     def describe(tile: int) -> str:
@@ -93,31 +104,34 @@ def _check(taken: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluste
 
 
 class Workspace:
-    """The sums of parts in global memory, where K is split.
+    """Accumulators of K splits in global memory.
 
-    held   (consumers, threads, registers) element of its own tile that each accumulator sums up
+    elements   element of the consumer's tile of each accumulator: (consumers, threads, registers)
     """
 
-    def __init__(self, plan: GemmPlan, problem: Problem, held: np.ndarray, report: Report) -> None:
-        assert plan.pipeline is not None
-        self.report, self.held, self.work = report, held, plan.scheduler.of(problem)
-        self.readers, self.rows = plan.pipeline.readers, plan.pipeline.consumer_tile[0]
+    def __init__(self, plan: GemmPlan, problem: Problem, elements: np.ndarray, report: Report) -> None:
+        self.report, self.elements, self.work = report, elements, plan.scheduler.of(problem)
+        self.readers, self.rows = plan.body.readers, plan.consumer_tile[0]
         layout = slot_layout(plan, self.work.slots)
         self.strides: Any = layout.stride
         self.memory = poison(max(1, int(layout.cosize())), plan.operands.acc)
         self.written = np.zeros(len(self.memory), np.uint8)
-        thread, register = np.indices(held.shape[1:])
-        splits = (register % ACCUMULATOR_VECTOR, thread, register // ACCUMULATOR_VECTOR)
-        self.within = sum(k_split * stride for k_split, stride in zip(splits, self.strides, strict=False))
+        thread, register = np.indices(elements.shape[1:])
+        coords = (register % ACCUMULATOR_VECTOR, thread, register // ACCUMULATOR_VECTOR)
+        self.within = sum(coord * stride for coord, stride in zip(coords, self.strides, strict=False))
 
     def write(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> None:
-        """A consumer's sums (M, N) of a part of a tile."""
+        """Write the accumulators (M, N) of a consumer for a K split."""
         places = self._places(tile, tile.k_split, rank, consumer)
         np.add.at(self.written, places.reshape(-1), 1)
         self.memory[places] = accumulators[self._elements(consumer)]
 
     def total(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> np.ndarray:
-        """The sums (M, N) of all parts, added in their order, where this consumer's part is the last to end."""
+        """Return the accumulators (M, N) of all K splits, added in their order.
+
+        accumulators   accumulators of the K split that ends last, which are not in the workspace
+        tile           work tile of the K split that ends last
+        """
         at = self._elements(consumer)
         total = np.zeros(self.within.shape, accumulators.dtype)
         for k_split in range(int(tile.splits)):
@@ -127,23 +141,25 @@ class Workspace:
                 else self.memory[self._places(tile, k_split, rank, consumer)]
             )
             if is_poison(theirs).any():
-                self.report.add("hole", f"sums of part {k_split} of a tile are added that no CTA has written.")
+                text = f"accumulators of K split {k_split} of a tile are added, but no CTA has written them."
+                self.report.add("hole", text)
             total += theirs
         out = np.empty_like(accumulators)
         out[at] = total
         return out
 
     def finish(self) -> None:
-        """After the last work tile."""
+        """After the last work tile, report elements of the workspace that were written more than once."""
         twice = int((self.written > 1).sum())
         if twice:
-            self.report.add("result", f"{twice} places of the workspace are written more than once.")
+            self.report.add("result", f"{twice} elements of the workspace are written more than once.")
 
     def _elements(self, consumer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and columns of its tile that a consumer's registers sum up."""
-        return self.held[consumer] % self.rows, self.held[consumer] // self.rows
+        """Return the rows and columns of the consumer's tile of each register: two arrays (threads, registers)."""
+        return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
+        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers)."""
         own, slot = consumer if self.readers > 1 else 0, int(self.work.slot_of(tile, k_split))
         first = own * self.strides[3] + rank * self.strides[4] + slot * self.strides[5]
         places: np.ndarray = self.within + first

@@ -42,7 +42,7 @@ def test_advised_plans_keep_the_rules(name, dtype, extents):
             assert not advised.violations(advised.arch, problem), text
         parts = re.search(r"split K in (\d+)", change.advice)
         if parts:
-            made = plan.with_(split=KSplit(int(parts[1]), reduction="last" if plan.pipeline else "kernel"))
+            made = plan.with_(split=KSplit(int(parts[1]), reduction="last" if plan.body else "kernel"))
             assert not made.violations(made.arch, problem)
 
 

@@ -51,7 +51,7 @@ def test_sectors_in_lockstep_with_every_tile(layout, extents):
     problem = Problem(*extents, operands=ops)
     found = {part.name: part for part in global_accesses(plan, problem)}
     k_first = problem.k - plan.k_tiles(problem) * 8
-    for name, copy in (("a", plan.load_a), ("b", plan.load_b)):
+    for name, copy in (("a", plan.a.load), ("b", plan.b.load)):
         rows, columns = tile_shape(plan, name)
         elements = by_warps(copy.offsets_s(Layout((rows, columns))))
         stride, extent = problem.layout(name).stride, problem.layout(name).shape[0]

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from cutegemm.analysis import check, device_named, global_accesses
-from cutegemm.analysis.epilogue_cost import behind, clocks
+from cutegemm.analysis.epilogue_cost import clocks, overlapped_seconds
 from cutegemm.build import simt_plan, sm90_plan
 from cutegemm.dtypes import f32
 from cutegemm.machine.functions import Cost
@@ -166,12 +166,12 @@ def test_bytes_of_a_problem():
     ],
 )  # fmt: skip
 def test_mainloops_of_10_hide_epilogues_of_4(tiles, alternating, least):
-    assert behind(10.0, 4.0, tiles, alternating) == least
+    assert overlapped_seconds(10.0, 4.0, tiles, alternating) == least
 
 
 def test_epilogues_that_are_longer_than_mainloops_do_not_hide():
-    assert behind(4.0, 10.0, 6, 2) == 64.0
-    assert behind(10.0, 10.0, 5, 2) == 60.0  # three rounds of two, the last of one: 3 * 20
+    assert overlapped_seconds(4.0, 10.0, 6, 2) == 64.0
+    assert overlapped_seconds(10.0, 10.0, 5, 2) == 60.0  # three rounds of two, the last of one: 3 * 20
 
 
 def test_pingpong_hides_what_a_cooperative_plan_adds():
@@ -196,8 +196,8 @@ def test_it_is_printed():
     text = str(check(plan, problem, device="h200", search=False))
     for line in (
         "Epilogue gelu(acc + bias)",
-        "11 instructions and 1 of the special-function unit for an element; a tile takes 1536 clocks at least",
-        "2 tiles of a multiprocessor in turn:",
+        "11 f32 and 1 special-function instructions per element; a tile takes at least 1536 clocks",
+        "a multiprocessor works on 2 tiles at once: mainloops hide",
         "BIAS     row of N  f32   by threads",
     ):
         assert line in text

@@ -61,21 +61,31 @@ def test_a_linear_layout():
         16,
     )  # 8 rows of 64 bytes: every second one in the same banks
     assert check_part(linear, "(32,32):(40,1)", "f16").ways == 1
-    with pytest.raises(LayoutError, match="lane and register are missing"):
+    with pytest.raises(LayoutError, match="It lacks lane and register"):
         check_part(Linear((("offset", ((1, 0),)),), (("a", 2), ("b", 1))), "(2,1):(1,2)", "f16")
 
 
 @pytest.mark.parametrize(
     ("part", "shared", "options", "said"),
     [
-        (COLUMN_OF_A_TILE, "(32,32):(32,1)", {}, "give dtype"),
+        (COLUMN_OF_A_TILE, "(32,32):(32,1)", {}, "Pass dtype"),
         (COLUMN_OF_A_TILE, "(48,32):(32,1)", {"dtype": "f32", "tile": (32, 32)}, "do not divide the 48 x 32"),
-        (COLUMN_OF_A_TILE, "(16,32):(32,1)", {"dtype": "f32"}, "reach place 1023 of a tile of 16 x 32"),
-        ("(24,4):(1,24)", "(24,4):(4,1)", {"dtype": "f32"}, "24 threads are no whole warps"),
-        ("(32,32,2):(1,32,0)", "(32,32):(32,1)", {"dtype": "f32"}, "has modes: 3"),
-        (COLUMN_OF_A_TILE, "1024:1", {"dtype": "f32"}, "has modes: 1"),
+        (
+            COLUMN_OF_A_TILE,
+            "(16,32):(32,1)",
+            {"dtype": "f32"},
+            "access position 1023, which is not in a tile",
+        ),
+        ("(24,4):(1,24)", "(24,4):(4,1)", {"dtype": "f32"}, "24 threads are not whole warps"),
+        ("(32,32,2):(1,32,0)", "(32,32):(32,1)", {"dtype": "f32"}, "has 3 modes"),
+        (COLUMN_OF_A_TILE, "1024:1", {"dtype": "f32"}, "has one mode"),
         (COLUMN_OF_A_TILE, "(?,32):(32,1)", {"dtype": "f32"}, "must be known"),
-        (COLUMN_OF_A_TILE, "(32,32):(32,1)", {"dtype": "f32", "op": "fetch"}, "'fetch'; one of load, store"),
+        (
+            COLUMN_OF_A_TILE,
+            "(32,32):(32,1)",
+            {"dtype": "f32", "op": "fetch"},
+            "'fetch' is unknown. Use one of load",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(part, shared, options, said):

@@ -193,7 +193,9 @@ def test_occupancy_counts_warps():
 
 
 def test_occupancy_of_nothing():
-    with pytest.raises(UnsupportedError, match="0 threads, 8 registers, -1 bytes; at least 1, 0, 0"):
+    with pytest.raises(
+        UnsupportedError, match="threads = 0, registers = 8, smem_bytes = -1; they must be at least 1, 0"
+    ):
         occupancy("sm_90", threads=0, registers=8, smem_bytes=-1)
 
 

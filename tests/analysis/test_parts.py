@@ -72,7 +72,7 @@ def test_passes_by_hand():
     """A of 130 x 64 is packed into runs of 160 rows; 2 x 1 tiles in 2 parts of 64 KiB of sums each."""
     plan = simt_plan(Operands.of("f32", layout="nn"), repack="a", split_k=2)
     assert passes_of(plan, Problem(130, 128, 64)) == [
-        Pass("pack A", 160 * 64 * 4, 130 * 64 * 4, True), Pass("accumulators", 4 * 65536, 4 * 65536, False),
+        Pass("repack A", 160 * 64 * 4, 130 * 64 * 4, True), Pass("accumulators", 4 * 65536, 4 * 65536, False),
     ]  # fmt: skip
     assert passes_of(simt_plan(), Problem(130, 128, 64)) == []
 
@@ -99,7 +99,7 @@ def test_sums_that_l2_does_not_hold_are_written_to_dram_and_read_as_far_as_they_
         assert (0 < again < accumulators) == (reduction == "last")
         want = moved.dram_read_bytes + moved.dram_write_bytes + accumulators + (again or accumulators)
         assert found.roofline.level("DRAM").amount == pytest.approx(want)
-        assert (f"{again / 1e9:.3f} GB back from DRAM" in str(found)) == (reduction == "last")
+        assert (f"{again / 1e9:.3f} GB of it from DRAM" in str(found)) == (reduction == "last")
 
 
 def test_sums_on_two_levels_are_added_by_threads():
@@ -149,7 +149,7 @@ def test_idle_multiprocessors_are_said_to_be_filled():
     whole, filled = (plan_named(name, Operands.of("bf16")) for name in ("sm90_overlapped_2x1", "sm90_fixup"))
     long, short = (Problem(2048, 8192, k, operands=whole.operands) for k in (8192, 512))
     advice = [c.advice for c in check(whole, long).changes]
-    assert "another tile size, or /fixup behind the plan's name" in advice
+    assert "another tile size, or /fixup after the plan's name" in advice
     assert not any("/fixup" in c.advice for c in check(filled, long).changes)
     once = plan_named("sm90_multistage", whole.operands)  # a CTA for each tile, and no producer: it shares none
     assert not any("/fixup" in c.advice for plan in (filled, once) for c in check(plan, short).changes)

@@ -114,8 +114,8 @@ def test_the_text_says_it_all():
         "Roofline",
         "What to change first",
         "8-way",
-        "GB from DRAM: they differ",
-        "by the plan's own accesses, which a compiler may join",
+        "GB (varies)",
+        "for the accesses of the plan, which the compiler may merge",
     ):
         assert part in " ".join(text.split())
     assert "\x1b" not in text
@@ -256,9 +256,9 @@ def advice_of(plan: str, dtype: str, problem: tuple[int, int, int]) -> dict[str,
         ("sgemm_01_naive", "f32", (2048, 2048, 2048), "issue binds", "in shared memory"),
         # 4 x 4 a thread: 16 products for 8 elements read
         ("simt_32x32", "f32", (2048, 2048, 2048), "shared binds", "a larger thread tile"),
-        ("sm90_pingpong", "bf16", (4096, 4096, 4096), "shared binds", "a larger tile for each warpgroup"),
+        ("sm90_pingpong", "bf16", (4096, 4096, 4096), "shared binds", "a larger tile per warpgroup"),
         # 2 * 4096^2 * 64 FLOP over 33.6 MB of D and 1 MB of A and B: 62
-        ("sm90_pingpong", "bf16", (4096, 4096, 64), "DRAM binds", "62 FLOP for each byte"),
+        ("sm90_pingpong", "bf16", (4096, 4096, 64), "DRAM binds", "62 FLOP per byte"),
         # one tile: 132 parts of K would use every multiprocessor; half of the tile lies past each edge
         ("simt_128x128", "f32", (64, 64, 65536), "1 CTA on 132", "split K in 132"),
         ("simt_128x128", "f32", (64, 64, 65536), "75.0% of the tiles", "tiles of 64 along M and 64 along N"),

@@ -39,7 +39,7 @@ def loads(plan: GemmPlan, problem: Problem):
     """(operand, first row or column, first k, CTAs that it comes to) of each k-tile's load, CTA by CTA."""
     m_tiles, n_tiles = [-(-extent // tile) for extent, tile in zip((problem.m, problem.n), plan.mma_tile, strict=False)]
     work = plan.scheduler.of(problem)
-    shares = plan.load_a.multicast, plan.load_b.multicast
+    shares = plan.a.load.multicast, plan.b.load.multicast
     rows, columns, bk = plan.mma_tile
     for cluster in work.tiles.order().tolist():
         for rank, tile in enumerate(cluster):
@@ -85,14 +85,14 @@ def test_sectors_that_are_loaded(name: str, mnk: tuple[int, int, int]) -> None:
         if part.op == "tma":
             assert part.in_grid is not None
             assert part.in_grid.arriving == sectors[operand]
-            ctas = getattr(plan, f"load_{operand}").multicast
+            ctas = plan.stream(operand).load.multicast
             assert part.in_grid.sectors == sectors[operand] // ctas
             assert part.in_grid.requests == round(boxes[operand] * ctas)
 
 
 def box_rows(plan: GemmPlan, operand: str) -> int:
     """Rows that the CTAs of a multicast ask for together."""
-    box = getattr(plan, f"load_{operand}")
+    box = plan.stream(operand).load
     return box.box[1] * box.multicast
 
 
@@ -145,14 +145,13 @@ def test_k_tiles_of_a_cta(name: str) -> None:
 def test_sums_are_sent_and_read_without_conflicts(name: str) -> None:
     """Each place of a tile's sums once by a consumer's threads; each instruction as lanes are served one by one."""
     plan = PLANS[name]
-    assert plan.pipeline is not None
     layout = buffer_layout(plan, "accumulators")
     of_sums = {access.op: access for access in shared_accesses(plan) if access.buffer == "accumulators"}
     assert set(of_sums) == {"st.async", "load"}
     for op, access in of_sums.items():
         addresses, bits = access.addresses(layout)
         places = np.sort((addresses[..., None] + 4 * np.arange(4)).ravel())
-        own = np.prod(plan.pipeline.consumer_tile) * plan.pipeline.readers * plan.cluster_k
+        own = np.prod(plan.consumer_tile) * plan.body.readers * plan.cluster_k
         assert places.tolist() == (4 * np.arange(own)).tolist()
         lanes = addresses.reshape(-1, 32)
         counted = [naive.wavefronts(of.tolist(), bits, "load" if op == "load" else "store") for of in lanes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutegemm.build import Shared, simt_plan
 from cutegemm.dtypes import bf16
 from cutegemm.layout import Layout, Swizzle, tile_to_shape
-from cutegemm.plan import GemmPlan, Operands, Role
+from cutegemm.plan import GemmPlan, Operands, OperandStream, Role
 from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
 from cutegemm.tile.mma_atoms import mma_sync, wgmma
@@ -37,15 +37,10 @@ def tensor_cores() -> GemmPlan:
         operands=Operands.of("bf16", layout="nt"),
         cta_tile=(128, 128, 32),
         tiled_mma=TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1)), (32, 32, 16)),
-        smem_a=smem,
-        smem_b=smem,
-        load_a=load,
-        load_b=load,
-        read_a=ldmatrix(bf16, 4),
-        read_b=ldmatrix(bf16, 4),
+        streams=tuple([OperandStream(name, mode, load, smem, ldmatrix(bf16, 4)) for name, mode in ("am", "bn")]),
         store_d=universal_copy(bf16, 32),
         raster=Raster("grouped_m", 8),
-        schedule=multistage(3, 2),
+        body=multistage(3, 2),
         roles=(Role("all", 4),),
     )
 

@@ -123,7 +123,7 @@ def test_the_elements_that_feed_it(page: Page, stage: int) -> None:
     warp = thread // 32
     table, step = page.feeds(), plan.tiled_mma.tile_mnk[2]
     assert len(table) == plan.cta_tile[2]
-    parts = {"a": (plan.smem_a, row, plan.operands.a), "b": (plan.smem_b, col, plan.operands.b)}
+    parts = {"a": (plan.a.smem, row, plan.operands.a), "b": (plan.b.smem, col, plan.operands.b)}
     for k in range(0, plan.cta_tile[2], 3):
         cells = table[k]
         assert cells[0] == str(k)
@@ -222,7 +222,7 @@ def test_the_colour_of_a_cell_is_its_bank(page: Page) -> None:
         k,
         plan.cta_tile[2],
     )
-    bank = plan.smem_a(row, k, 0) * plan.operands.a.dtype.bits // 32 % 32
+    bank = plan.a.smem(row, k, 0) * plan.operands.a.dtype.bits // 32 % 32
     assert "#" + "".join(f"{v:02x}" for v in pixel[:3]) == LIGHT[bank]
 
 

@@ -110,7 +110,7 @@ def test_save_goes_by_the_ending(tmp_path: Path) -> None:
         make_identity_layout((3, 4)),
         make_composed_layout(Swizzle(2, 0, 3), 0, Layout((8, 8), (8, 1))),
         TiledMma(mma_sync(f16, 16), Layout((2, 2, 1)), (32, 32, 16)),
-        simt_plan().load_a,
+        simt_plan().a.load,
         simt_plan(),
         Swizzle(3, 3, 3),
         Tensor(np.arange(8), Layout((2, 4))),
@@ -135,9 +135,9 @@ def test_notebooks_show_a_drawing(thing: Any) -> None:
         ),
         (Row("bias"), ["<b>bias</b>", "bias: row of N"]),
         (sm90_plan().program("producer"), ["    <b>acquire</b>  empty[k]", "A[k], B[k] -&gt; full[k]"]),
-        (simt_plan().schedule, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
+        (simt_plan().body, ["<b>for</b> k in tile.k_tiles:", "  <b>mma</b>"]),
         (simulate(simt_plan(), np.ones((128, 16)), np.ones((16, 128))), ["<b>D</b> 128 x 128", "no fault"]),
-        (check(simt_plan()), ["Shared memory, of a CTA", "Occupancy", "<span"]),
+        (check(simt_plan()), ["Shared memory, per CTA", "Occupancy", "<span"]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -319,8 +319,8 @@ def test_the_tables_of_the_page_are_those_of_the_layouts(name: str) -> None:
     table = plan.tiled_mma.offsets_c(Layout((bm, bn))).reshape(plan.threads, -1, order="F")
     assert (table[thread, value] == np.arange(bm * bn)).all()
     for operand, layout, extent, load in (
-        ("a", plan.smem_a, bm, plan.load_a),
-        ("b", plan.smem_b, bn, plan.load_b),
+        ("a", plan.a.smem, bm, plan.a.load),
+        ("b", plan.b.smem, bn, plan.b.load),
     ):
         table = unpacked(data[operand]["smem"])
         shifts = data[operand]["shifts"]

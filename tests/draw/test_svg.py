@@ -281,8 +281,8 @@ def test_a_plan_shows_the_banks_of_its_operands() -> None:
     a = next(g for g in grids if (g.rows, g.cols) == (128, 16))
     b = next(g for g in grids if (g.rows, g.cols) == (16, 128))
     colours_a, colours_b = a.colours(), b.colours()
-    assert all(colours_a[m, k] == plan.smem_a(m, k, 0) % 32 for m in range(128) for k in range(16))
-    assert all(colours_b[k, n] == plan.smem_b(n, k, 0) % 32 for n in range(128) for k in range(16))
+    assert all(colours_a[m, k] == plan.a.smem(m, k, 0) % 32 for m in range(128) for k in range(16))
+    assert all(colours_b[k, n] == plan.b.smem(n, k, 0) % 32 for n in range(128) for k in range(16))
 
 
 def test_a_timeline_has_a_bar_for_each_event() -> None:

@@ -173,7 +173,7 @@ def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
     assert f"| `{names[1]}` | 2.00 / 3.00 | 2.00 |" in page
     whys = [part for part in page.split("## Why")[1].split("\n\n") if part]
     assert [why.split("`")[1] for why in whys] == names[:2]
-    assert whys[0].endswith("its element of A one broadcast.")
+    assert whys[0].endswith("one element of A, which all lanes share.")
     assert whys[1].endswith(" It is slower: 0.60 times the fastest speed before it.\n")
     assert f"Left out: `{names[2]}`: why" in page
     assert "What is missing was not counted: no ncu" in page

@@ -194,7 +194,6 @@ def test_cases_keep_the_rules_of_their_problems():
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert case.plan.violations(problem=case.problem) == [], case.name
-        pipeline = case.plan.pipeline
-        if pipeline is not None and pipeline.ctas is not None:
+        if case.plan.persistent is not None:
             m_tiles, n_tiles, _ = case.plan.grid(case.problem)
-            assert m_tiles * n_tiles >= 3 * pipeline.ctas, case.name
+            assert m_tiles * n_tiles >= 3 * case.plan.persistent, case.name

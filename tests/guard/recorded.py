@@ -49,8 +49,8 @@ def machine_code(plan: GemmPlan, arch: str) -> str:
 
 def programs(plan: GemmPlan) -> str:
     """Return a hash of the printed programs of a plan's roles, or of its schedule."""
-    if plan.pipeline is None:
-        return digest(str(plan.schedule))
+    if not plan.body.has_roles:
+        return digest(str(plan.body))
     return digest(*[f"{name}\n{program}" for name, program in sorted(plan.programs.items())])
 
 
@@ -59,9 +59,9 @@ def interleavings(plan: GemmPlan) -> list[Any] | None:
 
     The protocol has three tiles of stages + 1 k-tiles. None is returned for a plan without roles.
     """
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         return None
-    return _played(protocol_of(plan, k_tiles=plan.stages + 1, tiles=3 if plan.pipeline.ctas else 1))
+    return _played(protocol_of(plan, k_tiles=plan.stages + 1, tiles=3 if plan.persistent else 1))
 
 
 @cache

@@ -51,8 +51,7 @@ _MEETING = {
 
 def hopper_components(plan: GemmPlan) -> Components:
     """Return the components of a plan by wgmma, by what they decide."""
-    pipeline, epi_stages, operands = plan.pipeline, plan.epi_stages, plan.operands
-    assert pipeline is not None
+    pipeline, epi_stages, operands = plan.body, plan.epi_stages, plan.operands
     in_halves = plan.consumer_mma_tile[1] != plan.tiled_mma.atom.shape_mnk[1]
     found = {
         "roles": pipeline.kind,
@@ -76,13 +75,13 @@ def hopper_components(plan: GemmPlan) -> Components:
         "repack": (bool(plan.repacks), "".join(repack.name for repack in plan.repacks)),
         "columns": (plan.loaded_tile[1] != plan.mma_tile[1], "of the next tile"),
         "batch": (operands.batched, "batched"),
-        "grid": (pipeline.ctas is None, "a tile a CTA"),
+        "grid": (plan.persistent is None, "a tile a CTA"),
         "order": (pipeline.gpc_raster is not None and len(set(pipeline.gpc_raster.rounds)) > 1, "of the GPCs"),
         "overlapped": (pipeline.overlapped, "overlapped"),
         "stagger": (pipeline.stagger_cycles > 0, "staggered"),
         "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
         "policy": (
-            isinstance(plan.load_a, TmaBox) and plan.load_a.l2_policy != "evict_normal",
+            isinstance(plan.a.load, TmaBox) and plan.a.load.l2_policy != "evict_normal",
             "of L2",
         ),
         "epi_tile": (epi_stages is not None and epi_stages.epi_tile[1] % 16 > 0, "of eights of columns"),
@@ -93,27 +92,27 @@ def hopper_components(plan: GemmPlan) -> Components:
 
 def mma_sync_components(plan: GemmPlan) -> Components:
     """Return the components of a plan by mma.sync, by what they decide."""
-    operands, schedule, pipeline = plan.operands, plan.schedule, plan.pipeline
+    operands, schedule = plan.operands, None if plan.body.has_roles else plan.body
     found = {
         "kind": operands.a.dtype.name,
         "accumulator": operands.acc.name,
         "atom": str(plan.tiled_mma.atom.shape_mnk),
         "a": operands.a.major,
         "b": operands.b.major,
-        "load": f"{operands.a.align_bytes} bytes" if isinstance(plan.load_a, TiledCopy) else "by TMA",
-        "read": " ".join(dict.fromkeys((_name(plan.read_a), _name(plan.read_b)))),
-        "lies": type(plan.smem_a).__name__,
+        "load": f"{operands.a.align_bytes} bytes" if isinstance(plan.a.load, TiledCopy) else "by TMA",
+        "read": " ".join(dict.fromkeys((_name(plan.a.read), _name(plan.b.read)))),
+        "lies": type(plan.a.smem).__name__,
         "d": f"{operands.d.dtype.bits} bits, {operands.d.major}-major",
-        "store": _store(plan) if pipeline is not None else _copies_of_d(plan),
+        "store": _store(plan) if plan.body.has_roles else _copies_of_d(plan),
         "rounding": plan.rounding,
         "order": plan.mma_order,
     }
     present = {
-        "register": (isinstance(plan.load_a, TiledCopy) and not plan.load_a.atom.is_async, "by registers"),
-        "stages": (schedule is not None and schedule.stages != 3, str(plan.stages)),
+        "register": (isinstance(plan.a.load, TiledCopy) and not plan.a.load.atom.is_async, "by registers"),
+        "stages": (not plan.body.has_roles and plan.stages != 3, str(plan.stages)),
         "fragments": (schedule is not None and schedule.fragments == 1, "1"),
         "load_chunks": (
-            schedule is not None and any(getattr(step, "chunks", 1) > 1 for step in schedule.body),
+            schedule is not None and any(getattr(step, "chunks", 1) > 1 for step in schedule.k_tile),
             "several",
         ),
         "split": (plan.split.is_split, f"{_division(plan)}, {plan.split.order}, {plan.split.reduction}"),

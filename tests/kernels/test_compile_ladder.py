@@ -45,7 +45,7 @@ def no_more_than_it_may(kernel):
     assert len(re.findall(rf"\.entry {cubin.GEMM_KERNELS}", kernel.ptx)) == 1  # by which ncu tells it from its helpers
     assert report.count("FFMA") > 0
     assert (report.count("BAR") == 0) == (kernel.plan.stages == 0)
-    assert (report.count("LDGSTS") > 0) == any(x.atom.is_async for x in (kernel.plan.load_a, kernel.plan.load_b))
+    assert (report.count("LDGSTS") > 0) == any(x.atom.is_async for x in (kernel.plan.a.load, kernel.plan.b.load))
 
 
 def test_thread_numbers_are_read_outside_of_the_loops():

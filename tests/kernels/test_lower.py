@@ -157,7 +157,7 @@ def check_plans(given):
 
 
 def lowered(plan):
-    mma, loads = lower.tiled_mma(plan.tiled_mma), [lower.tiled_copy(c) for c in (plan.load_a, plan.load_b)]
+    mma, loads = lower.tiled_mma(plan.tiled_mma), [lower.tiled_copy(c) for c in (plan.a.load, plan.b.load)]
     out = {
         "tile": tuple(mma.get_tile_size(mode) for mode in range(3)),
         "threads": (mma.size, loads[0].size, loads[1].size),
@@ -180,7 +180,7 @@ def lowered(plan):
 
 def expected(plan):
     mma: TiledMma = plan.tiled_mma
-    loads: list[TiledCopy] = [plan.load_a, plan.load_b]
+    loads: list[TiledCopy] = [plan.a.load, plan.b.load]
     out = {
         "tile": mma.tile_mnk,
         "threads": (mma.threads, loads[0].threads, loads[1].threads),

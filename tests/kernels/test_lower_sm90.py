@@ -64,8 +64,8 @@ def test_boxes(name):
 
     def ask(made, mA, mB, mD):
         parts = [
-            (plan.load_a, mA, plan.smem_a, (bm, bk)),
-            (plan.load_b, mB, plan.smem_b, (bn, bk)),
+            (plan.a.load, mA, plan.a.smem, (bm, bk)),
+            (plan.b.load, mB, plan.b.smem, (bn, bk)),
             (epi_stages.store, mD, plan.smem_d, made.storage.box_tile),
         ]
         if epi_stages.load_c is not None:
@@ -77,7 +77,7 @@ def test_boxes(name):
         extents, first, second = re.search(r'tma_gbasis = <"\(([0-9,]+)\):\((1@\d),(1@\d)', text).groups()
         rows = box.box[1] * box.multicast  # the DSL speaks of all, where a box may have so many
         assert tuple(map(int, extents.split(",")))[:2] == (box.box[0], rows if rows <= 256 else box.box[1])
-        in_order = ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.load_b) else ("1@0", "1@1")
+        in_order = ("1@1", "1@0") if major in ("k", "n") and (major, box) != ("n", plan.b.load) else ("1@0", "1@1")
         assert (first, second) == in_order
         assert ("tma_store" in text) == (box.direction == "store")
         assert ("multicast" in text) == (box.multicast > 1)
@@ -86,7 +86,7 @@ def test_boxes(name):
 @pytest.mark.parametrize("name", COVERING)
 def test_who_multiplies_what(name):
     plan = form(name)
-    tile = plan.pipeline.consumer_tile
+    tile = plan.consumer_tile
     atom = plan.tiled_mma.atom
     rows = ROWS_IN_BANKS if atom.a_source == "register" else None
     ours = TiledMma(atom, permutation_mnk=(rows, None, None))

@@ -26,8 +26,8 @@ def check(kernel):
     assert kernel.violations() == []
     assert (report.spills, report.stack_bytes) == (0, 0)
     assert f".target {kernel.arch}" in kernel.ptx
-    schedule = plan.schedule
-    steps = [*schedule.prologue, *schedule.body]
+    schedule = plan.body
+    steps = [*schedule.prologue, *schedule.k_tile]
     counts = {kind: sum(isinstance(step, kind) for step in steps) for kind in (Multiply, Read)}
     bm, bn, _ = plan.cta_tile
     atoms_m, atoms_n = (product(mode) for mode in plan.tiled_mma.partition_shape_C((bm, bn))[1:])
@@ -43,14 +43,14 @@ def check(kernel):
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == counts[Read] * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == counts[Read] * transposed, found
     tiles = len([step for step in steps if isinstance(step, Fetch) and step.chunk == 0])
-    by_cp_async = [load for load in (plan.load_a, plan.load_b) if load.atom.is_async]
+    by_cp_async = [load for load in (plan.a.load, plan.b.load) if load.atom.is_async]
     assert report.count("LDGSTS") == sum(accesses(plan, load) for load in by_cp_async) * tiles
     return report
 
 
 def accesses(plan, load):
     """Accesses of a thread for a tile."""
-    extent = plan.cta_tile[0] if load is plan.load_a else plan.cta_tile[1]
+    extent = plan.cta_tile[0] if load is plan.a.load else plan.cta_tile[1]
     return extent * plan.cta_tile[2] // (load.threads * load.atom.values)
 
 
@@ -59,8 +59,8 @@ def ldmatrices(plan, atoms_m, atoms_n):
     plain = transposed = 0
     mma, bits = plan.tiled_mma.atom, plan.operands.a.dtype.bits
     for read, held, atoms in (
-        (plan.read_a, mma.layout_a_tv, atoms_m),
-        (plan.read_b, mma.layout_b_tv, atoms_n),
+        (plan.a.read, mma.layout_a_tv, atoms_m),
+        (plan.b.read, mma.layout_b_tv, atoms_n),
     ):
         if read.name.startswith("ldmatrix"):
             count = held[1].size() * bits // 32 * atoms // 4
@@ -153,7 +153,7 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
     for name in ("bf16_nn_16", "tf32_tn_16", "plain", "wide_warps"):
         plan = form(name)
-        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+        for operand, atom, given in (("a", plan.a.read, plan.a.smem), ("b", plan.b.read, plan.b.smem)):
             if isinstance(given, ComposedLayout):
                 assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
     plan = form("plain_nn")
@@ -162,11 +162,11 @@ def test_where_an_address_is_the_xor_of_its_parts():
         (Layout((64, 64, 3), (80, 1, 5120)), Swizzle(3, 3, 3)),
     ):
         given = ComposedLayout(swizzle, 0, outer)
-        assert not lies_apart(plan.tiled_mma, "a", plan.read_a, given)
+        assert not lies_apart(plan.tiled_mma, "a", plan.a.read, given)
 
 
 def test_sums_of_16_bits_take_half_the_registers():
     operands = [Operands.of("f16", layout="nt", acc=acc) for acc in ("f32", "f16")]
-    wide, narrow = (compile_plan(mma_sync_plan(o, block=(64, 64, 64), warp=(32, 32))) for o in operands)
+    wide, narrow = (compile_plan(mma_sync_plan(o, block=(64, 64, 32), warp=(32, 32))) for o in operands)
     assert narrow.resources.registers <= wide.resources.registers
     assert narrow.plan.registers()["accumulators"] == wide.plan.registers()["accumulators"] // 2

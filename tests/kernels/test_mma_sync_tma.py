@@ -16,7 +16,7 @@ from cutegemm.compile.plans import compile_plan
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
-from tests.kernels.mma_sync_forms import FED, form
+from tests.kernels.mma_sync_forms import FED, form, small
 from tests.kernels.plans import check_each
 from tests.kernels.test_mma_sync import ldmatrices
 
@@ -39,10 +39,10 @@ def check(kernel):
     assert sum(n for op, n in found.items() if ".M" in op and "MT" not in op) == blocks * plain, found
     assert sum(n for op, n in found.items() if ".MT" in op) == blocks * transposed, found
     assert report.count("UTMALDG") == sum(
-        extent * bk // product(load.box) for extent, load in ((bm, plan.load_a), (bn, plan.load_b))
+        extent * bk // product(load.box) for extent, load in ((bm, plan.a.load), (bn, plan.b.load))
     )
     by_tma = plan.epi_stages is not None and not plan.epi_stages.rotates_lines
-    epi_tiles = product(plan.epi_stages.epi_tiles(plan.pipeline.consumer_tile)) if by_tma else 0
+    epi_tiles = product(plan.epi_stages.epi_tiles(plan.consumer_tile)) if by_tma else 0
     assert report.count("UTMASTG") == epi_tiles
     assert report.count("LDGSTS") == 0
     assert report.count("BAR") == 1  # when the mbarriers have been made; none holds the consumers together
@@ -65,13 +65,13 @@ def check_named(kernel):
     assert report.registers == 168  # that 384 threads are launched with; the consumers have 240 then
     assert [role.registers for role in plan.roles] == [24] + 8 * [240]
     of_16_bits = plan.operands.d.dtype.bits == 16
-    assert report.count("STSM") == of_16_bits * product(plan.pipeline.consumer_tile) // 256
+    assert report.count("STSM") == of_16_bits * product(plan.consumer_tile) // 256
 
 
 def test_forms():
     """Those that tests/emulate executes, so that each is compiled once."""
-    by_two = [form(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_m_major", "tma_m_major")]
-    others = [form(name) for name in ("tma_unaligned_d", "tma_lines_m_major", "tma_lines_tf32")]
+    by_two = [small(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_m_major", "tma_m_major")]
+    others = [small(name) for name in ("tma_unaligned_d", "tma_lines_m_major", "tma_lines_tf32")]
     check_each([*by_two, *others], check, are_kept=True)
 
 
@@ -88,7 +88,7 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
     for name in FED:
         plan = form(name)
-        for operand, atom, given in (("a", plan.read_a, plan.smem_a), ("b", plan.read_b, plan.smem_b)):
+        for operand, atom, given in (("a", plan.a.read, plan.a.smem), ("b", plan.b.read, plan.b.smem)):
             assert isinstance(given, ComposedLayout)
             assert lies_apart(plan.tiled_mma, operand, atom, given), (name, operand)
 

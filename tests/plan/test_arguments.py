@@ -48,28 +48,28 @@ from cutegemm.simulator import simulate
         (
             lambda: sm90_plan(schedule="what", store="now", shared_d="no", raster="q", l2=("evict_last",), repack="c"),
             ["schedule = 'what' is neither 'pingpong' nor", "store = 'now' is neither", "shared_d = 'no' is neither",
-             "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "pack = 'c' is none of"],
+             "Raster.parse: 'q' is not a ras", "l2 = ('evict_last',); three of evict_normal", "repack = 'c' is"],
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
             ["B is n-major, but wgmma takes tf32",
              "D of f32 leaves in epilogue tiles of 16 or 32 columns, none of which",
-             "64 rows of 128 bytes of a k-major tile do not divide ", "parts = 0; at least 1"],
+             "tile = (64, 24, 32), cluster = (1, 3): A: 64 rows of ", "parts = 0; at least 1"],
         ),
         (
             lambda: plan_named("sm90:tile=128x128x64,l2=last,epi_tile_n=24", Operands.of("bf16", layout="nt")),
             ["l2 = ('evict_last',); three of",
              "epi_tile_n = 24: epilogue tiles of 24 columns do not fill a tile of 128; 16,"],
         ),
-        (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "pack = 'c' is none"]),
+        (lambda: simt_plan(raster="zigzag", repack="c"), ["Raster.parse: 'zigzag' is not a ras", "repack = 'c' is"]),
         (lambda: mma_sync_plan(stages=0), ["stages = 0; at least 1 is expected."]),
         (lambda: mma_sync_plan(raster="zigzag", read="no"), ["Raster.parse: 'zigzag'", "read = 'no' is neither"]),
         (lambda: plan_named("simt:block=128x128", Operands.of("f32")), ["block = (128, 128); 3"]),
         (
             lambda: plan_named("simt:stages=two,warp=8,warp=9,prefetch=?,block=8xx", Operands.of("f32")),
-            ["'stages=two' does not read as a whole number.", "'warp' is given twice.",
-             "'prefetch=?' does not read as 1 for yes or 0 for no.",
-             "'block=8xx' does not read as numbers joined by x."],
+            ["'stages=two': a whole number is expected.", "'warp' is given twice.",
+             "'prefetch=?': 1 for yes or 0 for no is expected.",
+             "'block=8xx': numbers joined by x are expected."],
         ),
         (lambda: simt_plan().with_(stages=3, name="x", tile=1), ["'stages' is no field of a plan", "'tile' is no"]),
         (lambda: Problem(1, -2, 3, operands="f32"), ["n = -2; an integer", "operands = 'f32'; Operands are"]),
@@ -99,7 +99,7 @@ def test_a_part_that_a_plan_has_not() -> None:
         check(simt_plan(), device=3)
     with pytest.raises(UnsupportedError, match=r"architecture 3 is not known. Use one of sm_"):
         check(simt_plan(), arch=3)
-    with pytest.raises(LayoutError, match="keeps no X in shared memory"):
+    with pytest.raises(LayoutError, match="does not have X in shared memory"):
         search_plan(simt_plan(), "x")
 
 

@@ -20,13 +20,14 @@ from cutegemm.simulator.report import Report
 from cutegemm.tile.smem_atoms import KINDS, smem_atom
 from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from cutegemm.tile.tma import TmaBox
+from tests.streams import stream_changes
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
 
 
 def rules_of(plan: GemmPlan, **changes: Any) -> str:
     try:
-        plan.with_(**changes)
+        plan.with_(**stream_changes(plan, **changes))
     except PlanError as error:
         return "\n".join(error.violations)
     return ""
@@ -51,7 +52,7 @@ def in_atoms(dtype: DType, major: str, kind: str, shape: tuple[int, int, int]) -
 )
 def test_another_swizzle_than_that_of_the_boxes(swizzle: Swizzle | None, said: str) -> None:
     plan = sm90_plan()
-    outer = plan.smem_a.outer
+    outer = plan.a.smem.outer
     found = rules_of(plan, smem_a=outer if swizzle is None else ComposedLayout(swizzle, 0, outer))
     assert "is not where the boxes of 64 x 128 with the swizzle '128B' lie" in found
     assert said in found
@@ -83,7 +84,7 @@ def test_another_place_than_that_of_the_boxes(layout: str, said: str) -> None:
 
 def test_a_layout_of_a_layout_is_no_shared_memory() -> None:
     plan = sm90_plan()
-    given = ComposedLayout(Layout(1 << 20), 0, plan.smem_a.outer)
+    given = ComposedLayout(Layout(1 << 20), 0, plan.a.smem.outer)
     assert "is a layout of a layout" in rules_of(plan, smem_a=given)
 
 
@@ -163,8 +164,8 @@ def test_narrower_rows_make_a_plan_with_boxes_as_narrow(kind: str) -> None:
     plan = sm90_plan(tile=(128, 64, 64), stages=3)
     width = KINDS[kind][1] // 2
     layout = in_atoms(bf16, "k", kind, (128, 64, 3))
-    box = replace(plan.load_a, box=(width, 128), swizzle=SWIZZLES[kind])
-    assert plan.with_(smem_a=layout, load_a=box).smem_a == layout
+    box = replace(plan.a.load, box=(width, 128), swizzle=SWIZZLES[kind])
+    assert plan.with_(**stream_changes(plan, smem_a=layout, load_a=box)).a.smem == layout
     if kind != "128B":
         assert "is not where the boxes" in rules_of(plan, smem_a=layout)
         assert "is not where the boxes" in rules_of(plan, load_a=box)
@@ -179,21 +180,21 @@ def test_what_the_rules_allow_is_what_the_hardware_reads(layout: str, major: str
     plan = sm90_plan(Operands.of("bf16", layout=layout), tile=(64, 64, 64), stages=2, ctas=2, epi_tile_n=32)
     order = (0, 1, 2)  # the atoms along M first: boxes of 8 rows where M is contiguous
     given = tile_to_shape(smem_atom(bf16, major, kind), (64, 64, 2), order)
-    box = replace(plan.load_a, box=(KINDS[kind][1] // 2, rows), swizzle=SWIZZLES[kind])
+    box = replace(plan.a.load, box=(KINDS[kind][1] // 2, rows), swizzle=SWIZZLES[kind])
     numbers = np.random.default_rng(0)
     a, b = (numbers.integers(-2, 3, shape).astype(np.float32) for shape in ((80, 144), (144, 80)))
-    assert np.array_equal(emulate(plan.with_(smem_a=given, load_a=box), a, b).d, a @ b)
+    assert np.array_equal(emulate(plan.with_(**stream_changes(plan, smem_a=given, load_a=box)), a, b).d, a @ b)
 
 
 def test_mma_sync_reads_whatever_the_boxes_write() -> None:
     """No descriptor: plain rows of 128 bytes, which conflict in their banks but are where they should be."""
     plan = mma_tma_plan(Operands.of("bf16", layout="nt"), block=(64, 64, 64), warp=(32, 32), stages=2)
     plain = Layout((64, 64, 2), (64, 1, 4096))
-    box = replace(plan.load_a, swizzle="none")
-    assert plan.with_(smem_a=plain, load_a=box).smem_a == plain
+    box = replace(plan.a.load, swizzle="none")
+    assert plan.with_(**stream_changes(plan, smem_a=plain, load_a=box)).a.smem == plain
     assert "is not where the boxes" in rules_of(plan, smem_a=plain)
     wgmma = sm90_plan(tile=(64, 64, 64), stages=2)
-    found = rules_of(wgmma, smem_a=plain, load_a=replace(wgmma.load_a, swizzle="none"))
+    found = rules_of(wgmma, smem_a=plain, load_a=replace(wgmma.a.load, swizzle="none"))
     assert "no descriptor of wgmma.m64n64k16" in found
     assert "is not where" not in found
 
@@ -253,7 +254,7 @@ def test_boxes_of_a_share_begin_where_tma_can_write() -> None:
     assert places(Layout(8, 3).offsets()) == 8
     plan = sm90_plan(tile=(64, 64, 64), stages=2)
     layout = Layout.parse("S<3,3,3> o 0 o ((8,8),64,2):((64,544),1,8704)")
-    found = rules_of(plan, smem_a=layout, load_a=replace(plan.load_a, box=(64, 8)))
+    found = rules_of(plan, smem_a=layout, load_a=replace(plan.a.load, box=(64, 8)))
     assert "begin at multiples of 1024 bytes" in found
     assert "is not where" not in found
 
@@ -262,8 +263,8 @@ def test_lines_of_b_are_loaded_and_the_columns_of_the_tile_multiplied() -> None:
     """112 columns along N come as 128, two boxes in a row; of a tile of 64 columns, or of 32, no more come."""
     nn = Operands.of("bf16", layout="nn")
     plan = sm90_plan(nn, tile=(128, 112, 64), stages=3)
-    assert (plan.loaded_tile, plan.load_b.box) == ((128, 128, 64), (64, 64))
-    assert str(plan.smem_b) == "S<3,3,3> o 0 o ((64,2),64,3):((1,4096),64,8192)"
+    assert (plan.loaded_tile, plan.b.load.box) == ((128, 128, 64), (64, 64))
+    assert str(plan.b.smem) == "S<3,3,3> o 0 o ((64,2),64,3):((1,4096),64,8192)"
     assert plan.barrier("full").transaction_bytes == 2 * 64 * (128 + 128)
     for columns in (32, 64):
         assert sm90_plan(nn, tile=(128, columns, 64)).loaded_tile[1] == columns

@@ -256,7 +256,7 @@ def test_places_of_sums_are_apart_and_16_bytes_of_a_thread_together(options):
     assert len(np.unique(places)) == len(places) == layout.cosize()
     assert layout.stride[:2] == (1, 4)  # neighbours in a warp lie side by side
     values = int(np.prod(layout.shape[:3]))
-    assert values == plan.pipeline.consumer_tile[0] * plan.pipeline.consumer_tile[1]
+    assert values == plan.consumer_tile[0] * plan.consumer_tile[1]
 
 
 def test_the_report_counts_the_sums_of_parts():

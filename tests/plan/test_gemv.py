@@ -39,7 +39,7 @@ def test_a_lane_reads_what_it_multiplies_by_whole_vectors():
     """Lane 5, whose row is 1, reads k = 8 to 15: of the first k-block it has the k 8 to 11 as the PTX table's
     registers a0 and a2, and those of row 9 beside them, as a1 and a3."""
     rows, _, bk = PLAN.mma_tile
-    read = PLAN.load_a.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
+    read = PLAN.a.load.offsets_s(Layout((rows, bk)))[5]  # (values, rest_m, rest_k)
     assert read[:8, 0, 0].tolist() == [1 + rows * k for k in range(8, 16)]
     held = PLAN.tiled_mma.offsets_a(Layout((rows, bk)))[5, :, 0, 0]  # a0, a1, a2, a3 of two elements each
     assert [(x % rows, x // rows) for x in held.tolist()] == [
@@ -69,7 +69,7 @@ def test_words():
     ("plan", "changes", "rule"),
     [
         (PLAN, {"sliced_k": None}, "8 threads share each sum along K; say by `sliced_k`"),
-        (PLAN, {"schedule": direct()}, "never multiplied"),
+        (PLAN, {"body": direct()}, "never multiplied"),
         (PLAN, {"pdl": True}, "this plan is for sm_80"),
         (PLAN, {"cluster_mn": (1, 2)}, "CTAs that share K lie along M"),
         (TWO, {"cluster_mn": (4, 1)}, "by_warp is .*; sums of extents"),
@@ -90,7 +90,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
     other = gemv_plan(BF16, vectors=1, load_chunks=4)
     assert other.cta_tile == PLAN.cta_tile
     with pytest.raises(PlanError, match="does not bring thread 0 what it multiplies of A"):
-        PLAN.with_(load_a=other.load_a)
+        PLAN.with_stream("a", load=other.a.load)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
         ),
         (Operands.of("bf16", layout="nt", align_bytes=8), {}, "aligned to 8 bytes"),
         (Operands.of("f32", layout="nt"), {}, "f32 operands have no mma.sync instruction"),
-        (BF16, {"tile": (24, 8)}, "whole atoms of 16 x 8"),
+        (BF16, {"tile": (24, 8)}, "a multiple of 16 x 8"),
         (BF16, {"tile": (64, 32), "vectors": 4}, "registers; 2 CTAs of 256 threads leave 128"),
         (BF16, {"warps": 0}, "warps = 0"),
         (BF16, {"tile": (256, 8), "cluster": 16, "vectors": 1, "warps": 4}, "8 are the most"),

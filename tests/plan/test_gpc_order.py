@@ -95,28 +95,30 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
     """Else two clusters would take the same tile, and none another."""
     plan = sm90_plan(cluster=(2, 1))
     for changes, said in (
-        ({"ctas": 264}, "the grid has 132 clusters; the GPCs of 66 are known"),
         ({"gpc_raster": GpcRaster((2, 3))}, "rounds of (2, 3) clusters; positive integers"),
         ({"gpc_raster": GpcRaster(())}, "rounds of () clusters"),
-        ({"gpc_raster": GpcRaster(None)}, "pipeline.gpc_raster.rounds = None; a tuple of integers is expected"),
-        ({"gpc_raster": 8}, "pipeline.gpc_raster = 8; GpcRaster or None is expected"),
+        ({"gpc_raster": GpcRaster(None)}, "body.gpc_raster.rounds = None; a tuple of integers is expected"),
+        ({"gpc_raster": 8}, "body.gpc_raster = 8; GpcRaster or None is expected"),
         ({"gpc_raster": GpcRaster((200, 100))}, "255 in all at most"),
-        ({"ctas": None, "kind": "cooperative"}, "which is known of a persistent grid alone"),
     ):
         with pytest.raises(PlanError) as error:
-            plan.with_(pipeline=replace(plan.pipeline, **changes))
+            plan.with_(body=replace(plan.body, **changes))
         assert said in str(error.value)
+    with pytest.raises(PlanError, match="the grid has 132 clusters; the GPCs of 66 are known"):
+        plan.with_(persistent=264)
+    with pytest.raises(PlanError, match="which is known of a persistent grid alone"):
+        plan.with_(body=replace(plan.body, kind="cooperative"), persistent=None)
     by_warps = mma_tma_plan(Operands.of("bf16", layout="nt"))
     with pytest.raises(PlanError, match=r"with mma\.sync, of their launch"):
-        by_warps.with_(pipeline=replace(by_warps.pipeline, gpc_raster=GpcRaster((132,))))
+        by_warps.with_(body=replace(by_warps.body, gpc_raster=GpcRaster((132,))))
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
         sm90_plan(cluster=(2, 2), ctas=120, gpc_raster=True)
-    with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); rounds are expected of which none is larger"):
+    with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); each round must be at most as large"):
         sm90_plan(tpc_rounds=(2, 3))
     with pytest.raises(PlanError, match="gpc_raster = 1"):
         sm90_plan(gpc_raster=1)  # type: ignore[arg-type]
-    assert sm90_plan(tpc_rounds=()).pipeline.gpc_raster is None
-    assert sm90_plan(ctas=264).pipeline.gpc_raster is None
+    assert sm90_plan(tpc_rounds=()).body.gpc_raster is None
+    assert sm90_plan(ctas=264).body.gpc_raster is None

@@ -103,11 +103,13 @@ def test_they_are_said():
     assert "kernels" not in sm90_plan().describe()
     found = check(packed, Problem(256, 256, 256, operands=TF32), search=False)
     assert found.to_dict()["launches"] == {"repack": True, "gemm": True}
-    assert "2. gemm, while repack runs, for whose end it waits" in str(found)
+    assert "2. gemm, starts while repack runs, and waits for its end" in str(found)
     large = check(packed, Problem(4096, 4096, 4096, operands=TF32), search=False)  # 64 MiB of A
-    assert "2. gemm, when repack has ended" in str(large)
+    assert "2. gemm, starts when repack has ended" in str(large)
     split = simt_plan(Operands.of("f32"), split_k=4)
-    assert "2. accumulators, when gemm has ended" in str(check(split, Problem(256, 256, 256), "sm_80", search=False))
+    assert "2. accumulators, starts when gemm has ended" in str(
+        check(split, Problem(256, 256, 256), "sm_80", search=False)
+    )
     plain = sm90_plan()
     alone = check(plain, Problem(256, 256, 256, operands=plain.operands), search=False)
     assert "Launches" not in str(alone)

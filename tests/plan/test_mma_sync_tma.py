@@ -17,6 +17,7 @@ from cutegemm.plan import Operands
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.tiled_mma import TiledMma
 from tests.kernels.mma_sync_forms import FED, form
+from tests.streams import stream_changes
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
@@ -47,8 +48,8 @@ def test_words_along_m_and_n_are_read_two_halves_apart():
 def test_each_consumer_sums_up_its_own_part(name):
     """(bM, bN) falls into the consumers' tiles, in rows of them; a consumer has its own tile and nothing else."""
     plan = form(name)
-    (bm, bn, _), (own_m, own_n) = plan.cta_tile, plan.pipeline.consumer_tile
-    held = plan.tiled_mma.offsets_c(Layout((bm, bn))).reshape(plan.pipeline.consumers, -1)
+    (bm, bn, _), (own_m, own_n) = plan.cta_tile, plan.consumer_tile
+    held = plan.tiled_mma.offsets_c(Layout((bm, bn))).reshape(plan.body.consumers, -1)
     across = bn // own_n
     for consumer, places in enumerate(held):
         rows = consumer // across * own_m + np.arange(own_m)
@@ -128,10 +129,10 @@ def test_the_names():
     for dtype in ("bf16", "f32"):
         for layout in LAYOUTS:
             plan = plan_named("mma_tma_128x256", Operands.of(dtype, layout=layout))
-            assert (plan.cta_tile[:2], plan.stages, plan.pipeline.kind) == ((128, 256), 4, "cooperative")
+            assert (plan.cta_tile[:2], plan.stages, plan.body.kind) == ((128, 256), 4, "cooperative")
     text = "mma_tma:block=128x128x32,warp=64x32,stages=3,ctas=7,store=direct,mma_order=m"
     plan = plan_named(text, Operands.of("f32", layout="tt"))
-    assert (plan.operands.a.dtype.name, plan.stages, plan.pipeline.ctas) == ("tf32", 3, 7)
+    assert (plan.operands.a.dtype.name, plan.stages, plan.persistent) == ("tf32", 3, 7)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +162,17 @@ def test_what_is_refused(operands, options, words):
 
 def test_what_a_plan_cannot_become():
     plan = form("tma_bf16_nt")
-    pipeline = plan.pipeline
+    pipeline = plan.body
     for changes, words in (
-        ({"pipeline": replace(pipeline, kind="pingpong")}, "not pingpong ones of 1 warps"),
-        ({"pipeline": replace(pipeline, consumer_tile=(32, 16))}, "do not share a tile of 64 x 64"),
+        ({"body": replace(pipeline, kind="pingpong")}, "not pingpong ones of 1 warps"),
+        ({"body": replace(pipeline, consumer_tile=(32, 16))}, "do not share a tile of 64 x 64"),
         (
             {"tiled_mma": TiledMma(plan.tiled_mma.atom, (2, 2, 1))},
             "is not \\(an atom, consumers, atoms of one\\)",
         ),
-        ({"read_a": None}, "how a consumer reads A and B is not said"),
+        (stream_changes(plan, read_a=None), "how a consumer reads A and B is not said"),
         ({"split": KSplit(2, reduction="last")}, "have all k-tiles of a tile"),
-        ({"pipeline": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
+        ({"body": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
         ({"cluster_mn": (1, 2)}, "a CTA loads by itself"),
         ({"roles": plan.roles[1:]}, "the roles are consumer 0"),
     ):
@@ -179,4 +180,4 @@ def test_what_a_plan_cannot_become():
             plan.with_(**changes)
     by_threads = mma_sync_plan(Operands.of("bf16", layout="nt"), **SMALL)
     with pytest.raises(PlanError, match="TMA fills the ring of a pipeline"):
-        by_threads.with_(load_a=plan.load_a)
+        by_threads.with_stream("a", load=plan.a.load)

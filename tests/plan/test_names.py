@@ -133,16 +133,19 @@ def test_a_name_that_there_is_not(name):
         ("sm90_128x128_8x2", "a cluster of 16 CTAs; 8 are the most"),
         ("sm90:tile=128x128x64,cluster=4x8", "no cluster has more than"),
         ("sm90_64x64_4x1x4", "a cluster of 16 CTAs; 8 are the most"),
-        ("sm90_64x64_1x2x4", "cluster = .1, 2.: beside cluster_k = 4 its tiles lie along M"),
+        ("sm90_64x64_1x2x4", "cluster = .1, 2.: with cluster_k = 4 its tiles must lie along M"),
         (
             "sm90_64x64_1x1x7",
-            "1 rule is broken.\n  - cluster_k = 7: each of them stores as many of the 64 columns",
+            "1 rule is broken.\n  - cluster_k = 7: each CTA must store an equal number of the 64 columns",
         ),
         ("sm90_64x64_1x1x4/k2", "where K is split besides, CTAs do not share K"),
         ("sm90_64x64_1x1x4/fixup", "where K is split besides, CTAs do not share K"),
         ("sm90:tile=64x64x64,cluster_k=-1", "cluster_k = -1; a positive integer is expected"),
-        ("sm90:tile=64x64x64,cluster_k=x", "'cluster_k=x' does not read as a whole number"),
-        ("simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2", "'shared_a=k.1.2' does not read"),
+        ("sm90:tile=64x64x64,cluster_k=x", "'cluster_k=x': a whole number is expected"),
+        (
+            "simt:block=64x64x8,warp=32x32,thread=8x4,shared_a=k^1.2",
+            "'shared_a=k.1.2': a value of shared_a is expected",
+        ),
         ("sm90_128x128/k" + "9" * 5000, "no plan is called"),
         ("sm90_١٢٨x١٢٨", "no plan is called"),
     ],
@@ -194,7 +197,7 @@ def test_a_recipe_is_built_for_a_device():
     bf16 = Operands.of("bf16", layout="nt")
     small = DEFAULT_DEVICE.with_sms(44)
     for name in ("sm90_epi_stages", "mma_tma_128x256"):
-        assert recipe_named(name).build(bf16, device=small).pipeline.ctas == 44
+        assert recipe_named(name).build(bf16, device=small).persistent == 44
     whole = recipe_named("sm90_epi_stages").build(bf16)
     assert whole is plan_named("sm90_epi_stages", bf16)
     assert plan_named("swap_ab:sm90_epi_stages", bf16.transposed) == whole

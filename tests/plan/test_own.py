@@ -36,7 +36,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def padded(operands: Operands) -> GemmPlan:
     """B with a pad of four elements."""
     plan = simt_plan(operands, block=(64, 64, 8), warp=(32, 32), thread=(8, 4))
-    return plan.with_(smem_b=Layout((64, 8, 2), (1, 68, 68 * 8)))
+    return plan.with_stream("b", smem=Layout((64, 8, 2), (1, 68, 68 * 8)))
 
 
 def test_a_text_gets_a_name() -> None:
@@ -93,9 +93,9 @@ def test_names_of_the_package_are_taken(name: str) -> None:
     [
         ("a plan", TEXT, "letters, digits and underscores"),
         ("mine", simt_plan(), "serves one kind of operands"),
-        ("mine", "sm90_epi_stages+repack", "says how a plan is used"),
-        ("mine", "swap_ab:sm90_epi_stages", "says how a plan is used"),
-        ("mine", "simt:blok=1", "is no argument"),
+        ("mine", "sm90_epi_stages+repack", "Register the plan without them"),
+        ("mine", "swap_ab:sm90_epi_stages", "Register the plan without them"),
+        ("mine", "simt:blok=1", "is not an argument"),
     ],
 )
 def test_what_is_refused(name: str, plan: object, said: str) -> None:

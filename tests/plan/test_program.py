@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import re
-from dataclasses import replace
-from pathlib import Path
-from typing import get_args
+from dataclasses import dataclass, replace
 
 import pytest
 
-import cutegemm
 from cutegemm.build import mma_tma_plan, simt_plan, sm90_plan
-from cutegemm.errors import PlanError
+from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan.mainloop.promoted import Promote
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.barriers import barriers_of
-from cutegemm.plan.program.steps import BLOCKS, Program
+from cutegemm.plan.program.expand import Expansion, Place, expand
+from cutegemm.plan.program.operations import Compute
+from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import single_stage
+from cutegemm.simulator.protocol.protocol import work_of
+from cutegemm.simulator.roles import Player
 from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
 from tests.kernels.sm90_forms import FORMS, form
 
-PACKAGE = Path(cutegemm.__file__).parent
 BF16 = Operands.of("bf16", layout="nt")
 E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
 COOPERATIVE = {"schedule": "cooperative", "tile": (128, 128, 64)}
@@ -326,76 +324,72 @@ def test_what_is_printed(name: str) -> None:
 # --- which steps there are, and who knows them -----------------------------------------------------------------
 
 
-def step_names() -> set[str]:
-    """Of all classes of steps."""
-    return {each.__name__ for each in (*get_args(step.Step), *BLOCKS) if inspect.isclass(each)}
+def steps_of(base: type[step.Step]) -> set[type[step.Step]]:
+    """Return the classes of steps of the package that derive from `base`."""
+    own = {each for each in base.__subclasses__() if each.__module__.startswith("cutegemm.")}
+    return own.union(*map(steps_of, own))
 
 
-def methods(path: str) -> set[str]:
-    """The names of methods of a file, and of what is assigned in a class, read without importing it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
-        if isinstance(node, ast.ClassDef):
-            for each in node.body:
-                if isinstance(each, ast.FunctionDef):
-                    found.add(each.name)
-                elif isinstance(each, ast.Assign):
-                    found |= {t.id for t in each.targets if isinstance(t, ast.Name)}
-    return found
+STEPS = steps_of(step.Step) - {step.Block}
 
 
 def all_plans() -> list[GemmPlan]:
     """Every form of plans with a pipeline."""
     made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
-    return [*(plan for plan in made if plan.pipeline is not None), *(plan for plan, _, _ in PRINTED.values())]
+    return [*(plan for plan in made if plan.body.has_roles), *(plan for plan, _, _ in PRINTED.values())]
 
 
-def test_the_union_of_steps_holds_every_class_of_the_module() -> None:
-    """A class that the union lacks would be known to none of the tests below."""
-    defined = {name for name, each in vars(step).items() if inspect.isclass(each) and each.__module__ == step.__name__}
-    assert step_names() == defined - {"Program"}
+def used_steps(plans: list[GemmPlan], role: str) -> set[type[step.Step]]:
+    """Return the classes of steps in the programs of a role."""
+    programs = [plan.programs[name] for plan in plans for name in plan.programs if name.split()[0] == role]
+    return {type(each) for program in programs for each in program.walk()}
 
 
 def test_every_step_is_used_by_a_program() -> None:
-    used = {
-        type(each).__name__ for plan in all_plans() for program in plan.programs.values() for each in program.walk()
-    }
-    assert used == step_names()
+    assert used_steps(all_plans(), "producer") | used_steps(all_plans(), "consumer") == STEPS
 
 
 def test_every_step_can_be_expanded() -> None:
-    assert step_names() - {name[1:] for name in methods("plan/program/expand.py")} == set()
+    assert [each for each in STEPS if Expansion.handler_of(each) is None] == []
 
 
-TRACERS = {  # the class that traces a role, after those that it derives from
-    "producer": ["trace.py", "sm90/loads.py"],
-    "consumer of wgmma": ["trace.py", "sm90/consumer.py"],
-    "consumer of mma.sync": ["trace.py", "sm90/consumer.py", "mma_sync/tma.py"],
-}
+def test_every_step_that_computes_can_be_simulated() -> None:
+    """The player of the simulator handles every step that an operation `Compute` carries."""
+    computed = {
+        type(each.step)
+        for plan in all_plans()
+        for number, role in enumerate(plan.roles)
+        for each in expand(plan, plan.program(role.name), Place(0, number), work_of(plan, k_tiles=9, tiles=2)[0])
+        if isinstance(each, Compute)
+    }
+    assert len(computed) > 8
+    assert [each for each in computed if Player.handler_of(each) is None] == []
 
 
-@pytest.mark.parametrize("role", TRACERS)
+@pytest.mark.parametrize("role", ["producer", "consumer of wgmma", "consumer of mma.sync"])
 def test_every_step_of_a_role_can_be_traced(role: str) -> None:
-    known = {name[1:] for file in TRACERS[role] for name in methods(f"kernels/{file}")}
+    pytest.importorskip("cutlass")
+    from cutegemm.kernels.mma_sync.tma import WarpTracer
+    from cutegemm.kernels.sm90.consumer import ConsumerTracer
+    from cutegemm.kernels.sm90.loads import ProducerTracer
+
     by_warps = role.endswith("mma.sync")
-    plans = [plan for plan in all_plans() if (plan.tiled_mma.atom.a_source == "register") == by_warps]
-    programs = [plan.programs[name] for plan in plans for name in plan.programs if name.split()[0] == role.split()[0]]
-    used = {type(each).__name__ for program in programs for each in program.walk()}
+    tracer = ProducerTracer if role == "producer" else WarpTracer if by_warps else ConsumerTracer
+    plans = [plan for plan in all_plans() if plan.tiled_mma.atom.is_of_warpgroup != by_warps]
+    used = used_steps(plans, role.split()[0])
     assert len(used) > 3
-    assert used - known == set()
+    assert [each for each in used if tracer.handler_of(each) is None] == []
 
 
-def test_a_method_of_no_step_is_found() -> None:
-    """What `expand` has a method for is a step, or a name with no capital letter."""
-    for file in (
-        "plan/program/expand.py",
-        "kernels/trace.py",
-        "kernels/sm90/consumer.py",
-        "kernels/mma_sync/tma.py",
+def test_a_step_that_no_reader_knows_is_named() -> None:
+    @dataclass(frozen=True)
+    class Hum(step.Step):
+        """A step that nothing is registered for."""
+
+    with pytest.raises(
+        UnsupportedError, match=r"nothing is registered for the step Hum. Decorate a function with @Exp"
     ):
-        named_as_steps = {name[1:] for name in methods(file) if re.match("_[A-Z]", name)}
-        assert named_as_steps, file
-        assert named_as_steps - step_names() == set(), file
+        expand(sm90_plan(), step.Program((Hum(),)), Place(0, 1), [])
 
 
 # --- what the options of a plan ask for -----------------------------------------------------------------------
@@ -437,14 +431,14 @@ def test_an_option_is_in_the_program(options: dict, steps: tuple[str, ...]) -> N
 def test_two_levels_are_in_the_program(tile, columns, accumulators, registers) -> None:
     """Two accumulators take turns where registers hold them beside the total; else those of halves of the columns."""
     plain, plan = (sm90_plan(E4M3, **{**COOPERATIVE, "tile": tile}, promoted=promoted) for promoted in (False, True))
-    assert not plain.program("consumer 0").has(step.Promote)
+    assert not plain.program("consumer 0").has(Promote)
     assert plan.tiled_mma.atom.shape_mnk == (64, columns, 32)
     assert tuple(plan.registers().values()) == registers
     used = {
         kind: sorted({each.accumulators for each in plan.program("consumer 0").walk() if isinstance(each, kind)})
-        for kind in (step.Multiply, step.Promote)
+        for kind in (step.Multiply, Promote)
     }
-    assert used == {step.Multiply: sorted(accumulators), step.Promote: sorted(accumulators)}
+    assert used == {step.Multiply: sorted(accumulators), Promote: sorted(accumulators)}
 
 
 def test_the_way_to_memory_is_in_the_program() -> None:
@@ -568,4 +562,4 @@ def test_a_schedule_of_what_is_no_step_can_be_printed() -> None:
     odd = replace(single_stage(2), prologue=(None,))
     assert str(odd).splitlines()[:2] == ["None", "for k in tile.k_tiles:"]
     with pytest.raises(PlanError, match="prologue"):
-        simt_plan().with_(schedule=odd)
+        simt_plan().with_(body=odd)

@@ -39,7 +39,7 @@ def test_lanes_read_from_as_many_banks():
     assert sorted(rows.tolist()) == list(range(64))
     plan = sm90_plan(TT, **TILE)
     mma = plan.consumer_mma
-    held = mma.offsets_a(plan.smem_a).reshape(mma.threads, -1)  # (threads, values)
+    held = mma.offsets_a(plan.a.smem).reshape(mma.threads, -1)  # (threads, values)
     for warp in range(4):
         for value in range(held.shape[1]):
             assert len(set((held[32 * warp : 32 * warp + 32, value] % 32).tolist())) == 32
@@ -84,11 +84,11 @@ def test_rules(options, says):
 
 def test_a_plan_that_does_not_say_how_a_is_read():
     with pytest.raises(PlanError, match="how a consumer reads A is not said"):
-        sm90_plan(TT, **TILE).with_(read_a=None)
+        sm90_plan(TT, **TILE).with_stream("a", read=None)
 
 
 def test_b_is_to_be_k_major():
-    with pytest.raises(PlanError, match="B is n-major, but wgmma takes tf32 operands k-major alone"):
+    with pytest.raises(PlanError, match="B is n-major, but wgmma takes only k-major tf32 operands"):
         sm90_plan(Operands.of("tf32", layout="tn"), **TILE)
     assert packed(sm90_plan(Operands.of("tf32", layout="tn"), **TILE, repack="b")) == "b"
 
@@ -98,9 +98,9 @@ def test_b_is_to_be_k_major():
 )
 def test_a_name_stands_for_consumers_that_share_the_tile(name):
     plan = plan_named(name, TT)
-    assert (plan.pipeline.kind, plan.pipeline.overlapped, packed(plan)) == ("cooperative", False, "")
+    assert (plan.body.kind, plan.body.overlapped, packed(plan)) == ("cooperative", False, "")
     kept = plan_named("sm90_cluster_2x1+repack", TT)
-    assert (kept.pipeline.kind, packed(kept)) == ("pingpong", "a")
+    assert (kept.body.kind, packed(kept)) == ("pingpong", "a")
 
 
 def test_all_that_are_considered_are_what_their_names_say():

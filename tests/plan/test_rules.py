@@ -16,6 +16,7 @@ from cutegemm.plan import GemmPlan, Operands
 from cutegemm.plan.program.thread_schedule import Fetch, Read, Repeat, Sync
 from cutegemm.plan.role import Role
 from cutegemm.plan.rules.boxes import places
+from tests.streams import stream_changes
 
 
 @pytest.mark.parametrize("spread", [1, 40, 5_000, 10**6, 2**60])
@@ -41,7 +42,7 @@ def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> N
     plan = simt_plan(block=(128, 128, 8), stages=2, load_a="register")
     layout = Layout((128, 8, 2), stride)
     try:
-        plan.with_(smem_a=layout)
+        plan.with_stream("a", smem=layout)
         found = ""
     except PlanError as error:
         found = "\n".join(rule for rule in error.violations if "shared memory of A, " in rule)
@@ -50,14 +51,12 @@ def test_shared_memory_of_a(stride: tuple[int, int, int], said: str | None) -> N
 
 def _pipeline(**changes: Any) -> GemmPlan:
     plan = sm90_plan()
-    assert plan.pipeline is not None
-    return plan.with_(pipeline=replace(plan.pipeline, **changes))
+    return plan.with_(body=replace(plan.body, **changes))
 
 
 def _body(*steps: Any) -> GemmPlan:
     plan = simt_plan()
-    assert plan.schedule is not None
-    return plan.with_(schedule=replace(plan.schedule, body=steps))
+    return plan.with_(body=replace(plan.body, k_tile=steps))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,10 @@ def _body(*steps: Any) -> GemmPlan:
         (lambda: simt_plan().with_(family=["simt"]), ["family = ['simt']; a text is expected."]),
         (lambda: simt_plan().with_(persistent=True), ["persistent = True; an integer or None is expected."]),
         (
-            lambda: simt_plan().with_(smem_a=None, cta_tile=(1.0, 2, 3), rounding=1),
+            lambda: simt_plan().with_(**stream_changes(simt_plan(), smem_a=None), cta_tile=(1.0, 2, 3), rounding=1),
             [
                 "cta_tile[0] = 1.0; an integer is expected.",
-                "smem_a = None; Layout or ComposedLayout is expected.",
+                "streams[0].smem = None; Layout or ComposedLayout is expected.",
                 "rounding = 1; a text is expected.",
             ],
         ),
@@ -81,23 +80,23 @@ def _body(*steps: Any) -> GemmPlan:
         (
             lambda: _pipeline(stages="4", consumer_tile=(64,)),
             [
-                "pipeline.stages = '4'; an integer is expected.",
-                "pipeline.consumer_tile = (64,); a tuple of 2 integers is expected.",
+                "body.stages = '4'; an integer is expected.",
+                "body.consumer_tile = (64,); a tuple of 2 integers is expected.",
             ],
         ),
         (
             lambda: _body(Read(0), Repeat(2, 1, (Sync(),)), Fetch("1")),
             [
-                "schedule.body[1].steps[0] = Sync(); Read or Multiply is expected.",
-                "schedule.body[2].ahead = '1'; an integer is expected.",
+                "body.k_tile[1].steps[0] = Sync(); Read or Multiply is expected.",
+                "body.k_tile[2].ahead = '1'; an integer is expected.",
             ],
         ),
         (
             lambda: _body(Repeat(0, 1, (Read(-1),)), Fetch(0, chunks=0)),
             [
-                f"{Repeat(0, 1, (Read(-1),))} of schedule.body: times of at least 1 is expected.",
-                "Read(k_block=-1, ahead=0) of schedule.body: k_block of at least 0 is expected.",
-                "Fetch(ahead=0, chunk=0, chunks=0) of schedule.body: chunks of at least 1 is expected.",
+                f"{Repeat(0, 1, (Read(-1),))} of body.k_tile: times of at least 1 is expected.",
+                "Read(k_block=-1, ahead=0) of body.k_tile: k_block of at least 0 is expected.",
+                "Fetch(ahead=0, chunk=0, chunks=0) of body.k_tile: chunks of at least 1 is expected.",
             ],
         ),
     ],

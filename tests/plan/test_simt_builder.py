@@ -30,7 +30,7 @@ def test_thread_tile_by_hand() -> None:
 )
 def test_copies_move_every_element_once(layout, block, warp, thread) -> None:
     plan = simt_plan(Operands.of("f32", layout=layout), block=block, warp=warp, thread=thread)
-    for copy, extent, smem in ((plan.load_a, block[0], plan.smem_a), (plan.load_b, block[1], plan.smem_b)):
+    for copy, extent, smem in ((plan.a.load, block[0], plan.a.smem), (plan.b.load, block[1], plan.b.smem)):
         stage = smem(None, None, 0)
         written = copy.offsets_d(stage).reshape(-1)
         assert np.array_equal(np.sort(written), np.sort(stage.offsets()))
@@ -99,10 +99,10 @@ def test_a_copy_that_misses_elements_is_refused() -> None:
     from cutegemm.tile import TiledCopy
 
     plan = simt_plan(Operands.of("f32", layout="tn"), block=(128, 128, 16))
-    copy = plan.load_a
+    copy = plan.a.load
     twice = Layout((copy.layout_tv.shape[0], copy.layout_tv.shape[1]), (0, copy.layout_tv.stride[1]))
     with pytest.raises(PlanError, match=r"of the .* elements of its tile"):
-        plan.with_(load_a=TiledCopy(copy.atom, twice, copy.tiler_mn))
+        plan.with_stream("a", load=TiledCopy(copy.atom, twice, copy.tiler_mn))
 
 
 def test_plans_are_values() -> None:

@@ -37,12 +37,12 @@ def test_what_the_steps_say_of_themselves():
     assert built["sgemm_02_tiles"].threads == 1024
     assert built["sgemm_02_tiles"].key() == built["sgemm_03_hoisted"].key()
     assert built["sgemm_05_row_of_4"].threads == built["sgemm_06_vectors"].threads == 256
-    assert {built["sgemm_05_row_of_4"].load_a.atom.bits, built["sgemm_06_vectors"].load_a.atom.bits} == {
+    assert {built["sgemm_05_row_of_4"].a.load.atom.bits, built["sgemm_06_vectors"].a.load.atom.bits} == {
         32,
         128,
     }
     assert [built[f"sgemm_14_async_{n}"].stages for n in (3, 4, 5)] == [3, 4, 5]
-    assert built["sgemm_14_async_3"].load_a.atom.is_async
+    assert built["sgemm_14_async_3"].a.load.atom.is_async
     assert built["sgemm_15_best"].repacks[0].name == "a"
 
 
@@ -62,10 +62,12 @@ def test_parts_cover_the_k_tiles_once(order):
 def test_what_is_refused_is_said_at_once():
     with pytest.raises(PlanError) as caught:
         simt_plan(repack="ac", split_k=0, reduction="later", split_order="random", stages=-2)
-    for part in ("pack = 'ac'", "parts = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
+    for part in ("repack = 'ac'", "parts = 0", "reduction = 'later'", "order = 'random'", "stages = -2"):
         assert part in str(caught.value)
-    with pytest.raises(PlanError, match="bK = 16; without shared memory"):
+    with pytest.raises(PlanError) as caught:
         simt_plan(stages=0)
+    rule = "stages = 0, without shared memory, needs bK = 1; block = (128, 128, 16). Use stages of 1 or more."
+    assert caught.value.violations == (rule,)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, persistent=0)
     assert "persistent = 0; at least 1 is expected" in str(caught.value)
@@ -88,8 +90,8 @@ def test_packing_makes_operands_what_the_mainloop_likes():
     plan = simt_plan(ops, repack=LARGE_REPACKED.to_repack(ops), stages=3)
     assert (plan.operands.a.major, plan.operands.a.align_bytes) == ("k", 4)
     assert (plan.loaded.a.major, plan.loaded.b.major, plan.loaded.b.align_bytes) == ("m", "n", 16)
-    assert plan.load_a.atom.is_async
-    assert plan.load_a.atom.bits == 128
+    assert plan.a.load.atom.is_async
+    assert plan.a.load.atom.bits == 128
     for name in "ab":
         repack = make_repack(ops, name, "mn"["ab".index(name)])
         assert repack.run(np.array([0, 1, 32, 33, 64, 4097])).tolist() == [0, 32, 32, 64, 64, 4128]

@@ -130,7 +130,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
     promoted = SM90_PROMOTED if dtype == "e4m3" else ()
     for recipe in [*SM90_CHOSEN, *promoted][first::3]:
         plan = recipe.build(operands)
-        epi_stages, tile = plan.epi_stages, plan.pipeline.consumer_tile
+        epi_stages, tile = plan.epi_stages, plan.consumer_tile
         epi_tiles = 0 if epi_stages is None else math.prod(tile) // math.prod(epi_stages.epi_tile)
         assert recipe.shape.pipeline_state(operands) == (plan.stages, epi_tiles), recipe.name
 
@@ -140,7 +140,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
 
 def test_the_choice():
     """A plan is chosen for part of a chip, for another architecture, with C and for an empty D."""
-    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).pipeline.ctas == 114
+    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).persistent == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
     assert choose(BF16, Problem(0, 0, 0)) is not None
@@ -150,13 +150,13 @@ def test_the_choice():
 def test_how_fp8_is_summed_up(dtype):
     fp8 = Operands.of(dtype, layout="nt", out="bf16")
     for shape in ((4096, 4096, 4096), (64, 4096, 4096), (128, 128, 65536)):
-        assert not chosen(fp8, Problem(*shape))[1].pipeline.promoted
-        assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].pipeline.promoted
+        assert not chosen(fp8, Problem(*shape))[1].body.promoted
+        assert chosen(fp8, Problem(*shape), accumulate="promoted")[1].body.promoted
     # Of one k-tile there is nothing to add its sums to
-    short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].pipeline.promoted for k in (128, 144)]
+    short = [chosen(fp8, Problem(4096, 4096, k), accumulate="promoted")[1].body.promoted for k in (128, 144)]
     assert short == [False, True]
     whole = Operands.of("s8", layout="nt", out="s32")
-    assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="promoted")[1].pipeline.promoted
+    assert not chosen(whole, Problem(4096, 4096, 4096), accumulate="promoted")[1].body.promoted
     with pytest.raises(PlanError, match="accumulate = 'slow'; fast or promoted is expected"):
         chosen(fp8, Problem(64, 64, 64), accumulate="slow")
     assert {named.options["promoted"] for named in SM90_PROMOTED} == {True}
@@ -249,8 +249,8 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(given):
     for named, plan in zip(found, plans, strict=True):
         assert (plan.mma_tile, plan.cluster_k) == ((*tile, 64 * depth), cluster_k)
         assert (plan.cta_tile[1], plan.cluster_mn) == (tile[1] // cluster_k, (cluster[0], cluster[1] * cluster_k))
-        assert plan.pipeline.overlapped == (named.shape.epilogue == "overlapped")
-        assert (plan.pipeline.kind == "pingpong") == (named.shape.epilogue == "pingpong")
+        assert plan.body.overlapped == (named.shape.epilogue == "overlapped")
+        assert (plan.body.kind == "pingpong") == (named.shape.epilogue == "pingpong")
         assert not (named.shape.alone and named.shape.waits_for_next)
     assert [(plan.stages, plan.epi_stages.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
         [],
@@ -262,7 +262,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(given):
 def test_the_only_tile_of_a_cta_is_shared_where_d_is_of_16_bits(tile, cluster):
     name = f"sm90_{tile[0]}x{tile[1]}_{cluster[0]}x{cluster[1]}"
     kinds = {
-        (dtype, out, align): plan_named(name, Operands.of(dtype, layout="nt", out=out, align_bytes=align)).pipeline.kind
+        (dtype, out, align): plan_named(name, Operands.of(dtype, layout="nt", out=out, align_bytes=align)).body.kind
         for dtype, out, align in (
             ("bf16", "bf16", 16),
             ("bf16", "f32", 16),
@@ -271,7 +271,7 @@ def test_the_only_tile_of_a_cta_is_shared_where_d_is_of_16_bits(tile, cluster):
         )
     }
     assert list(kinds.values()) == ["cooperative", "pingpong", "pingpong", "pingpong"]
-    assert plan_named("sm90_cluster_2x1", BF16).pipeline.kind == "pingpong"  # a CTA may have many tiles
+    assert plan_named("sm90_cluster_2x1", BF16).body.kind == "pingpong"  # a CTA may have many tiles
 
 
 def test_k_tiles_twice_as_deep():
@@ -299,7 +299,7 @@ def test_only_wgmma_multiplies_the_transposed_problem(operands, arch):
 @pytest.mark.parametrize(("ctas", "at_once"), [(1, 132), (2, 264), (3, 396)])
 def test_a_persistent_grid_has_as_many_ctas_as_the_multiprocessors_hold(ctas, at_once):
     text = f"sm90:tile=64x16x64,schedule=cooperative,consumers=1,stages=3,ctas_per_sm={ctas}"
-    assert plan_named(text, BF16).pipeline.ctas == at_once
+    assert plan_named(text, BF16).persistent == at_once
 
 
 @pytest.mark.parametrize("ctas", [0, -1, 1 << 40])

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan import GemmPlan, Operands
+from cutegemm.plan import GemmPlan, Operands, OperandStream
 from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.plan.role import Role
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
@@ -15,6 +15,7 @@ from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
+from tests.streams import stream_changes
 
 SMALL = {"block": (32, 32, 8), "warp": (32, 32), "thread": (8, 4)}
 WARPS = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
@@ -27,6 +28,8 @@ def small_plan(operands: Operands | None = None, **changes: Any) -> GemmPlan:
 
 def violations(thing: Any, **changes: Any) -> Any:
     """A plan, or a part of one, with fields changed, whatever its rules say."""
+    if isinstance(thing, GemmPlan):
+        changes = stream_changes(thing, **changes)
     out = object.__new__(type(thing))
     for field in fields(thing):
         object.__setattr__(out, field.name, changes.pop(field.name, getattr(thing, field.name)))
@@ -54,15 +57,13 @@ def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str |
         operands=ops,
         cta_tile=(64, 32, bk),
         tiled_mma=mma,
-        smem_a=smem[0],
-        smem_b=smem[1],
-        load_a=load,
-        load_b=load,
-        read_a=read,
-        read_b=ldmatrix(kind, min(2, matrices)) if matrices else read,
+        streams=(
+            OperandStream("a", "m", load, smem[0], read),
+            OperandStream("b", "n", load, smem[1], ldmatrix(kind, min(2, matrices)) if matrices else read),
+        ),
         store_d=universal_copy(ops.d.dtype, 2 * ops.d.dtype.bits),
         raster=Raster("along_n"),
-        schedule=multistage(3, 4),
+        body=multistage(3, 4),
         roles=(Role("all", 4),),
     )
 

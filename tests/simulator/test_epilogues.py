@@ -39,7 +39,7 @@ def test_every_case(name, case):
 @pytest.mark.parametrize("name", [name for name in PLANS if name not in EVERY_CASE])
 def test_every_way_out(name):
     plan = PLANS[name]()
-    is_deferred = plan.pipeline is not None and plan.pipeline.overlapped
+    is_deferred = plan.body.overlapped
     for case in ("preact", "scales") if is_deferred else ("three", "all_kinds"):
         ended = CASES[case].on(plan)
         hold(simulate, CASES[case], ended, *ragged(ended))

@@ -43,17 +43,17 @@ def test_a_sound_plan_has_no_faults():
 
 def test_a_copy_that_misses_elements():
     plan = one_element_loads()
-    half = TiledCopy(plan.load_a.atom, Layout((32, 4), (1, 32)), (32, 8))
+    half = TiledCopy(plan.a.load.atom, Layout((32, 4), (1, 32)), (32, 8))
     found, d, want = faults(violations(plan, load_a=half))
     assert found["copy"].count == 32 * 4
-    assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is moved by no thread."
-    assert "thread 0 reads place 128 of stage 0 for A(m 0, k 4), to which nothing is copied." in found["hole"].examples
+    assert found["copy"].examples[0] == "A(m 0, k 4) of a tile is copied by no thread."
+    assert "thread 0 reads offset 128 of stage 0 for A(m 0, k 4), where nothing is copied." in found["hole"].examples
     assert not np.array_equal(d, want)
 
 
 def test_a_copy_that_writes_twice():
     plan = one_element_loads()
-    twice = TiledCopy(plan.load_a.atom, Layout((32, (8, 2)), (1, (32, 0))), (32, 8))
+    twice = TiledCopy(plan.a.load.atom, Layout((32, (8, 2)), (1, (32, 0))), (32, 8))
     found, _, _ = faults(violations(plan, load_a=twice))
     assert set(found) == {"copy"}
     assert found["copy"].count == 2 * 256  # two stages
@@ -63,34 +63,34 @@ def test_a_copy_that_writes_twice():
 @pytest.mark.parametrize("load", ["cp.async", "register"])
 def test_a_stage_that_is_read_before_the_barrier(load):
     plan = one_element_loads(load_a=load, load_b=load)
-    schedule = plan.schedule
+    schedule = plan.body
     without = replace(schedule, prologue=tuple([s for s in schedule.prologue if not isinstance(s, Sync)]))
-    found, _, _ = faults(violations(plan, schedule=without))
+    found, _, _ = faults(violations(plan, body=without))
     assert "A: k-tile 0 is read from stage 0, but its copy lies before no barrier yet." in found["stage"].examples
     assert "CTA 0 of the tile (0, 0, 0): thread 0 reads A(m 0, k 0) of k-tile 0" in found["hole"].examples[0]
 
 
 def test_a_stage_that_is_read_before_its_copy_is_waited_for():
     plan = one_element_loads(stages=3)
-    schedule = plan.schedule
-    early = tuple([Wait(2) if isinstance(s, Wait) else s for s in schedule.body])
-    found, _, _ = faults(violations(plan, schedule=replace(schedule, body=early)), extents=(32, 32, 64))
+    schedule = plan.body
+    early = tuple([Wait(2) if isinstance(s, Wait) else s for s in schedule.k_tile])
+    found, _, _ = faults(violations(plan, body=replace(schedule, k_tile=early)), extents=(32, 32, 64))
     assert any("has not been waited for" in text for text in found["stage"].examples)
     assert "hole" in found
 
 
 def test_a_stage_that_is_overwritten_while_it_may_be_read():
     plan = one_element_loads()
-    body = tuple([s for s in plan.schedule.body if not isinstance(s, Sync)])
-    found, _, _ = faults(violations(plan, schedule=replace(plan.schedule, body=body)))
+    body = tuple([s for s in plan.body.k_tile if not isinstance(s, Sync)])
+    found, _, _ = faults(violations(plan, body=replace(plan.body, k_tile=body)))
     assert any("is overwritten by k-tile" in text for text in found["stage"].examples)
 
 
 def test_what_hazards_says_is_what_the_simulator_says():
     plan = one_element_loads()
-    body = tuple([s for s in plan.schedule.body if not isinstance(s, (Sync, Read))])
-    schedule = replace(plan.schedule, body=body)
-    found, _, _ = faults(violations(plan, schedule=schedule))
+    body = tuple([s for s in plan.body.k_tile if not isinstance(s, (Sync, Read))])
+    schedule = replace(plan.body, k_tile=body)
+    found, _, _ = faults(violations(plan, body=schedule))
     hazards = schedule.hazards(True, 3, 8)
     assert hazards
     assert set(found["stage"].examples) <= {f"{name}: {text}" for name in "AB" for text in hazards}
@@ -99,7 +99,7 @@ def test_what_hazards_says_is_what_the_simulator_says():
 
 def test_a_k_block_that_is_left_out():
     plan = one_element_loads()
-    found, _, _ = faults(violations(plan, schedule=replace(plan.schedule, body=plan.schedule.body[:-1])))
+    found, _, _ = faults(violations(plan, body=replace(plan.body, k_tile=plan.body.k_tile[:-1])))
     assert "A: k-block 7 of k-tile 0 is never multiplied." in found["stage"].examples
 
 
@@ -133,13 +133,15 @@ def test_a_raster_that_drops_a_tile():
 
 def test_a_raster_that_leaves_the_grid():
     found, _, _ = faults(violations(small_plan(), raster=Straying("along_m")))
-    assert "CTA 1 takes the tile (2, 0, 0), outside of a grid of (2, 2, 1)." in found["raster"].examples
+    assert "CTA 1 takes the tile (2, 0, 0), which is outside of the grid (2, 2, 1)." in found["raster"].examples
 
 
 def test_shared_memory_that_overlaps():
     plan = one_element_loads()
-    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.smem_a)))
-    assert "A(m 16, k 0) of stage 0 and A(m 0, k 1) of stage 0 lie at one place, 16," in found["shared"].examples[0]
+    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.a.smem)))
+    assert (
+        "A(m 16, k 0) of stage 0 and A(m 0, k 1) of stage 0 have the same offset 16 in" in found["shared"].examples[0]
+    )
     assert {"copy", "fragment"} <= set(found)
 
 
@@ -148,7 +150,7 @@ def test_a_permutation_that_takes_elements_twice():
     _, n, k = plan.tiled_mma.permutation_mnk
     twice = violations(plan.tiled_mma, permutation_mnk=(Layout(((4, 1), (4, 2)), ((4, 32), (1, 0))), n, k))
     found, _, _ = faults(violations(plan, tiled_mma=twice), extents=(32, 32, 8))
-    assert found["result"].examples[0] == "D(m 0, n 0) of a tile is summed up 2 times, by threads 0."
+    assert found["result"].examples[0] == "D(m 0, n 0) of a tile is accumulated 2 times, by threads 0."
     assert found["result"].count == 32 * 32 + 32 * 32  # summed up twice, and written twice
 
 
@@ -186,7 +188,7 @@ def test_a_fragment_that_is_read_through_the_wrong_layout(kind, mma):
     assert kind in found
     assert not np.array_equal(d, want)
     if kind == "fragment":
-        assert found[kind].examples[0].startswith("thread 0 reads place 12 of stage 0 for A(m 0, k 0), where A(m")
+        assert found[kind].examples[0].startswith("thread 0 reads offset 12 of stage 0 for A(m 0, k 0), where A(m")
     else:
         assert "thread 0 adds A(m 12, k 0) * B(n 0, k 0) to D(m 0, n 0)" in found[kind].examples[0]
 
@@ -213,7 +215,7 @@ def test_a_vector_across_the_contiguous_mode():
     across = TiledCopy(universal_copy(plan.operands.a.dtype, 128), Layout((32, 4), (1, 32)), (32, 4))
     found, _, _ = faults(violations(plan, load_a=across))
     assert (
-        "A(m 0, k 0), A(m 0, k 1), A(m 0, k 2), A(m 0, k 3) at once, which are no neighbours"
+        "A(m 0, k 0), A(m 0, k 1), A(m 0, k 2), A(m 0, k 3) at once, which are not contiguous"
         in found["alignment"].examples[0]
     )
 
@@ -232,7 +234,7 @@ def test_a_vector_that_a_thread_has_not_got_of_d():
 
 def test_twenty_examples_of_a_kind_and_the_count():
     plan = one_element_loads()
-    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.smem_a)))
+    found, _, _ = faults(violations(plan, smem_a=overlapping(plan.a.smem)))
     assert len(found["fragment"].examples) == 20
     assert found["fragment"].count > 20
     assert f"fragment, {found['fragment'].count} times:\n    - thread" in str(found["fragment"])
@@ -240,11 +242,11 @@ def test_twenty_examples_of_a_kind_and_the_count():
 
 def test_nothing_is_looked_for_where_it_is_not_asked():
     plan = one_element_loads()
-    wrong = violations(plan, smem_a=overlapping(plan.smem_a))
+    wrong = violations(plan, smem_a=overlapping(plan.a.smem))
     assert simulate(wrong, np.ones((8, 8)), np.ones((8, 8)), check=False).faults == ()
 
 
 def test_a_fetch_past_the_last_tile_is_none():
     plan = simt_plan(**WARPS, stages=4)
-    assert isinstance(plan.schedule.prologue[0], Fetch)
+    assert isinstance(plan.body.prologue[0], Fetch)
     assert faults(plan, (64, 64, 4))[0] == {}

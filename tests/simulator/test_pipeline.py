@@ -106,8 +106,8 @@ def test_a_cta_past_the_edge_loads_the_last_tile_again(cluster):
 
 def test_another_swizzle_than_that_of_tma():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.smem_a.outer))
-    assert "TMA has A(m 4, k 0)" in str(faults_of(other)["copy"])
+    other = violations(plan, smem_a=ComposedLayout(Swizzle(2, 3, 3), 0, plan.a.smem.outer))
+    assert "TMA puts A(m 4, k 0)" in str(faults_of(other)["copy"])
 
 
 def test_boxes_that_do_not_end_with_the_tile():
@@ -118,10 +118,10 @@ def test_boxes_that_do_not_end_with_the_tile():
 
 def test_stages_that_overlap():
     plan = sm90_plan(**SMALL)
-    outer = plan.smem_a.outer
+    outer = plan.a.smem.outer
     near = Layout(outer.shape, (*outer.stride[:2], 64 * 32))
-    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.smem_a.inner, 0, near)))
-    assert "lies where another copy does" in str(found["shared"])
+    found = faults_of(violations(plan, smem_a=ComposedLayout(plan.a.smem.inner, 0, near)))
+    assert "overlaps another copy" in str(found["shared"])
 
 
 def test_registers_that_stand_for_other_elements():
@@ -144,7 +144,7 @@ def test_threads_that_copy_another_layout_of_a_slot():
     plan = sm90_plan(**SMALL, shared_d="padded")
     half = TiledCopy(plan.epi_stages.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
     found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, store=half)))
-    assert "D(m 1, n 0) of a tile is moved by no box" in str(found["copy"])
+    assert "D(m 1, n 0) of a tile is copied by no box" in str(found["copy"])
     assert "is written 0 times" in str(found["result"])
     dense = Layout((64, 32, 2, 2), (32, 1, 2048, 4096))
     assert faults_of(violations(plan, smem_d=dense)) == {}  # without padding: only slower
@@ -154,7 +154,7 @@ def test_consumers_whose_rows_are_not_their_own():
     plan = sm90_plan(schedule="cooperative", tile=(256, 64, 64))
     interleaved = TiledMma(plan.tiled_mma.atom, Layout((2, 1, 1)))
     found = faults_of(violations(plan, tiled_mma=interleaved), m=256)
-    assert "outside of the part that is its own" in str(found["product"])
+    assert "outside of the consumer's tile" in str(found["product"])
 
 
 def test_a_store_past_the_end_of_a_row():
@@ -166,7 +166,7 @@ def test_a_store_past_the_end_of_a_row():
         simulate(plan, a, b, problem=problem)
     found = {f.kind: f for f in simulate(plan, a, b, problem=problem, check="report").faults}
     assert found["outside"].count == 70 * 5
-    assert "it writes whole 16 bytes" in str(found["outside"])
+    assert "it writes units of 16 bytes" in str(found["outside"])
 
 
 def test_a_raster_that_drops_a_tile():
@@ -182,9 +182,9 @@ def test_a_raster_that_drops_a_tile():
 
 def test_faults_are_raised_by_default():
     plan = sm90_plan(**SMALL)
-    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.smem_b.outer))
+    other = violations(plan, smem_b=ComposedLayout(Swizzle(1, 3, 3), 0, plan.b.smem.outer))
     a, b = integers((70, 100), (100, 136))
-    with pytest.raises(SimulationError, match="TMA has B"):
+    with pytest.raises(SimulationError, match="TMA puts B"):
         simulate(other, a, b)
 
 
@@ -199,8 +199,8 @@ OTHER_PROGRAMS = (
 @pytest.mark.parametrize("name", OTHER_PROGRAMS)
 def test_the_programs_of_named_plans_in_many_interleavings(name):
     plan = plan_named(name, BF16)
-    most = 3 if plan.pipeline.ctas else 1
+    most = 3 if plan.persistent else 1
     if plan.split.is_split:
-        plan = plan.with_(pipeline=replace(plan.pipeline, ctas=2 * product(plan.cluster_mn)))
+        plan = plan.with_(persistent=2 * product(plan.cluster_mn))
     protocol = protocol_of(plan, k_tiles=2 * plan.stages + 1, tiles=most)
     assert play_interleavings(protocol, random_runs=1).faults == ()

@@ -15,6 +15,8 @@ from cutegemm.build import mma_tma_plan, sm90_plan
 from cutegemm.dtypes import round_to
 from cutegemm.layout import product
 from cutegemm.plan import Operands, Problem
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock, ReadFirst
 from cutegemm.plan.program import steps as step
 from cutegemm.simulator import play_interleavings, protocol_of, search_interleavings
 from cutegemm.simulator.arguments import laid_out
@@ -80,7 +82,7 @@ def cases(plan):
     stages = plan.stages
     if plan.split.is_split:
         return [(17, 7), (0, 2)]
-    most = 1 if plan.pipeline.ctas is None else 4
+    most = 1 if plan.persistent is None else 4
     return [(2 * stages + 1, most), (2, most), (1, most), (0, 2)]
 
 
@@ -98,9 +100,9 @@ def played(plan, programs=None, until=None, **options):
 def with_data(plan, programs=None):
     """What is found with data: (faults by kind, whether D is right)."""
     bm, bn, bk = plan.cta_tile
-    rows = plan.pipeline.ctas or 1
+    rows = plan.persistent or 1
     m, n, k = 2 * rows * bm - 3, 2 * bn - 8, (2 * plan.stages + 1) * bk - 7
-    if plan.pipeline.ctas is None:
+    if plan.persistent is None:
         m, n = bm - 3, bn - 8
     rng = np.random.default_rng(0)
     given = {
@@ -155,7 +157,7 @@ def test_the_program_of_every_form_in_many_interleavings(name):
     plan = on_few_ctas(name)
     is_large = product(plan.cluster_mn) > 4  # interleavings take as many times as long
     k_tiles = plan.stages + 1 if is_large else 2 * plan.stages + 1
-    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.pipeline.ctas else 1)
+    protocol = protocol_of(plan, k_tiles=k_tiles, tiles=3 if plan.persistent else 1)
     assert faults_in_many_interleavings(protocol) == ()
 
 
@@ -225,7 +227,7 @@ def test_k_blocks_that_are_multiplied_twice_and_never(name, which):
     other = {step.FIRST_BLOCK: step.OTHER_BLOCKS, step.OTHER_BLOCKS: step.FIRST_BLOCK}[which]
     edit = changed(step.Multiply, lambda each: each.k_blocks == which, k_blocks=other)
     plan, programs = planted(name, edit)
-    assert "is due" in str(with_data(plan, programs)[0])
+    assert " instead of " in str(with_data(plan, programs)[0])
 
 
 TWO_LEVEL = ("two-level", "fill, two-level", "two-level, pingpong", "two-level, halves")
@@ -243,12 +245,12 @@ def test_sums_of_a_k_tile_that_are_not_waited_for(name, pending):
     plan, programs = planted(name, fault)
     if plan.b_column_blocks == 1 or not pending:
         assert "overwritten stage" in played(plan, programs, until=("overwritten stage",))
-    assert "while products write them" in str(with_data(plan, programs)[0])
+    assert "while MMAs write them" in str(with_data(plan, programs)[0])
 
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
 @pytest.mark.parametrize("which", [(step.FIRST, step.LEFT), (step.SECOND, step.RIGHT)])
-@pytest.mark.parametrize("kind", [step.Multiply, step.Promote])
+@pytest.mark.parametrize("kind", [step.Multiply, Promote])
 def test_sums_that_are_mistaken_for_others(name, which, kind):
     """Products to the sums that are being added, or sums that are added twice, and the others never."""
     other = {
@@ -271,7 +273,7 @@ def test_sums_that_are_mistaken_for_others(name, which, kind):
 
 
 @pytest.mark.parametrize("name", TWO_LEVEL)
-@pytest.mark.parametrize("fault", [without(step.Promote), without(step.Clear)])
+@pytest.mark.parametrize("fault", [without(Promote), without(step.Clear)])
 def test_levels_that_are_not_kept_apart(name, fault):
     plan, programs = planted(name, fault)
     faults, is_right = with_data(plan, programs)
@@ -385,13 +387,13 @@ def test_a_tile_that_is_not_stored(name):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_products_that_are_left_out(name):
-    plan, programs = planted(name, without((step.Multiply, step.MultiplyBlock, step.ReadFirst)))
+    plan, programs = planted(name, without((step.Multiply, MultiplyBlock, ReadFirst)))
     assert played(plan, programs, until=("",)) != ""
 
 
 def test_a_k_block_that_is_left_out():
-    plan, programs = planted("warps", without(step.MultiplyBlock, k_block=1, ahead=0))
-    assert "multiplies k-block 2 where 1 is due" in str(with_data(plan, programs)[0])
+    plan, programs = planted("warps", without(MultiplyBlock, k_block=1, ahead=0))
+    assert "multiplies k-block 2 instead of 1" in str(with_data(plan, programs)[0])
 
 
 def test_consumers_that_begin_together_where_they_should_not():

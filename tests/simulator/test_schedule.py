@@ -36,7 +36,7 @@ def test_sound_schedules_have_no_hazards(name, is_async):
 
 
 def without_each_step(schedule):
-    for part in ("prologue", "body"):
+    for part in ("prologue", "k_tile"):
         steps = getattr(schedule, part)
         for i, step in enumerate(steps):
             yield part, step, replace(schedule, **{part: steps[:i] + steps[i + 1 :]})

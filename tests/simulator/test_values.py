@@ -135,11 +135,11 @@ def test_one_operand_more(name):
 def test_what_is_missing_or_unknown_is_told():
     a = np.ones((8, 8), np.float32)
     more = small_plan().with_(epilogue=Epilogue(ALPHA * ACC + GAMMA * E))
-    with pytest.raises(PlanError, match="gamma is not given; the epilogue is alpha \\* acc \\+ gamma \\* e"):
+    with pytest.raises(PlanError, match="gamma is missing; the epilogue is alpha \\* acc \\+ gamma \\* e"):
         simulate(more, a, a)
-    with pytest.raises(PlanError, match=r"gamma is 2\.0, but no E is given"):
+    with pytest.raises(PlanError, match=r"gamma is 2\.0, but E is missing"):
         simulate(more, a, a, gamma=2.0)
-    with pytest.raises(PlanError, match="the epilogue is acc \\+ e, but no E is given"):
+    with pytest.raises(PlanError, match="the epilogue is acc \\+ e, but E is missing"):
         simulate(small_plan().with_(epilogue=Epilogue(ACC + E)), a, a)
     with pytest.raises(PlanError, match=r"bias is not an operand of the plan .*, whose epilogue is alpha"):
         simulate(small_plan(), a, a, bias=a)
@@ -152,7 +152,7 @@ def test_a_scalar_is_a_real_number(value):
     """Of `emulate` too, which looks at them before it compiles."""
     a = np.ones((8, 8), np.float32)
     for carry_out in (simulate, emulate):
-        with pytest.raises(PlanError, match=r"alpha = .*; a real number is expected") as refused:
+        with pytest.raises(PlanError, match=r"alpha = .* is not a real number") as refused:
             carry_out(small_plan(), a, a, alpha=value, beta=value)
         assert len(refused.value.violations) == 2
 

@@ -128,12 +128,12 @@ class GemvGemm(ScheduledGemm):
         work = plan.scheduler.from_values(values, TRACED)
         m_tile, n_tile, batch = work.tiles.tile_mnl(number // ctas)
         k_first, k_tiles = plan.k_range(rank, work.k_tiles, cutlass.min)
-        begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.load_a.atom.values)
+        begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.a.load.atom.values)
         streams = [
             self.stream(copy, of_atom, mX, extent, (m_or_n, batch), begin, tid)
             for copy, of_atom, mX, extent, m_or_n in (
-                (plan.load_a, 2, mA, rows, m_tile // ctas),
-                (plan.load_b, 1, mB, bN, n_tile),
+                (plan.a.load, 2, mA, rows, m_tile // ctas),
+                (plan.b.load, 1, mB, bN, n_tile),
             )
         ]
         tiled_mma = lower.tiled_mma(plan.tiled_mma)
@@ -143,13 +143,13 @@ class GemvGemm(ScheduledGemm):
         acc.fill(0.0)
         self.begin(streams, k_tiles)
         for k_tile in cutlass.range(k_tiles, unroll=1):
-            self.steps(plan.schedule.body, streams, tiled_mma, acc, k_tile, k_tiles)
+            self.steps(plan.body.k_tile, streams, tiled_mma, acc, k_tile, k_tiles)
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
         """The schedule's prologue, behind the end of the kernel ahead. A plan that overlaps it reads A before; B may be
         what that one writes."""
-        reads = list(self.plan.schedule.prologue)
+        reads = list(self.plan.body.prologue)
         if not self.plan.pdl:
             begin(self.launches[GEMM])
             self.read_blocks(streams, reads, Int32(0), k_tiles)

@@ -31,7 +31,7 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
     """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
         return TmaFedGemm(plan, arch)
@@ -52,7 +52,7 @@ class MmaSyncGemm(ScheduledGemm):
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
-        buffer = step.k_block % self.plan.schedule.fragments
+        buffer = step.k_block % self.plan.body.fragments
         for read in parts.reads:
             read(buffer, k_block, stage)
         if self.plan.rounding == "rna":
@@ -61,7 +61,7 @@ class MmaSyncGemm(ScheduledGemm):
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += A B, an atom at a time."""
-        buffer = step.k_block % self.plan.schedule.fragments
+        buffer = step.k_block % self.plan.body.fragments
         a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
         for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):
             accumulators = parts.acc[None, m, n]

@@ -27,7 +27,9 @@ from cutegemm.kernels.threads import fragments
 from cutegemm.kernels.threads.mainloop import reread, serpentine
 from cutegemm.kernels.trace import At, MainloopPipeline
 from cutegemm.machine.arch import WARP_THREADS
+from cutegemm.plan.mainloop.warp_mma import MultiplyBlock, ReadFirst, Test
 from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.reader import reads
 
 
 @dataclass
@@ -83,8 +85,8 @@ class WarpTracer(ConsumerTracer):
         held, read = [], []
         for name, tile, part, buffers in zip(
             "ab",
-            (pipeline_state.sA, pipeline_state.sB),
-            (own.partition_A(pipeline_state.sA), own.partition_B(pipeline_state.sB)),
+            (pipeline_state.smem["a"], pipeline_state.smem["b"]),
+            (own.partition_A(pipeline_state.smem["a"]), own.partition_B(pipeline_state.smem["b"])),
             plan.fragment_buffers,
             strict=True,
         ):
@@ -111,20 +113,24 @@ class WarpTracer(ConsumerTracer):
         at.stage, at.phase = self.following, self.turned
         return at.get(names)
 
-    def _Test(self, test: step.Test, at: At) -> None:
+    @reads(Test)
+    def on_test(self, test: Test, at: At) -> None:
         self.is_full = cute.arch.mbarrier_test_wait(self.pipeline_state.full + self.following, self.turned)
 
-    def _Wait(self, wait: step.Wait, at: At) -> None:
+    @reads(step.Wait)
+    def on_wait(self, wait: step.Wait, at: At) -> None:
         if wait.ahead:
             self.wait_unless(self.is_full, self.pipeline_state.full + self.following, self.turned)
         else:
-            super()._Wait(wait, at)
+            super().on_wait(wait, at)
 
-    def _ReadFirst(self, read: step.ReadFirst, at: At) -> None:
+    @reads(ReadFirst)
+    def on_read_first(self, read: ReadFirst, at: At) -> None:
         self.products.inner(0, 0, at.stage)
         self.products.outer(0, 0, at.stage)
 
-    def _MultiplyBlock(self, block: step.MultiplyBlock, at: At) -> None:
+    @reads(MultiplyBlock)
+    def on_multiply_block(self, block: MultiplyBlock, at: At) -> None:
         p, k_block = self.products, block.k_block
         ahead = (0, self.following) if block.ahead == 1 else (k_block + 1, at.stage)
         if block.ahead is not None:

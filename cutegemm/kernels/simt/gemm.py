@@ -18,10 +18,10 @@ class SimtGemm(ScheduledGemm):
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
         """Fragments of a k-block, by the vectors that the plan names."""
-        buffer = step.k_block % self.plan.schedule.fragments
+        buffer = step.k_block % self.plan.body.fragments
         for atom, source, fragments in (
-            (self.plan.read_a, parts.tCsA, parts.tCrA),
-            (self.plan.read_b, parts.tCsB, parts.tCrB),
+            (self.plan.a.read, parts.tCsA, parts.tCrA),
+            (self.plan.b.read, parts.tCsB, parts.tCrB),
         ):
             vector = (atom.values,)
             src = cute.zipped_divide(cute.coalesce(source[None, None, k_block, stage]), vector)
@@ -30,7 +30,7 @@ class SimtGemm(ScheduledGemm):
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
         """acc += the outer product of the fragments of a k-block."""
-        buffer = step.k_block % self.plan.schedule.fragments
+        buffer = step.k_block % self.plan.body.fragments
         kind = parts.acc.element_type
         a = [parts.tCrA[0, m, buffer].to(kind) for m in range(cute.size(parts.tCrA, mode=[1]))]
         b = [parts.tCrB[0, n, buffer].to(kind) for n in range(cute.size(parts.tCrB, mode=[1]))]

@@ -22,8 +22,9 @@ from cutegemm.kernels.trace import At, MainloopPipeline, Tracer
 from cutegemm.kernels.values import store_as_results
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.reader import reads
 
-_NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
+NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
 
 
 @dataclass
@@ -49,14 +50,6 @@ def zero_here(*, loc=None, ip=None) -> Float32:
     """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
-
-
-@dsl_user_op
-def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
-    """The sum of two values, added before any product that is issued behind it, and not where it is needed."""
-    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
-    operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
-    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class ConsumerTracer(Tracer):
@@ -88,7 +81,7 @@ class ConsumerTracer(Tracer):
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
         """The consumer's share of each k-tile: all of it, or its rows."""
         plan, pipeline = self.plan, self.pipeline
-        sA = pipeline_state.sA
+        sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
             sA = cute.local_tile(
                 sA, (pipeline.consumer_tile[0], plan.cta_tile[2], plan.stages), (self.who.consumer, 0, 0)
@@ -100,9 +93,9 @@ class ConsumerTracer(Tracer):
         tCrA = mma.make_fragment_A(tCsA[None, None, None, 0] if by_registers else tCsA)
         rows, columns = plan.consumer_mma_tile
         size = (columns // plan.b_column_blocks, plan.cta_tile[2], plan.stages)
-        sB = [pipeline_state.sB]
+        sB = [pipeline_state.smem["b"]]
         if plan.b_column_blocks > 1:
-            sB = [cute.local_tile(pipeline_state.sB, size, (part, 0, 0)) for part in range(plan.b_column_blocks)]
+            sB = [cute.local_tile(pipeline_state.smem["b"], size, (part, 0, 0)) for part in range(plan.b_column_blocks)]
         b_mma = lower.tiled_mma(plan.consumer_b_mma)
         thr_b = b_mma.get_slice(self.who.tid)
         tCrB = tuple([b_mma.make_fragment_B(thr_b.partition_B(part)) for part in sB])
@@ -123,13 +116,14 @@ class ConsumerTracer(Tracer):
 
     # --- products -------------------------------------------------------------------------------------------
 
-    def _Multiply(self, multiply: step.Multiply, at: At) -> None:
+    @reads(step.Multiply)
+    def on_multiply(self, multiply: step.Multiply, at: At) -> None:
         """Issue the MMAs of a k-tile, or of some of its k-blocks.
 
         The first k-block of the first k-tile overwrites the accumulator, which is known at run time.
         """
         p, adds = self.products, at.k_tile if multiply.accumulators == step.ACC else 0
-        acc, tCrB = p.accs[_NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
+        acc, tCrB = p.accs[NUMBER[multiply.accumulators]], p.tCrB[multiply.accumulators == step.RIGHT]
         if p.tCsA is None:
             tCrA = p.tCrA[None, None, None, at.stage]
         else:
@@ -156,28 +150,24 @@ class ConsumerTracer(Tracer):
         for i in range(cute.size(tCrA)):
             tCrA[i] = tCsA[i]
 
-    def _WaitMma(self, wait: step.WaitMma, at: At) -> None:
+    @reads(step.WaitMma)
+    def on_wait_mma(self, wait: step.WaitMma, at: At) -> None:
         warpgroup.wait_group(wait.pending)
 
-    def _Promote(self, add: step.Promote, at: At) -> None:
-        p = self.products
-        acc = p.accs[_NUMBER[add.accumulators]]
-        first = cute.size(acc) if add.accumulators == step.RIGHT else 0
-        for i in range(cute.size(acc)):
-            p.total[first + i] = added_here(p.total[first + i], acc[i])
-
-    def _Clear(self, clear: step.Clear, at: At) -> None:
+    @reads(step.Clear)
+    def on_clear(self, clear: step.Clear, at: At) -> None:
         """On one level the sums are the total."""
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
             return
-        acc = self.products.accs[_NUMBER[clear.what]]
+        acc = self.products.accs[NUMBER[clear.what]]
         for i in range(cute.size(acc)):
             acc[i] = zero_here()
 
     # --- turns ----------------------------------------------------------------------------------------------
 
-    def _OpenOrder(self, turns: step.OpenOrder, at: At) -> None:
+    @reads(step.OpenOrder)
+    def on_open_order(self, turns: step.OpenOrder, at: At) -> None:
         self.open_order(at.number)
 
     @cute.jit
@@ -186,11 +176,13 @@ class ConsumerTracer(Tracer):
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
             self.pass_order()
 
-    def _AwaitOrder(self, turn: step.AwaitOrder, at: At) -> None:
+    @reads(step.AwaitOrder)
+    def on_await_order(self, turn: step.AwaitOrder, at: At) -> None:
         self.sync("order", self.who.consumer)
 
+    @reads(step.PassOrder)
     @cute.jit
-    def _PassOrder(self, turn: cutlass.Constexpr, at: cutlass.Constexpr):
+    def on_pass_order(self, turn: cutlass.Constexpr, at: cutlass.Constexpr):
         if at.is_another:
             self.pass_order()
 
@@ -198,8 +190,9 @@ class ConsumerTracer(Tracer):
         """To the next consumer."""
         self.arrive("order", (self.who.consumer + 1) % self.pipeline.consumers)
 
+    @reads(step.Stagger)
     @cute.jit
-    def _Stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
+    def on_stagger(self, stagger: cutlass.Constexpr, at: cutlass.Constexpr):
         if self.work.work_tile(at.number).k_count > 0 and at.number < self.work.count:
             cute.arch.mbarrier_wait(self.pipeline_state.full, 0)
         begun = cute.arch.clock()
@@ -209,10 +202,12 @@ class ConsumerTracer(Tracer):
 
     # --- without a producer ---------------------------------------------------------------------------------
 
-    def _SyncThreads(self, sync: step.SyncThreads, at: At) -> None:
+    @reads(step.SyncThreads)
+    def on_sync_threads(self, sync: step.SyncThreads, at: At) -> None:
         cute.arch.sync_threads()
 
-    def _ForAhead(self, loop: step.ForAhead, at: At) -> None:
+    @reads(step.ForAhead)
+    def on_for_ahead(self, loop: step.ForAhead, at: At) -> None:
         at.stage, at.phase = Int32(0), Int32(0)
         self.loads.set_up(self.pipeline_state, self.who.rank)
         self.load_first(loop.count, at.tile.k_count)
@@ -225,8 +220,9 @@ class ConsumerTracer(Tracer):
                 if k_tile < k_count:
                     self.loads.fill(self.tile_mnl, k_tile, k_tile)
 
+    @reads(step.Load)
     @cute.jit
-    def _Load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
+    def on_load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
         """The first warp: a k-tile to the stage that all have read."""
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
@@ -245,7 +241,8 @@ class ConsumerTracer(Tracer):
 
     # --- parts of a tile ------------------------------------------------------------------------------------
 
-    def _IncrementSemaphore(self, semaphore: step.IncrementSemaphore, at: At) -> None:
+    @reads(step.IncrementSemaphore)
+    def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: At) -> None:
         at.semaphore = self.semaphore_of(at) if at.is_tile is None else self.semaphore_if(at, at.is_tile)
 
     def semaphore_of(self, at: At):
@@ -259,7 +256,8 @@ class ConsumerTracer(Tracer):
             found = self.semaphore_of(at)
         return found
 
-    def _ReduceSplits(self, split_k: step.ReduceSplits, at: At) -> None:
+    @reads(step.ReduceSplits)
+    def on_reduce_splits(self, split_k: step.ReduceSplits, at: At) -> None:
         who = self.who
         at.is_last = self.split_k.add_up(
             self.products.total, self.work, at.tile, at.semaphore, who.rank, who.consumer, who.tid
@@ -267,17 +265,20 @@ class ConsumerTracer(Tracer):
 
     # --- sums of CTAs that share K --------------------------------------------------------------------------
 
-    def _SendAccumulators(self, send: step.SendAccumulators, at: At) -> None:
+    @reads(step.SendAccumulators)
+    def on_send_accumulators(self, send: step.SendAccumulators, at: At) -> None:
         self.shared.send(self.products.total, at.k_count, at.accumulators_phase, self.who)
 
-    def _AddAccumulators(self, add: step.AddAccumulators, at: At) -> None:
+    @reads(step.AddAccumulators)
+    def on_add_accumulators(self, add: step.AddAccumulators, at: At) -> None:
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(self.who.tid)
         shape = own.partition_shape_C(self.pipeline.consumer_tile)
         self.own_accumulators = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.acc))
         self.shared.add(self.own_accumulators, at.accumulators_phase, self.who)
         at.accumulators_phase ^= 1
 
-    def _AwaitConsumed(self, wait: step.AwaitConsumed, at: At) -> None:
+    @reads(step.AwaitConsumed)
+    def on_await_consumed(self, wait: step.AwaitConsumed, at: At) -> None:
         self.shared.await_spent(at.accumulators_phase, self.who)
 
     # --- to global memory -----------------------------------------------------------------------------------
@@ -297,13 +298,15 @@ class ConsumerTracer(Tracer):
             return self.storage.warp == 0
         return super().condition(branch, at)
 
-    def _LoadEpiTile(self, fetch: step.LoadEpiTile, at: At) -> None:
+    @reads(step.LoadEpiTile)
+    def on_load_epi_tile(self, fetch: step.LoadEpiTile, at: At) -> None:
         if fetch.ahead is None:
             self.storage.fetch_first(self.own_mnl)
         else:
             self.storage.fetch_ahead(self.own_mnl, at.i + fetch.ahead)
 
-    def _Evaluate(self, values: step.Evaluate, at: At) -> None:
+    @reads(step.Evaluate)
+    def on_evaluate(self, values: step.Evaluate, at: At) -> None:
         if values.section == step.HEAD:
             if self.shared is None:
                 self.accumulators = self.storage.head(self.products.total, at.k_count)
@@ -318,13 +321,16 @@ class ConsumerTracer(Tracer):
             self.results = self.storage.tail(own, at.i, self.own_mnl, at.c_phase, ups)
             self.storage.find_warp()
 
-    def _StoreAux(self, store: step.StoreAux, at: At) -> None:
+    @reads(step.StoreAux)
+    def on_store_aux(self, store: step.StoreAux, at: At) -> None:
         self.storage.store_aux(self.results, at.i, self.own_mnl)
 
-    def _Reduce(self, reduce: step.Reduce, at: At) -> None:
+    @reads(step.Reduce)
+    def on_reduce(self, reduce: step.Reduce, at: At) -> None:
         self.storage.reduce(self.results, at.i, self.own_mnl)
 
-    def _ForEpiTiles(self, loop: step.ForEpiTiles, at: At) -> None:
+    @reads(step.ForEpiTiles)
+    def on_for_epi_tiles(self, loop: step.ForEpiTiles, at: At) -> None:
         if loop.overlapped:
             self.store_left(loop, at, at.k_count, at.left)
             at.left = Int32(0)
@@ -335,20 +341,25 @@ class ConsumerTracer(Tracer):
             self.steps(loop.steps, at)
         at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.epi_stages.count) & 1)
 
-    def _WaitStores(self, wait: step.WaitStores, at: At) -> None:
+    @reads(step.WaitStores)
+    def on_wait_stores(self, wait: step.WaitStores, at: At) -> None:
         self.storage.wait_stores(wait.pending, wait.by)
 
-    def _WriteEpiStage(self, write: step.WriteEpiStage, at: At) -> None:
+    @reads(step.WriteEpiStage)
+    def on_write_epi_stage(self, write: step.WriteEpiStage, at: At) -> None:
         self.storage.write_epi_stage(self.results(write.result), at.i, write.result)
 
-    def _SyncEpiTile(self, sync: step.SyncEpiTile, at: At) -> None:
+    @reads(step.SyncEpiTile)
+    def on_sync_epi_tile(self, sync: step.SyncEpiTile, at: At) -> None:
         self.sync("epi_tile", self.who.consumer)
 
-    def _StoreEpiStage(self, store: step.StoreEpiStage, at: At) -> None:
+    @reads(step.StoreEpiStage)
+    def on_store_epi_stage(self, store: step.StoreEpiStage, at: At) -> None:
         held = (at.overlapped_m, at.overlapped_n, at.overlapped_l)
         self.storage.store_epi_stage(store.by, at.i, held if self.holds else self.own_mnl, store.result)
 
-    def _StoreTile(self, store: step.StoreTile, at: At) -> None:
+    @reads(step.StoreTile)
+    def on_store_tile(self, store: step.StoreTile, at: At) -> None:
         self.storage.store_tile(self.accumulators, self.own_mnl)
 
     # --- a tile that is stored behind the products of the next ----------------------------------------------
@@ -358,7 +369,8 @@ class ConsumerTracer(Tracer):
         shape = self.storage.by_epi_tiles(acc).shape
         self.kept = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
 
-    def _KeepTile(self, hold: step.KeepTile, at: At) -> None:
+    @reads(step.KeepTile)
+    def on_keep_tile(self, hold: step.KeepTile, at: At) -> None:
         own_mnl = self.own_tile(at)
         if self.plan.tail.steps:
             for i in range(self.storage.epi_tiles):
@@ -372,8 +384,9 @@ class ConsumerTracer(Tracer):
         at.left = Int32(self.storage.epi_tiles)
         at.overlapped_m, at.overlapped_n, at.overlapped_l = own_mnl
 
+    @reads(step.OverlappedEpiTile)
     @cute.jit
-    def _OverlappedEpiTile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
+    def on_overlapped_epi_tile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
         """Behind each of the first k-tiles: an epilogue tile of the tile before."""
         if at.k_tile < at.left:
             self.store_kept(behind.steps, at, at.k_tile)

@@ -20,10 +20,11 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
 from cutegemm.kernels.arguments import fake_arguments, launch_arguments, operands_seen
-from cutegemm.kernels.glu import b_tile, columns_of_b, gate_and_up
+from cutegemm.kernels.glu import box_tile, columns_of_b, gate_and_up
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.repack import Repacker, region
+from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
 from cutegemm.kernels.sm90.loads import Loads, ProducerTracer, loaded_mnl
@@ -38,6 +39,7 @@ from cutegemm.plan.launches import GEMM, REPACK, launches_of, uses_pdl
 from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
+from cutegemm.plan.warp_roles import warp_roles
 
 # The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
 # cluster; without a producer, and with mma.sync, places are numbers of the launch.
@@ -55,8 +57,7 @@ class Sm90Gemm:
     """The kernel of an sm90 plan. Methods without a decorator are plain Python, run while tracing."""
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.launches = plan, plan.pipeline, launches_of(plan, arch)
+        self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
         self.storage = Storage(plan)
 
     def consumers(
@@ -73,13 +74,15 @@ class Sm90Gemm:
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         a, b, stream = given.a, given.b, given.stream
         arrivals, space = (None, None, *given.spaces)[-2:]
-        bM, _, bK = plan.cta_tile
         cm, cn = plan.cluster_mn
         K = a.shape[1 + plan.operands.batched]
         at_least_one = cutlass.max(K, 1)  # a descriptor has no extent of 0; with K = 0 nothing is loaded
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
         sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
         loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
+        for further, tensor in zip(plan.streams[2:], given.streams, strict=True):
+            extent = cutlass.max(tensor.shape[1 + plan.operands.batched], 1)
+            loaded[further.name] = self.seen_as(tensor, 0, 1, extent)
         mD = self.seen_as(given.d, 0, 1)
         tensors, results = operands_seen(plan, given, mD)
         reducer = Reducer(plan, self.launches)
@@ -96,18 +99,16 @@ class Sm90Gemm:
         accumulators = (
             region(space, firsts["accumulators"], lower.dtype(plan.operands.acc)) if plan.split.is_split else None
         )
-        tma_a, tA = lower.tma_atom(plan.load_a, loaded["a"], plan.smem_a, (bM, bK))
         if cutlass.const_expr(plan.operands.gated):
             loaded["b"] = gate_and_up(loaded["b"], plan, mD.shape[1])
-        tma_b, tB = lower.tma_atom(plan.load_b, loaded["b"], plan.smem_b, b_tile(plan))
-        (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, tma_a)
+        streams = tuple(
+            [lower.tma_atom(each.load, loaded[each.name], each.smem, box_tile(plan, each)) for each in plan.streams]
+        )
+        (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
         work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
-            tma_a,
-            tA,
-            tma_b,
-            tB,
+            streams,
             tma_c,
             tC,
             tma_d,
@@ -150,10 +151,7 @@ class Sm90Gemm:
     @cute.kernel
     def kernel(
         self,
-        tma_a: cute.CopyAtom,
-        mA: cute.Tensor,
-        tma_b: cute.CopyAtom,
-        mB: cute.Tensor,
+        streams: tuple,
         tma_c: cute.CopyAtom,
         mC: cute.Tensor,
         tma_d: cute.CopyAtom,
@@ -174,8 +172,10 @@ class Sm90Gemm:
             rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
         smem = cutlass.memory.SmemAllocator()
-        sA = lower.smem_tensor(smem, plan.operands.a.dtype, plan.smem_a)  # (bM, bK, stages)
-        sB = lower.smem_tensor(smem, plan.operands.b.dtype, plan.smem_b)  # (bN, bK, stages)
+        buffers = {
+            each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
+            for each in plan.streams
+        }  # (rows, k, stages) each
         sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):
@@ -189,7 +189,7 @@ class Sm90Gemm:
         work = plan.scheduler.from_values(values, TRACED).of_rank(rank)
         cluster, first_mnl = cta // in_cluster, (Int32(0), Int32(0), Int32(0))
         if warp_idx == _SETS_UP:
-            for atom in (tma_a, tma_b, *self.storage.descriptors(tma_c, tma_d, more)):
+            for atom in (*[atom for atom, _ in streams], *self.storage.descriptors(tma_c, tma_d, more)):
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 for barrier in mbarriers:
@@ -199,7 +199,7 @@ class Sm90Gemm:
         else:
             cluster = work.place(cluster)
             if warp_idx == 0:  # the producer's, which has to wait for the barriers anyway
-                first_mnl = loaded_mnl(plan, work, cluster, rank, mA, mB)
+                first_mnl = loaded_mnl(plan, work, cluster, rank, streams[0][1], streams[1][1])
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -213,12 +213,12 @@ class Sm90Gemm:
         shared = None
         if cutlass.const_expr(plan.cluster_k > 1):
             shared = ClusterSplitK(plan, place, at["accumulators"], at["consumed"])
-        pipeline_state = MainloopPipeline(sA, sB, at["full"], at.get("empty", at["full"]))
+        pipeline_state = MainloopPipeline(buffers, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
             Values.of(plan, operands, scalars),
         )
-        loads = Loads(plan, tma_a, mA, tma_b, mB)
+        loads = Loads(plan, streams)
         consumers = self.consumers(self.storage, split_k, shared, loads)
         if cutlass.const_expr(self.pipeline.kind == "single"):
             self.consume(consumers, pipeline_state, work, warp_idx, rank, cluster)

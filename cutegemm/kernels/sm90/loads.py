@@ -10,15 +10,16 @@ from cutlass import Int16, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.kernels import lower
-from cutegemm.kernels.glu import b_tile
+from cutegemm.kernels.glu import box_tile
 from cutegemm.kernels.trace import LOADED, At, MainloopPipeline, Tracer
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
+from cutegemm.plan.program.reader import reads
 
 
 @dataclass
 class Boxes:
-    """Of A, or of B.
+    """The boxes of an operand stream.
 
     gX        (box, tiles, k_tiles, L)
     sX        (box, stages)
@@ -48,39 +49,40 @@ def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Ten
     """(m_tile of A, n_tile of B, batch) that a CTA loads for a work tile."""
     own = work.tile_mnl(work.work_tile(number), rank)
     bM, bN, _ = plan.mma_tile
-    rows = ((mA, bM), (mB, b_tile(plan)[0] if plan.operands.gated else bN))
+    rows = ((mA, bM), (mB, bN // 2 if plan.operands.gated else bN))
     tiles = [cute.ceil_div(cute.size(mX, mode=[0]), step) for mX, step in rows]
     return tuple([Int32(each) for each in work.tiles.loaded_mnl(own, *tiles)])
 
 
 class Loads:
-    """The loads of a CTA: its share of the A of its row of the cluster, and of the B of its column.
+    """The loads of a CTA: its share of each operand stream.
 
-    tma_a, mA, tma_b, mB   the copies by TMA, and the tensors that they take
+    streams   for each stream of the plan, the copy by TMA and the tensor that it takes
     """
 
-    def __init__(self, plan: GemmPlan, tma_a, mA, tma_b, mB) -> None:
-        self.plan, self.given = plan, (tma_a, mA, tma_b, mB)
+    def __init__(self, plan: GemmPlan, streams: tuple) -> None:
+        self.plan, self.streams = plan, streams
         self.boxes: tuple[Boxes, ...] = ()
 
     def mnl_of(self, work, number, rank) -> tuple:
         """See `loaded_mnl`."""
-        _, mA, _, mB = self.given
+        (_, mA), (_, mB), *_ = self.streams
         return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
-        """Partitions both matrices for a CTA of the cluster."""
-        plan, (tma_a, mA, tma_b, mB) = self.plan, self.given
-        bM, _, bK = plan.cta_tile
+        """Partition the tensors for a CTA of the cluster."""
+        plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)
         row = sum(1 << (n * cm) for n in range(cn))  # the ranks with the same m_rank, for m_rank = 0
         column = (1 << cm) - 1
-        share = n_rank if cn > 1 else 0
-        bN = plan.mma_tile[1]
-        a = self.partition(plan.load_a, tma_a, mA, pipeline_state.sA, (bM, bK), bM, share, row << m_rank)
-        b = self.partition(plan.load_b, tma_b, mB, pipeline_state.sB, b_tile(plan), bN, m_rank, column << (n_rank * cm))
-        self.boxes, self.pipeline_state = (a, b), pipeline_state
+        shared_by = {"m": (n_rank if cn > 1 else 0, row << m_rank), "n": (m_rank, column << (n_rank * cm))}
+        extents, boxes = dict(zip("mn", plan.mma_tile, strict=False)), []
+        for stream, (atom, mX) in zip(plan.streams, self.streams, strict=True):
+            share, mask = shared_by[stream.mode] if stream.multicast > 1 else (0, 0)
+            sX, tile, step = pipeline_state.smem[stream.name], box_tile(plan, stream), extents[stream.mode]
+            boxes.append(self.partition(stream.load, atom, mX, sX, tile, step, share, mask))
+        self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
@@ -100,14 +102,15 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """One warp: asks for a k-tile of A and of B."""
-        a, b = self.boxes
+        """Load a k-tile of each stream to a stage; one warp does it."""
         m_tile, n_tile, batch = tile_mnl
+        tiles = {"m": m_tile, "n": n_tile}
         full = self.pipeline_state.full + stage
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, self.plan.barrier("full").transaction_bytes)
-        cute.copy(a.atom, a.gX[None, m_tile, k_tile, batch], a.sX[None, stage], tma_bar_ptr=full, **a.options)
-        cute.copy(b.atom, b.gX[None, n_tile, k_tile, batch], b.sX[None, stage], tma_bar_ptr=full, **b.options)
+        for stream, box in zip(self.plan.streams, self.boxes, strict=True):
+            source = box.gX[None, tiles[stream.mode], k_tile, batch]
+            cute.copy(box.atom, source, box.sX[None, stage], tma_bar_ptr=full, **box.options)
 
 
 class ProducerTracer(Tracer):
@@ -124,9 +127,10 @@ class ProducerTracer(Tracer):
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
 
-    def _ForTiles(self, loop: step.ForTiles, at: At) -> None:
+    @reads(step.ForTiles)
+    def on_for_tiles(self, loop: step.ForTiles, at: At) -> None:
         at.put(LOADED, self.first_mnl)
-        super()._ForTiles(loop, at)
+        super().on_for_tiles(loop, at)
 
     def tile(self, loop, at, names, number, values) -> tuple:
         """A work tile; where the next one lies is worked out behind its loads."""
@@ -136,5 +140,6 @@ class ProducerTracer(Tracer):
         carried = dict(zip(names, values, strict=True)) | dict(zip(LOADED, next_mnl, strict=True))
         return tuple(carried.values())
 
-    def _Load(self, load: step.Load, at: At) -> None:
+    @reads(step.Load)
+    def on_load(self, load: step.Load, at: At) -> None:
         self.loads.fill(at.get(LOADED), at.tile.k_first + at.k_tile, at.stage)

@@ -15,13 +15,12 @@ class OwnTile:
     """The consumer's tile of a plan. Methods without a decorator are plain Python, run while tracing."""
 
     def __init__(self, plan: GemmPlan) -> None:
-        assert plan.pipeline is not None
         self.plan, self.tile = plan, plan.consumer_d_tile
 
     def gate_and_up(self, accumulators):
         """Of a gated epilogue: a thread's sums that are gates, and those that are their ups, as D's tile lies."""
         (of_atom, down, across), half = accumulators.shape, self.plan.consumer_d_tile[1]
-        if self.plan.pipeline.consumer_warps == 1:
+        if self.plan.consumer_warps == 1:
             layout = cute.make_layout((of_atom, down, across // 2))
             return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, cute.size(layout))])
         pairs, rows, columns = of_atom
@@ -39,7 +38,7 @@ class OwnTile:
         the other; see `GemmPlan.column_of`."""
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
-        if self.plan.operands.gated or piece == self.plan.pipeline.consumer_tile[1]:
+        if self.plan.operands.gated or piece == self.plan.consumer_tile[1]:
             return cute.local_tile(matrix, self.tile, (m_tile, n_tile))
         bN = self.plan.d_tile[1]
         across = bN // columns
@@ -91,7 +90,7 @@ class OwnTile:
 
     def in_order(self, part):
         """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""
-        if self.plan.epi_stages is None or self.plan.pipeline.consumer_warps > 1:
+        if self.plan.epi_stages is None or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.atoms_at_once
         split = cute.logical_divide(part, (None, cute.make_layout(m), cute.make_layout(n))).layout

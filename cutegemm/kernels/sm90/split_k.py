@@ -52,7 +52,7 @@ class Parts(AccumulatorVectors):
 
     def own(self, consumer):
         """Which of the consumers that share a tile."""
-        return consumer if self.plan.pipeline.readers > 1 else Int32(0)
+        return consumer if self.plan.body.readers > 1 else Int32(0)
 
     @cute.jit
     def increment_semaphore(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):

@@ -116,7 +116,7 @@ class Storage(OwnTile):
     def by_epi_tiles(self, acc):
         """(values of an epilogue tile, epilogue tiles), as the accumulators lie; of a gated epilogue those that are
         gates."""
-        threads = self.plan.pipeline.consumer_threads
+        threads = self.plan.consumer_threads
         shape = (product(self.epi_stages.epi_tile) // threads, self.epi_tiles)
         if not self.plan.operands.gated:
             return cute.make_tensor(acc.iterator, cute.make_layout(shape))
@@ -124,7 +124,7 @@ class Storage(OwnTile):
 
     def glu_epi_tiles(self, acc):
         """The same of gates, and of their ups."""
-        per = product(self.epi_stages.epi_tile) // self.plan.pipeline.consumer_threads
+        per = product(self.epi_stages.epi_tile) // self.plan.consumer_threads
         down, across = self.epi_stages.epi_tiles(self.tile)
         layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
@@ -348,7 +348,7 @@ class Storage(OwnTile):
     def folds(self, own_mnl) -> Folds:
         """The reductions of a tile."""
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
-        tid = part * self.plan.pipeline.consumer_threads + self.tid
+        tid = part * self.plan.consumer_threads + self.tid
         return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
 
     def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
@@ -408,7 +408,7 @@ class Storage(OwnTile):
             cute.arch.sync_warp()
         elif by == step.EACH_WARP:
             cute.arch.sync_warp()
-            box = Int32(0) if self.plan.pipeline.consumer_warps == 1 else self.warp
+            box = Int32(0) if self.plan.consumer_warps == 1 else self.warp
             self.store_box(i, own_mnl, box, result)
         else:
             self.store_by_first(i, own_mnl, result)

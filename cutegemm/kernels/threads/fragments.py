@@ -54,7 +54,7 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
     tile      (bM or bN, bK, stages) in shared memory
     held      the fragments (V, REST_MN, buffers)
     """
-    atom, given = getattr(plan, f"read_{operand}"), getattr(plan, f"smem_{operand}")
+    atom, given = plan.stream(operand).read, plan.stream(operand).smem
     tiled_mma, mma = lower.tiled_mma(plan.tiled_mma), plan.tiled_mma
     make = cute.make_tiled_copy_A if operand == "a" else cute.make_tiled_copy_B
     copy = make(lower.copy_atom(atom), tiled_mma)

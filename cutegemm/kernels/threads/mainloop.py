@@ -11,7 +11,7 @@
 |-----------------|-------------------------------------------------------------------------------------|
 | end             | D by `plan.epilogue` of the sums: see `epilogue`                                    |
 
-The steps between the bars are those of `plan.schedule`, and nothing else:
+The steps between the bars are those of `plan.body`, and nothing else:
 
 | step     | tile by cp.async                         | tile through registers                        |
 |----------|------------------------------------------|-----------------------------------------------|
@@ -165,7 +165,7 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
 
 
 class ScheduledGemm(ScheduledEpilogue):
-    """A kernel whose threads follow `plan.schedule`. Methods without a decorator are run while tracing.
+    """A kernel whose threads follow `plan.body`. Methods without a decorator are run while tracing.
 
     A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
 
@@ -263,8 +263,8 @@ class ScheduledGemm(ScheduledEpilogue):
         begin = self.first_k(residue, k_first)
 
         sA, sB, sD = self.shared_tensors()  # (bM, bK, stages), (bN, bK, stages), (bM, bN) or None
-        load_a = self.load(plan.load_a, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
-        load_b = self.load(plan.load_b, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid, N)
+        load_a = self.load(plan.a.load, mA, sA, (tile_mnl[0], tile_mnl[2]), begin, tid)
+        load_b = self.load(plan.b.load, mB, sB, (tile_mnl[1], tile_mnl[2]), begin, tid, N)
         if residue < 0 or (tile_mnl[0] + 1) * bM > M or (tile_mnl[1] + 1) * plan.d_tile[1] > N:
             self.clear(load_a)
             self.clear(load_b)
@@ -274,18 +274,17 @@ class ScheduledGemm(ScheduledEpilogue):
         thr_mma = tiled_mma.get_slice(tid)
         tCsA, tCsB = thr_mma.partition_A(sA), thr_mma.partition_B(sB)
         tCrA, tCrB = [
-            cute.make_rmem_tensor((*held.shape[:2], plan.schedule.fragments), held.element_type)
-            for held in (tCsA, tCsB)
+            cute.make_rmem_tensor((*held.shape[:2], plan.body.fragments), held.element_type) for held in (tCsA, tCsB)
         ]
         acc = cute.make_rmem_tensor(thr_mma.partition_shape_C((bM, bN)), lower.dtype(plan.operands.acc))
         acc.fill(0.0)
         parts = ThreadTiles(k_first, k_tiles, (load_a, load_b), tiled_mma, tCsA, tCsB, tCrA, tCrB, acc)
         self.prepare(parts, tid, sA, sB)
 
-        self.trace(plan.schedule.prologue, parts, 0, 0)
+        self.trace(plan.body.prologue, parts, 0, 0)
         stage = Int32(0)
         for k_tile in cutlass.range(k_tiles, unroll=1):
-            self.trace(plan.schedule.body, parts, k_tile, stage)
+            self.trace(plan.body.k_tile, parts, k_tile, stage)
             stage = self.stage_of(stage, 1)
         # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
         # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
@@ -319,7 +318,7 @@ class ScheduledGemm(ScheduledEpilogue):
     def shared_tensors(self):
         """A, B and D in shared memory, D's tile over those of A and B."""
         ops, used = self.plan.operands, self.plan.smem_bytes()
-        buffers = [(ops.a.dtype, self.plan.smem_a, 0), (ops.b.dtype, self.plan.smem_b, used["a"])]
+        buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
         if self.plan.smem_d is not None:
             buffers.append((ops.d.dtype, self.plan.smem_d, 0))
         align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
@@ -457,14 +456,14 @@ class ScheduledGemm(ScheduledEpilogue):
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
         """Lays the steps out in the code, one after the other."""
-        for line, step in self.plan.schedule.lined(steps):
+        for line, step in self.plan.body.lined(steps):
             with from_line(ALL_THREADS, line):
                 self.step(step, parts, k_tile, stage)
 
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
         """The code of a step."""
         if isinstance(step, Fetch):
-            fetched_before = any(isinstance(each, Fetch) for each in self.plan.schedule.prologue)
+            fetched_before = any(isinstance(each, Fetch) for each in self.plan.body.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
             self.fetch(parts, step, k_tile + step.ahead, self.stage_of(stage, step.ahead), ragged)
         elif isinstance(step, Commit):
@@ -499,7 +498,7 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        for line, step in self.plan.schedule.lined(loop.steps):
+        for line, step in self.plan.body.lined(loop.steps):
             with from_line(ALL_THREADS, line):
                 if isinstance(step, Read):
                     self.read(parts, step, stage, k_first + step.k_block)

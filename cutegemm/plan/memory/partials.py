@@ -109,7 +109,7 @@ def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
     """What each thread holds of a tile, (threads, values, rest_m, rest_n, ...), as (threads, units, registers, ...)."""
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         out = np.empty((threads, values * rest_m * rest_n, *more), table.dtype)
         out[:, plan.accumulator_order((values, rest_m, rest_n)).offsets()] = _flat(table)
         return out[:, None]
@@ -140,7 +140,7 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
     """Return the registers of a unit that hold gates, in the order in which they are stored."""
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store_d.values
     return tuple([gate * vector + i for gate, _ in plan.paired_vectors for i in range(vector)])

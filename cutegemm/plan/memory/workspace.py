@@ -67,7 +67,7 @@ def regions(
     for name, size in sizes:
         rounded = ceil_div(size, _UNIT_BYTES) * _UNIT_BYTES
         out.append(Region(name, first, rounded))
-        if name != "arrivals" or plan.pipeline is None:
+        if name != "arrivals" or not plan.body.has_roles:
             first = first + rounded
     return out
 
@@ -133,7 +133,7 @@ def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> A
 
 
 def _readers(plan: GemmPlan) -> int:
-    return 1 if plan.pipeline is None else plan.pipeline.readers
+    return plan.body.readers
 
 
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
@@ -162,8 +162,7 @@ def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     >>> str(slot_layout(sm90_plan(tile=(128, 256, 64), schedule="cooperative", split_k=2), 6))
     '(4,128,32,2,1,6):(1,4,512,16384,32768,32768)'
     """
-    assert plan.pipeline is not None
-    threads, readers = WARPGROUP_THREADS, plan.pipeline.readers
+    threads, readers = WARPGROUP_THREADS, plan.body.readers
     bm, bn, _ = plan.cta_tile
     of_consumer = bm * bn // readers
     ctas = plan.scheduler.cluster_size

@@ -43,8 +43,7 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     twice: what arrives at a barrier then is one phase, or one for each time that bytes are expected. As all CTAs of a
     cluster do the same, as many arrivals come to one as it sends to all.
     """
-    pipeline = plan.pipeline
-    assert pipeline is not None
+    pipeline = plan.body
     tiles = [
         WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.tiles_in_flight)
     ]

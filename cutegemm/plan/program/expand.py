@@ -11,7 +11,10 @@ from cutegemm.machine.arch import WARP_THREADS
 from cutegemm.plan.program import operations as op
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.operations import KEPT, LAST, WHOLE_TILE, Op
+from cutegemm.plan.program.reader import StepReader, reads
 from cutegemm.plan.program.steps import Program, Step
+from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ class Place:
 
 
 @dataclass
-class _State:
+class State:
     """A role's position in its program.
 
     position    of the ring: k-tiles that have passed
@@ -78,7 +81,7 @@ def expand(
     >>> [type(o).__name__ for o in expand(plan, plan.program("producer"), Place(0, 0), [WorkTile(0, 0, 1, 1, 0, 0)])]
     ['Wait', 'Expect', 'Load', 'Load']
     """
-    return tuple(_Expansion(plan, place, tiles, stages or plan.stages, reads_c).of(program))
+    return tuple(Expansion(plan, place, tiles, stages or plan.stages, reads_c).of(program))
 
 
 def lines_of(
@@ -96,13 +99,12 @@ def lines_of(
     return tuple([each.line for each in found if isinstance(each, _Lined)])
 
 
-class _Expansion:
+class Expansion(StepReader):
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
-        assert plan.pipeline is not None
-        self.plan, self.pipeline, self.place, self.tiles = plan, plan.pipeline, place, tiles
+        self.plan, self.pipeline, self.place, self.tiles = plan, warp_roles(plan), place, tiles
         self.stages, self.reads_c = stages, reads_c and bool(plan.epilogue.tiles)
         self.role = plan.roles[place.role]
-        self.first_consumer = len(plan.roles) - plan.pipeline.consumers
+        self.first_consumer = len(plan.roles) - plan.body.consumers
         self.consumer = place.role - self.first_consumer
         self.threads = WARP_THREADS * self.role.warps // place.warps
         (cm, cn), cluster_k = plan.cluster_mn, plan.cluster_k
@@ -119,22 +121,24 @@ class _Expansion:
         self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
-        yield from self.steps(program.steps, _State())
+        yield from self.steps(program.steps, State())
 
-    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Op]:
+    def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
         """The operations of some steps; `i` is the epilogue tile, where there is one."""
         for each in steps:
-            yield from getattr(self, f"_{type(each).__name__}")(each, at, i)
+            yield from self.read(each, at, i)
 
     # --- loops and branches ---------------------------------------------------------------------------------
 
-    def _ForTiles(self, loop: step.ForTiles, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ForTiles)
+    def on_for_tiles(self, loop: step.ForTiles, at: State, i: int) -> Iterator[Op]:
         first = self.consumer if loop.every > 1 else 0
         for number in range(first, len(self.tiles) + loop.lasting, loop.every):
             at.number, at.k, at.previous = number, 0, None
             yield from self.steps(loop.steps, at)
 
-    def _ForKTiles(self, loop: step.ForKTiles, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ForKTiles)
+    def on_for_k_tiles(self, loop: step.ForKTiles, at: State, i: int) -> Iterator[Op]:
         count = self.k_tiles(at)
         for k in range(count % loop.by, max(0, count - loop.but_last), loop.by):
             at.k = k
@@ -142,17 +146,20 @@ class _Expansion:
             at.previous, at.position = at.position, at.position + 1
         at.k = max(0, self.k_tiles(at) - 1)
 
-    def _ForAhead(self, loop: step.ForAhead, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ForAhead)
+    def on_for_ahead(self, loop: step.ForAhead, at: State, i: int) -> Iterator[Op]:
         for k in range(min(loop.count, self.k_tiles(at))):
             at.k = k
             yield from self.steps(loop.steps, replace(at, position=at.position + k))
 
-    def _ForStages(self, loop: step.ForStages, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ForStages)
+    def on_for_stages(self, loop: step.ForStages, at: State, i: int) -> Iterator[Op]:
         for _ in range(self.stages):
             yield from self.steps(loop.steps, at)
             at.position += 1
 
-    def _ForEpiTiles(self, loop: step.ForEpiTiles, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ForEpiTiles)
+    def on_for_epi_tiles(self, loop: step.ForEpiTiles, at: State, i: int) -> Iterator[Op]:
         if not loop.overlapped:
             for epi_tile in range(self.epi_tiles):
                 yield from self.steps(loop.steps, at, epi_tile)
@@ -165,11 +172,13 @@ class _Expansion:
         ended = [op.EndTile(self.counter(self.tiles[held.number]), self.place.warp)] if at.number else []
         yield from self.branch(KEPT, [*body, *ended, op.Mark(KEPT, False)])
 
-    def _OverlappedEpiTile(self, loop: step.OverlappedEpiTile, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.OverlappedEpiTile)
+    def on_overlapped_epi_tile(self, loop: step.OverlappedEpiTile, at: State, i: int) -> Iterator[Op]:
         if at.k < self.epi_tiles:
             yield from self.branch(KEPT, self.steps(loop.steps, replace(at, number=at.number - 1), at.k))
 
-    def _If(self, branch: step.If, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.If)
+    def on_if(self, branch: step.If, at: State, i: int) -> Iterator[Op]:
         if branch.condition == step.IS_LAST_SPLIT:
             yield from self.branch(LAST, self.steps(branch.steps, at, i))
         elif {
@@ -190,7 +199,7 @@ class _Expansion:
 
     # --- the ring -------------------------------------------------------------------------------------------
 
-    def k_tiles(self, at: _State) -> int:
+    def k_tiles(self, at: State) -> int:
         """Of the tile; none where there is no tile."""
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
@@ -198,50 +207,40 @@ class _Expansion:
         """The stage at a position of the ring, and the parity of its phase."""
         return position % self.stages, position // self.stages & 1
 
-    def _Wait(self, wait: step.Wait, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Wait)
+    def on_wait(self, wait: step.Wait, at: State, i: int) -> Iterator[Op]:
         stage, parity = self.stage(at.position + wait.ahead)
         yield op.Wait(wait.barrier, stage, parity ^ (wait.barrier == "empty"))
 
-    def _Test(self, test: step.Test, at: _State, i: int) -> Iterator[Op]:
-        yield from ()
-
-    def _Load(self, load: step.Load, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Load)
+    def on_load(self, load: step.Load, at: State, i: int) -> Iterator[Op]:
         if self.place.role or self.place.warp or at.k + load.ahead >= self.k_tiles(at):
             return
         stage, _ = self.stage(at.position + load.ahead)
-        tag, (of_a, of_b) = (at.number, at.k + load.ahead), loaded_bytes(self.plan)
-        yield op.Expect("full", stage, of_a + of_b)
-        for operand, size_bytes, ctas in (
-            (f"A{self.row.index(self.place.cta)}", of_a, self.row),
-            (f"B{self.m_rank}", of_b, self.column),
-        ):
-            yield op.Load("full", stage, stage, operand, tag, size_bytes // len(ctas), ctas)
+        tag, streams = (at.number, at.k + load.ahead), self.plan.streams
+        yield op.Expect("full", stage, sum([stage_bytes(self.plan, stream) for stream in streams]))
+        for stream in streams:
+            ctas = (self.row if stream.mode == "m" else self.column) if stream.multicast > 1 else (self.place.cta,)
+            operand = f"{stream.name.upper()}{ctas.index(self.place.cta)}"
+            size_bytes = stage_bytes(self.plan, stream) // len(ctas)
+            yield op.Load("full", stage, stage, operand, tag, size_bytes, ctas)
 
-    def _Multiply(self, multiply: step.Multiply, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Multiply)
+    def on_multiply(self, multiply: step.Multiply, at: State, i: int) -> Iterator[Op]:
         stage, tag = self.stage(at.position)[0], (at.number, at.k)
         if multiply.k_blocks != step.OTHER_BLOCKS:
             yield op.BeginRead(stage, tag)
         yield op.Compute(multiply, tag, stage)
         at.running += (None if multiply.k_blocks == step.FIRST_BLOCK else stage,)
 
-    def _ReadFirst(self, read: step.ReadFirst, at: _State, i: int) -> Iterator[Op]:
-        yield op.BeginRead(self.stage(at.position)[0], (at.number, 0))
-
-    def _MultiplyBlock(self, block: step.MultiplyBlock, at: _State, i: int) -> Iterator[Op]:
-        stage = self.stage(at.position)[0]
-        if block.ahead == 1:
-            yield op.BeginRead(self.stage(at.position + 1)[0], (at.number, at.k + 1))
-        yield op.Compute(block, (at.number, at.k), stage)
-        if block.releases:
-            yield op.EndRead(stage)
-            yield self.released(stage)
-
-    def _WaitMma(self, wait: step.WaitMma, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.WaitMma)
+    def on_wait_mma(self, wait: step.WaitMma, at: State, i: int) -> Iterator[Op]:
         ended = at.running[: max(0, len(at.running) - wait.pending)]
         at.running = at.running[len(ended) :]
         yield from (op.EndRead(stage) for stage in ended if stage is not None)
 
-    def _Release(self, release: step.Release, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Release)
+    def on_release(self, release: step.Release, at: State, i: int) -> Iterator[Op]:
         position = at.previous if release.previous else at.position
         if position is not None:
             yield self.released(self.stage(position)[0])
@@ -250,49 +249,57 @@ class _Expansion:
         """A lane of each warp tells all CTAs that load to this stage."""
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
-    def _Skip(self, skip: step.Skip, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Skip)
+    def on_skip(self, skip: step.Skip, at: State, i: int) -> Iterator[Op]:
         turns = self.pipeline.tiles_in_flight
         first, count = (0, self.consumer) if skip.whose == step.BEFORE else (at.number + 1, turns - 1)
         at.position += sum(int(tile.k_count) for tile in self.tiles[first : first + count])
         yield from ()
 
-    def _Advance(self, advance: step.Advance, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Advance)
+    def on_advance(self, advance: step.Advance, at: State, i: int) -> Iterator[Op]:
         at.previous, at.position, at.k = at.position, at.position + 1, at.k + 1
         yield from ()
 
     # --- turns and barriers of threads ----------------------------------------------------------------------
 
-    def _OpenOrder(self, turns: step.OpenOrder, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.OpenOrder)
+    def on_open_order(self, turns: step.OpenOrder, at: State, i: int) -> Iterator[Op]:
         if self.consumer == self.pipeline.tiles_in_flight - 1 and self.tiles:
             yield op.NamedArrive("order", 0, self.threads)
 
-    def _AwaitOrder(self, order: step.AwaitOrder, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.AwaitOrder)
+    def on_await_order(self, order: step.AwaitOrder, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("order", self.consumer, self.threads)
         yield op.Enter(TENSOR_CORES)
 
-    def _PassOrder(self, order: step.PassOrder, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.PassOrder)
+    def on_pass_order(self, order: step.PassOrder, at: State, i: int) -> Iterator[Op]:
         yield op.Leave(TENSOR_CORES)
         if at.number + 1 < len(self.tiles):
             yield op.NamedArrive("order", (self.consumer + 1) % self.pipeline.tiles_in_flight, self.threads)
 
-    def _Stagger(self, stagger: step.Stagger, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Stagger)
+    def on_stagger(self, stagger: step.Stagger, at: State, i: int) -> Iterator[Op]:
         if self.tiles and self.tiles[0].k_count:
             yield op.Wait("full", 0, 0)
 
-    def _SyncThreads(self, sync: step.SyncThreads, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.SyncThreads)
+    def on_sync_threads(self, sync: step.SyncThreads, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("read", 0, self.threads)
 
-    def _SyncEpiTile(self, sync: step.SyncEpiTile, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.SyncEpiTile)
+    def on_sync_epi_tile(self, sync: step.SyncEpiTile, at: State, i: int) -> Iterator[Op]:
         yield op.NamedSync("epi_tile", self.consumer, self.threads)
 
     # --- registers ------------------------------------------------------------------------------------------
 
-    def _registers(self, each: Step, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Clear, step.StoreAux, step.Reduce)
+    def on_registers(self, each: Step, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(each, (at.number, i))
 
-    _Promote = _Clear = _StoreAux = _Reduce = _registers
-
-    def _KeepTile(self, hold: step.KeepTile, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.KeepTile)
+    def on_keep_tile(self, hold: step.KeepTile, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(hold, (at.number, i))
         yield op.Mark(KEPT, True)
 
@@ -308,14 +315,16 @@ class _Expansion:
         own = self.consumer if readers > 1 else 0
         return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
 
-    def _IncrementSemaphore(self, semaphore: step.IncrementSemaphore, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.IncrementSemaphore)
+    def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: State, i: int) -> Iterator[Op]:
         if at.number >= len(self.tiles):
             return
         tile = self.tiles[at.number]
         if tile.splits > 1 and self.place.warp == 0:
             yield op.IncrementSemaphore(self.counter(tile), self.consumer, (at.number, 0))
 
-    def _ReduceSplits(self, reduce: step.ReduceSplits, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.ReduceSplits)
+    def on_reduce_splits(self, reduce: step.ReduceSplits, at: State, i: int) -> Iterator[Op]:
         tile, warp = self.tiles[at.number], self.place.warp
         if tile.splits < 2:
             yield op.Mark(LAST, bool(tile.splits == 1))
@@ -342,7 +351,8 @@ class _Expansion:
         """The place of this consumer's sums from all CTAs: numbered behind the stages of the ring."""
         return self.stages + self.consumer
 
-    def _SendAccumulators(self, send: step.SendAccumulators, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.SendAccumulators)
+    def on_send_accumulators(self, send: step.SendAccumulators, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
         size_bytes = product(self.pipeline.consumer_tile) * self.plan.operands.acc.bits // 8
         if self.place.warp == 0:
@@ -353,7 +363,8 @@ class _Expansion:
             "accumulators", self.consumer, self.accumulators_stage, operand, tag, of_warp, self.sharers, self.n_rank
         )
 
-    def _AddAccumulators(self, add: step.AddAccumulators, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.AddAccumulators)
+    def on_add_accumulators(self, add: step.AddAccumulators, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("accumulators", self.consumer, at.shared & 1)
         yield op.BeginRead(self.accumulators_stage, (at.number, WHOLE_TILE))
         yield op.Compute(add, (at.number, WHOLE_TILE), self.accumulators_stage)
@@ -361,7 +372,8 @@ class _Expansion:
         yield op.Arrive("consumed", self.consumer, self.role.warps // self.place.warps, self.sharers)
         at.shared += 1
 
-    def _AwaitConsumed(self, wait: step.AwaitConsumed, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.AwaitConsumed)
+    def on_await_consumed(self, wait: step.AwaitConsumed, at: State, i: int) -> Iterator[Op]:
         yield op.Wait("consumed", self.consumer, at.shared & 1 ^ 1)
 
     # --- to global memory -----------------------------------------------------------------------------------
@@ -372,7 +384,8 @@ class _Expansion:
         epi_stage, _ = self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))
         return self.consumer * self.epi_stages.count + epi_stage, tuple(range(self.place.warps))
 
-    def _LoadEpiTile(self, fetch: step.LoadEpiTile, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.LoadEpiTile)
+    def on_load_epi_tile(self, fetch: step.LoadEpiTile, at: State, i: int) -> Iterator[Op]:
         assert self.epi_stages is not None
         if not self.reads_c:
             return
@@ -385,7 +398,8 @@ class _Expansion:
                 yield op.Expect("c", epi_stage, size_bytes)
                 yield op.LoadEpiStage("c", epi_stage, epi_stage, pieces, (at.number, epi_tile), size_bytes)
 
-    def _Evaluate(self, values: step.Evaluate, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.Evaluate)
+    def on_evaluate(self, values: step.Evaluate, at: State, i: int) -> Iterator[Op]:
         if values.fetched and self.reads_c:
             assert self.epi_stages is not None
             epi_stage, _ = self.epi_stage_of(i)
@@ -393,15 +407,18 @@ class _Expansion:
             yield op.ReadEpiStage(epi_stage, self.place.warp, (at.number, i))
         yield op.Compute(values, (at.number, i))
 
-    def _WaitStores(self, wait: step.WaitStores, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.WaitStores)
+    def on_wait_stores(self, wait: step.WaitStores, at: State, i: int) -> Iterator[Op]:
         if wait.by != step.FIRST_WARP or self.place.warp == 0:
             yield op.WaitStores(wait.pending)
 
-    def _WriteEpiStage(self, write: step.WriteEpiStage, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.WriteEpiStage)
+    def on_write_epi_stage(self, write: step.WriteEpiStage, at: State, i: int) -> Iterator[Op]:
         epi_stage, _ = self.epi_stage_of(i, write.result)
         yield op.WriteEpiStage(epi_stage, self.place.warp, (at.number, i), write.result)
 
-    def _StoreEpiStage(self, store: step.StoreEpiStage, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.StoreEpiStage)
+    def on_store_epi_stage(self, store: step.StoreEpiStage, at: State, i: int) -> Iterator[Op]:
         epi_stage, pieces = self.epi_stage_of(i, store.result)
         tag, result = (at.number, i), store.result
         if store.by == step.ALL:
@@ -413,7 +430,8 @@ class _Expansion:
         elif self.place.warp == 0:
             yield op.StoreEpiStage(epi_stage, pieces, tag, result)
 
-    def _StoreTile(self, store: step.StoreTile, at: _State, i: int) -> Iterator[Op]:
+    @reads(step.StoreTile)
+    def on_store_tile(self, store: step.StoreTile, at: State, i: int) -> Iterator[Op]:
         yield op.Compute(store, (at.number, 0))
         yield op.EndTile(self.counter(self.tiles[at.number]), self.place.warp)
 
@@ -426,12 +444,12 @@ class _Lined:
     op: Op
 
 
-class _WithLines(_Expansion):
+class _WithLines(Expansion):
     """The same operations, each with its line."""
 
     line = 0  # of the first of the steps that come next
 
-    def steps(self, steps: tuple[Step, ...], at: _State, i: int = 0) -> Iterator[Any]:
+    def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Any]:
         first = line = self.line
         for each in steps:
             self.line = line + 1
@@ -446,10 +464,9 @@ def accumulators_sender(rank: int, warp: int = 0) -> str:
     return f"sums {rank}.{warp}"
 
 
-def loaded_bytes(plan: GemmPlan) -> tuple[int, int]:
-    """Of a k-tile of A and of B, as they come to one CTA."""
-    bm, bn, bk = plan.loaded_tile
-    return bm * bk * plan.operands.a.dtype.bits // 8, bn * bk * plan.operands.b.dtype.bits // 8
+def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
+    """Return the bytes of a k-tile of an operand stream that come to one CTA."""
+    return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8
 
 
 def c_bytes(plan: GemmPlan) -> int:

@@ -17,33 +17,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutegemm.plan.program.steps import (
-    ACC,
     ALL,
     BEFORE,
     EACH_WARP,
-    FIRST,
-    FIRST_BLOCK,
     FIRST_WARP,
-    HAS_K_TILES,
-    HAS_ODD_K_TILES,
     HEAD,
     IS_FIRST_WARP,
     IS_LAST_SPLIT,
     IS_TILE,
-    LEFT,
-    OTHER_BLOCKS,
     OTHERS,
-    RIGHT,
-    SECOND,
     TAIL,
     TILES_ARE_READ,
     AddAccumulators,
-    Advance,
     AwaitConsumed,
     AwaitOrder,
-    Clear,
     Evaluate,
-    ForAhead,
     ForEpiTiles,
     ForKTiles,
     ForStages,
@@ -53,17 +41,12 @@ from cutegemm.plan.program.steps import (
     KeepTile,
     Load,
     LoadEpiTile,
-    Multiply,
-    MultiplyBlock,
     OpenOrder,
     OverlappedEpiTile,
     PassOrder,
     Program,
-    Promote,
-    ReadFirst,
     Reduce,
     ReduceSplits,
-    Release,
     SendAccumulators,
     Skip,
     Stagger,
@@ -72,13 +55,11 @@ from cutegemm.plan.program.steps import (
     StoreEpiStage,
     StoreTile,
     SyncEpiTile,
-    SyncThreads,
-    Test,
     Wait,
-    WaitMma,
     WaitStores,
     WriteEpiStage,
 )
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
@@ -97,45 +78,38 @@ def producer(in_cluster: bool) -> Program:
 
 
 def consumer(plan: GemmPlan) -> Program:
-    """The program of all consumers of a plan."""
-    pipeline = plan.pipeline
-    assert pipeline is not None
-    if not plan.tiled_mma.atom.is_of_warpgroup:
-        return _of_warps(plan)
-    if pipeline.kind == "single":
-        return _multistage(plan)
-    if pipeline.kind == "pingpong":
+    """Return the program of all consumers of a plan."""
+    roles = warp_roles(plan)
+    if roles.kind == "pingpong":
         return _pingpong(plan)
-    return _overlapped(plan) if pipeline.overlapped else _cooperative(plan)
-
-
-# --- schedules --------------------------------------------------------------------------------------------------
+    return _overlapped(plan) if roles.overlapped else _cooperative(plan)
 
 
 def _pingpong(plan: GemmPlan) -> Program:
+    mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
-        *_totals(plan),
+        *mainloop.prologue(plan),
         AwaitOrder(),
-        *_products(plan),
+        *mainloop.k_tiles(plan),
         PassOrder(),
         Skip(OTHERS),
         *_semaphore(plan),
-        *_mma_end(plan),
+        *mainloop.epilogue(plan),
         *_end(plan, _leave(plan)),
     )
-    assert plan.pipeline is not None
-    tiles = ForTiles(tile, every=plan.pipeline.tiles_in_flight)
+    tiles = ForTiles(tile, every=plan.body.tiles_in_flight)
     return Program((Skip(BEFORE), OpenOrder(), tiles, *_stores_end(plan)))
 
 
 def _cooperative(plan: GemmPlan) -> Program:
+    mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
-        *_totals(plan),
-        *_products(plan),
+        *mainloop.prologue(plan),
+        *mainloop.k_tiles(plan),
         *_semaphore(plan),
-        *_mma_end(plan),
+        *mainloop.epilogue(plan),
         *_end(plan, _leave(plan)),
     )
     return Program((*_stagger(plan), ForTiles(tile), *_stores_end(plan)))
@@ -143,126 +117,19 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 def _overlapped(plan: GemmPlan) -> Program:
     epi_tile, aux = _epi_tile(plan, is_overlapped=True), plan.epilogue.outputs[1:]
+    mainloop = warp_roles(plan).mainloop
     tile = (
-        ForKTiles((*_k_tile(plan), OverlappedEpiTile(epi_tile))),
+        ForKTiles((*mainloop.k_tile(plan), OverlappedEpiTile(epi_tile))),
         ForEpiTiles(epi_tile, overlapped=True),
         *_semaphore(plan),
-        *_mma_end(plan),
+        *mainloop.epilogue(plan),
         If(IS_TILE, _end(plan, (Evaluate(HEAD), KeepTile(plan.epilogue.tail.tensors, aux, _reduced(plan))))),
     )
     return Program((*_stagger(plan), ForTiles(tile, lasting=True), *_stores_end(plan)))
 
 
-def _multistage(plan: GemmPlan) -> Program:
-    ahead = plan.stages - 1
-    tile = (
-        *_early(plan),
-        ForAhead((Load(),), ahead),
-        ForKTiles((Wait("full"), Multiply(), WaitMma(1), SyncThreads(), Load(ahead))),
-        WaitMma(0),
-        *_leave(plan),
-    )
-    return Program((ForTiles(tile), *_stores_end(plan)))
-
-
-def _of_warps(plan: GemmPlan) -> Program:
-    """The last k-tile stands apart: nothing is read ahead there."""
-    tile = (
-        Clear("acc"),
-        If(
-            HAS_K_TILES,
-            (
-                Wait("full"),
-                ReadFirst(),
-                ForKTiles(tuple(_k_blocks(plan.k_blocks, reads_on=True)), but_last=True),
-                *_k_blocks(plan.k_blocks, reads_on=False),
-                Advance(),
-            ),
-        ),
-        *_leave(plan),
-    )
-    return Program((ForTiles(tile), *_stores_end(plan)))
-
-
-def _k_blocks(count: int, reads_on: bool) -> list[Step]:
-    """The products of a k-tile, k-block by k-block.
-
-    reads_on   on to the next k-tile, whose barrier is asked a k-block before it is needed
-    """
-    steps: list[Step] = []
-    for k_block in range(count):
-        is_last = k_block == count - 1
-        if reads_on and k_block == count - 2:
-            steps.append(Test("full", ahead=1))
-        if reads_on and is_last:
-            steps.append(Wait("full", ahead=1))
-        ahead = (1 if reads_on else None) if is_last else 0
-        steps.append(MultiplyBlock(k_block, ahead, releases=is_last))
-    return steps
-
-
-# --- pieces -----------------------------------------------------------------------------------------------------
-
-
-def _products(plan: GemmPlan) -> Steps:
-    """Of all k-tiles. Those of the last one are still under way behind it."""
-    if plan.tiled_mma.atom.a_source == "register":  # which products that are under way still read
-        return (ForKTiles((Wait("full"), WaitMma(0), Release(previous=True), Multiply())),)
-    if plan.partial_accumulators == ACC:
-        return (ForKTiles(_k_tile(plan)),)
-    return _by_halves() if plan.partial_accumulators == RIGHT else _by_accumulators()
-
-
-def _k_tile(plan: GemmPlan) -> Steps:
-    """Of a k-tile, to sums that each k-tile adds to.
-
-    The wait for the k-tile before stands behind the first k-block, not behind all of them: so its stage is released as
-    soon as its products are done, and the tensor cores have the first k-block to work on meanwhile.
-    """
-    if plan.k_blocks == 1:
-        return (Wait("full"), Multiply(), WaitMma(1), Release(previous=True))
-    first, others = Multiply(k_blocks=FIRST_BLOCK), Multiply(k_blocks=OTHER_BLOCKS)
-    return (Wait("full"), first, WaitMma(1, "k-block"), Release(previous=True), others)
-
-
-def _by_accumulators() -> Steps:
-    """While the products of a k-tile are under way, the threads add up the sums of the one before.
-
-    ptxas follows products around a loop to a wait for all of them alone: so there is one such wait for two k-tiles,
-    when the next stage is full.
-    """
-    odd = (Wait("full"), Multiply(SECOND), Advance())
-    one = (Wait("full"), WaitMma(0), Multiply(FIRST), Release(previous=True), Promote(SECOND))
-    other = (Wait("full"), Multiply(SECOND), WaitMma(1), Release(previous=True), Promote(FIRST))
-    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
-
-
-def _by_halves() -> Steps:
-    """While the products of half of the columns are under way, the threads add up the sums of the other half; as in
-    `_by_accumulators`, there is one wait for all of them for two k-tiles."""
-    before, half = (Release(previous=True), Promote(RIGHT)), WaitMma(1, "half")
-    right = (Multiply(RIGHT), half, Promote(LEFT))
-    odd = (Wait("full"), Multiply(LEFT), *right, Advance())
-    one = (Wait("full"), WaitMma(0), Multiply(LEFT), *before, *right)
-    other = (Wait("full"), Multiply(LEFT), half, *before, *right)
-    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
-
-
-def _mma_end(plan: GemmPlan) -> Steps:
-    accumulators = plan.partial_accumulators
-    added = () if accumulators == ACC else (Promote(accumulators),)
-    return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)), *added)
-
-
-def _totals(plan: GemmPlan) -> Steps:
-    """Before the turn and not after the products: ptxas would make them wait for each other."""
-    accumulators = plan.partial_accumulators
-    return () if accumulators == ACC else (Clear("total"), Clear(accumulators))
-
-
 def _stagger(plan: GemmPlan) -> Steps:
-    assert plan.pipeline is not None
-    cycles = plan.pipeline.stagger_cycles
+    cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
 
@@ -333,7 +200,6 @@ def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
     """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
-    assert plan.pipeline is not None
     fetches, count = _fetches(plan), epi_stages.count
     by_tma = isinstance(epi_stages.store, TmaBox)
     own_rows = by_tma and epi_stages_are_stored_by_rows(plan)
@@ -342,7 +208,7 @@ def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
     for name in plan.epi_stage_results:
         if own_rows:
             body += [WaitStores(count - 1, EACH_WARP), WriteEpiStage(name), StoreEpiStage(EACH_WARP, result=name)]
-        elif not by_tma and plan.pipeline.consumer_warps == 1:
+        elif not by_tma and plan.consumer_warps == 1:
             body += [WriteEpiStage(name), StoreEpiStage(EACH_WARP, by_tma=False, result=name)]
         elif not by_tma:
             free: Steps = (SyncEpiTile(),) if count == 1 else ()
@@ -375,11 +241,10 @@ def epi_stages_are_stored_by_rows(plan: GemmPlan) -> bool:
     """Whether each warp stores its own rows of an epilogue stage by TMA: a box is lower than an epilogue tile, or a
     consumer is a warp."""
     assert plan.epi_stages is not None
-    assert plan.pipeline is not None
     if not isinstance(plan.epi_stages.store, TmaBox):
         return False
     rows = plan.epi_stages.store.box[1] if plan.operands.d.major == "n" else plan.epi_stages.epi_tile[0]
-    return plan.pipeline.consumer_warps == 1 or rows < plan.epi_stages.epi_tile[0]
+    return plan.consumer_warps == 1 or rows < plan.epi_stages.epi_tile[0]
 
 
 def _stores_end(plan: GemmPlan) -> Steps:

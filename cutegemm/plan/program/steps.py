@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any, ClassVar
 
 from cutegemm.layout import hooks
 
@@ -59,8 +59,24 @@ ALL_BLOCKS, FIRST_BLOCK, OTHER_BLOCKS = "all k-blocks", "k-block 0", "the other 
 HEAD, TAIL = "head", "tail"  # sections of the epilogue: of all accumulators, and of each epilogue tile
 
 
+class Step:
+    """A step of a program. `str` prints it on one line.
+
+    changes   names of the values that it changes, which a loop around it carries from one iteration to the next; see
+              `kernels.trace.At`
+    """
+
+    changes: ClassVar[tuple[str, ...]] = ()
+
+
+class Block(Step):
+    """A loop or a branch: a step that contains steps."""
+
+    steps: tuple[Step, ...]
+
+
 @dataclass(frozen=True)
-class Wait:
+class Wait(Step):
     """Wait until a stage is full, or empty.
 
     barrier   "full" or "empty"
@@ -76,22 +92,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Test:
-    """Test whether a stage is full, early enough that the `Wait` for it costs nothing.
-
-    barrier   "full" or "empty"
-    ahead     as in `Wait`
-    """
-
-    barrier: str
-    ahead: int = 0
-
-    def __str__(self) -> str:
-        return f"test     {self.barrier}[k{_plus(self.ahead)}]"
-
-
-@dataclass(frozen=True)
-class Load:
+class Load(Step):
     """Load the boxes of A and B of a k-tile to its stage. One warp does it.
 
     ahead   number of k-tiles from the role's position to the one that is loaded. Past the last k-tile nothing is loaded
@@ -105,7 +106,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Multiply:
+class Multiply(Step):
     """Issue the MMAs of a k-tile. They run while the role goes on.
 
     accumulators   `ACC` adds to the accumulators of the k-tiles before. The others start from 0: `FIRST` or `SECOND` of
@@ -131,35 +132,7 @@ class Multiply:
 
 
 @dataclass(frozen=True)
-class ReadFirst:
-    """Read the fragments of the first k-block of a k-tile from its stage."""
-
-    def __str__(self) -> str:
-        return "read     A[k], B[k]: k-block 0"
-
-
-@dataclass(frozen=True)
-class MultiplyBlock:
-    """Issue the MMAs of a k-block whose fragments have been read, and read the next fragments meanwhile.
-
-    k_block    index in the k-tile
-    ahead      what is read meanwhile: 0, the next k-block; 1, the first k-block of the next k-tile; None, nothing
-    releases   whether the stage is released after the first MMAs: all of it has been read then
-    """
-
-    k_block: int
-    ahead: int | None = 0
-    releases: bool = False
-
-    def __str__(self) -> str:
-        text = f"mma      A[k], B[k] -> acc: k-block {self.k_block}"
-        if self.ahead is not None:
-            text += f"; read {'k-block ' + str(self.k_block + 1) if not self.ahead else 'k-block 0 of k + 1'}"
-        return text + ("; release empty[k]" if self.releases else "")
-
-
-@dataclass(frozen=True)
-class WaitMma:
+class WaitMma(Step):
     """Wait until at most the last `pending` groups of MMAs are unfinished.
 
     of   what a group multiplies, in words: a k-tile, half of its columns, or a k-block
@@ -174,7 +147,7 @@ class WaitMma:
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Step):
     """Release a stage: each warp that has read it arrives at its empty barrier, in every CTA that loads to it.
 
     previous   releases the stage of the k-tile before. The first k-tile of a tile releases nothing. After the loop
@@ -188,11 +161,13 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Skip:
+class Skip(Step):
     """Advance the position by the k-tiles that other consumers take.
 
     whose   `BEFORE`: those of the consumers before this one. `OTHERS`: those between this consumer's tile and its next
     """
+
+    changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
     whose: str
 
@@ -201,28 +176,17 @@ class Skip:
 
 
 @dataclass(frozen=True)
-class Advance:
+class Advance(Step):
     """Advance the position by one k-tile, outside of a loop or before the last k-tile of an iteration."""
+
+    changes: ClassVar[tuple[str, ...]] = ("stage", "phase", "last")
 
     def __str__(self) -> str:
         return "advance  past k"
 
 
 @dataclass(frozen=True)
-class Promote:
-    """Add the accumulators of one k-tile to the total, in f32.
-
-    accumulators   which ones; see `Multiply`
-    """
-
-    accumulators: str
-
-    def __str__(self) -> str:
-        return f"add      {self.accumulators} to total"
-
-
-@dataclass(frozen=True)
-class Clear:
+class Clear(Step):
     """Set accumulators to 0.
 
     what   "total", or accumulators as in `Multiply` that are added to it before any k-tile has been multiplied
@@ -235,7 +199,7 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class OpenOrder:
+class OpenOrder(Step):
     """Let the first pingpong consumer begin. The last consumer does it, once."""
 
     def __str__(self) -> str:
@@ -243,7 +207,7 @@ class OpenOrder:
 
 
 @dataclass(frozen=True)
-class AwaitOrder:
+class AwaitOrder(Step):
     """Wait until the consumer before this one has issued its MMAs."""
 
     def __str__(self) -> str:
@@ -251,7 +215,7 @@ class AwaitOrder:
 
 
 @dataclass(frozen=True)
-class PassOrder:
+class PassOrder(Step):
     """Let the next pingpong consumer issue its MMAs."""
 
     def __str__(self) -> str:
@@ -259,7 +223,7 @@ class PassOrder:
 
 
 @dataclass(frozen=True)
-class Stagger:
+class Stagger(Step):
     """Start each consumer later than the one before.
 
     cycles   clock cycles between two consumers, counted from when the first stage is full
@@ -272,7 +236,7 @@ class Stagger:
 
 
 @dataclass(frozen=True)
-class SyncThreads:
+class SyncThreads(Step):
     """Synchronize all threads of the CTA after all have read what they waited for."""
 
     def __str__(self) -> str:
@@ -280,7 +244,7 @@ class SyncThreads:
 
 
 @dataclass(frozen=True)
-class IncrementSemaphore:
+class IncrementSemaphore(Step):
     """Increment the semaphore of the tile, if K is split. Its old value is the number of K splits that have ended."""
 
     def __str__(self) -> str:
@@ -288,7 +252,7 @@ class IncrementSemaphore:
 
 
 @dataclass(frozen=True)
-class ReduceSplits:
+class ReduceSplits(Step):
     """Reduce the K splits of a tile: the last one to end adds the accumulators of all, the others store theirs."""
 
     def __str__(self) -> str:
@@ -296,7 +260,7 @@ class ReduceSplits:
 
 
 @dataclass(frozen=True)
-class SendAccumulators:
+class SendAccumulators(Step):
     """Send the accumulators of each CTA's columns to the shared memory of that CTA. The CTAs of the cluster split K.
 
     It waits until the receiver has added those of the tile before.
@@ -307,18 +271,20 @@ class SendAccumulators:
 
 
 @dataclass(frozen=True)
-class AddAccumulators:
+class AddAccumulators(Step):
     """Add the accumulators that all CTAs of the cluster have sent for this CTA's columns, in the order of the CTAs.
 
     The memory they were sent to is free afterwards.
     """
+
+    changes: ClassVar[tuple[str, ...]] = ("accumulators_phase",)
 
     def __str__(self) -> str:
         return "add      the accumulators of all CTAs (waits for accumulators) -> acc; release consumed"
 
 
 @dataclass(frozen=True)
-class AwaitConsumed:
+class AwaitConsumed(Step):
     """Wait until all CTAs of the cluster have added what this one sent last: no one arrives here any more."""
 
     def __str__(self) -> str:
@@ -326,12 +292,14 @@ class AwaitConsumed:
 
 
 @dataclass(frozen=True)
-class LoadEpiTile:
+class LoadEpiTile(Step):
     """Load the epilogue's tile operand, such as C, to free epilogue stages. One warp does it.
 
     ahead   None: the first epilogue tiles, one for each epilogue stage. A number: the epilogue tile that many further,
             if it has not been loaded yet
     """
+
+    changes: ClassVar[tuple[str, ...]] = ("c_phase",)  # which the epilogue tiles after it flip
 
     ahead: int | None = None
 
@@ -342,7 +310,7 @@ class LoadEpiTile:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Step):
     """Evaluate the epilogue: first its head, on all accumulators; then its tail, on one epilogue tile after the other.
 
     section   `HEAD` or `TAIL`
@@ -363,7 +331,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class StoreAux:
+class StoreAux(Step):
     """Store auxiliary outputs of an epilogue tile from registers to global memory.
 
     names   of the outputs
@@ -376,7 +344,7 @@ class StoreAux:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Step):
     """Add the values of an epilogue tile to the sums or maxima that a warp keeps of its rows or columns.
 
     Sums and maxima that the last epilogue tile completes are stored to the workspace.
@@ -391,13 +359,15 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class KeepTile:
+class KeepTile(Step):
     """Evaluate the epilogue of a tile and keep the result in registers, to be stored during the next tile.
 
     read      names of the operands that are read from global memory
     aux       names of the auxiliary outputs, which are stored at once
     reduced   names of the sums and maxima; their partial results are stored to the workspace at once
     """
+
+    changes: ClassVar[tuple[str, ...]] = ("left", "overlapped_m", "overlapped_n", "overlapped_l")
 
     read: tuple[str, ...] = ()
     aux: tuple[str, ...] = ()
@@ -410,7 +380,7 @@ class KeepTile:
 
 
 @dataclass(frozen=True)
-class WaitStores:
+class WaitStores(Step):
     """Wait until at most `pending` bulk stores of this warp still read their epilogue stages.
 
     by   who waits: `FIRST_WARP` if it stores for all, `EACH_WARP`, or `ALL` if it does not matter who stores
@@ -425,7 +395,7 @@ class WaitStores:
 
 
 @dataclass(frozen=True)
-class WriteEpiStage:
+class WriteEpiStage(Step):
     """Write the values of an epilogue tile to its epilogue stage.
 
     result   "d", or the name of an auxiliary output, which has an epilogue stage of its own
@@ -438,7 +408,7 @@ class WriteEpiStage:
 
 
 @dataclass(frozen=True)
-class SyncEpiTile:
+class SyncEpiTile(Step):
     """Synchronize the warps of the consumer: all have written the epilogue stage, and may write the next one."""
 
     def __str__(self) -> str:
@@ -446,7 +416,7 @@ class SyncEpiTile:
 
 
 @dataclass(frozen=True)
-class StoreEpiStage:
+class StoreEpiStage(Step):
     """Store an epilogue stage to global memory.
 
     by       `FIRST_WARP`: the whole stage. `EACH_WARP`: its own rows. `ALL`: copies by all threads
@@ -463,7 +433,7 @@ class StoreEpiStage:
 
 
 @dataclass(frozen=True)
-class StoreTile:
+class StoreTile(Step):
     """Store the tile from registers to global memory.
 
     read      names of the epilogue's operands that are read from global memory
@@ -496,7 +466,7 @@ def _from_global(names: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class ForTiles:
+class ForTiles(Block):
     """Run the steps for each work tile of the CTA that this role takes.
 
     every     the role takes every `every`-th work tile, from its own first one
@@ -514,12 +484,14 @@ class ForTiles:
 
 
 @dataclass(frozen=True)
-class ForKTiles:
+class ForKTiles(Block):
     """Run the steps for each k-tile of the work tile. The position advances after each.
 
     but_last   leaves out the last k-tile, which has steps of its own
     by         2: two k-tiles an iteration. The steps advance the position between them; an odd k-tile comes before
     """
+
+    changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
     steps: tuple[Step, ...]
     but_last: bool = False
@@ -531,7 +503,7 @@ class ForKTiles:
 
 
 @dataclass(frozen=True)
-class ForAhead:
+class ForAhead(Block):
     """Run the steps for the first `count` k-tiles of the work tile, before the loop. The position does not advance."""
 
     steps: tuple[Step, ...]
@@ -542,8 +514,10 @@ class ForAhead:
 
 
 @dataclass(frozen=True)
-class ForStages:
+class ForStages(Block):
     """Run the steps for each stage of the mainloop pipeline once."""
+
+    changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
     steps: tuple[Step, ...]
 
@@ -552,7 +526,7 @@ class ForStages:
 
 
 @dataclass(frozen=True)
-class ForEpiTiles:
+class ForEpiTiles(Block):
     """Run the steps for each epilogue tile of the consumer's tile.
 
     overlapped   for those of the tile kept in registers that have not been stored yet
@@ -566,7 +540,7 @@ class ForEpiTiles:
 
 
 @dataclass(frozen=True)
-class OverlappedEpiTile:
+class OverlappedEpiTile(Block):
     """After the MMAs of the k-th k-tile: run the steps for the k-th epilogue tile of the tile kept in registers."""
 
     steps: tuple[Step, ...]
@@ -576,7 +550,7 @@ class OverlappedEpiTile:
 
 
 @dataclass(frozen=True)
-class If:
+class If(Block):
     """Run the steps if a condition holds; see the constants at the top of this file."""
 
     condition: str
@@ -584,16 +558,6 @@ class If:
 
     def __str__(self) -> str:
         return f"if {self.condition}:"
-
-
-Block = Union[ForTiles, ForKTiles, ForAhead, ForStages, ForEpiTiles, OverlappedEpiTile, If]
-BLOCKS = (ForTiles, ForKTiles, ForAhead, ForStages, ForEpiTiles, OverlappedEpiTile, If)
-Step = Union[
-    Block, Wait, Test, Load, Multiply, ReadFirst, MultiplyBlock, WaitMma, Release, Skip, Advance, Promote, Clear,
-    OpenOrder, AwaitOrder, PassOrder, Stagger, SyncThreads, IncrementSemaphore, ReduceSplits, SendAccumulators,
-    AddAccumulators, AwaitConsumed, LoadEpiTile, Evaluate, StoreAux, Reduce, KeepTile, WaitStores, WriteEpiStage,
-    SyncEpiTile, StoreEpiStage, StoreTile,
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -635,26 +599,28 @@ class Program(hooks.Shown):
 def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
     for step in steps:
         yield step
-        if isinstance(step, BLOCKS):
+        if isinstance(step, Block):
             yield from _walk(step.steps)
 
 
 def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
     for step in steps:
         yield f"{'  ' * depth}{step}"
-        if isinstance(step, BLOCKS):
+        if isinstance(step, Block):
             yield from _lines(step.steps, depth + 1)
 
 
 def height(step: Step) -> int:
     """Return the number of printed lines of a step, including the steps inside it."""
-    return 1 + sum(map(height, step.steps)) if isinstance(step, BLOCKS) else 1
+    return 1 + sum(map(height, step.steps)) if isinstance(step, Block) else 1
 
 
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
     out = []
     for step in steps:
-        inner = replace(step, steps=_edited(step.steps, edit)) if isinstance(step, BLOCKS) else step
+        inner: Any = step
+        if isinstance(step, Block):
+            inner = replace(inner, steps=_edited(step.steps, edit))
         changed = edit(inner)
         if changed is not None:
             out.append(changed)

@@ -11,9 +11,14 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import TYPE_CHECKING, ClassVar, Union
 
+from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
+from cutegemm.plan.mainloop.base import Mainloop
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,26 @@ class ThreadSchedule(hooks.Shown):
     stages: int
     fragments: int
     prologue: tuple[Step, ...]
-    body: tuple[Step, ...]
+    k_tile: tuple[Step, ...]
+
+    has_roles: ClassVar[bool] = False
+    kind: ClassVar[str] = "threads"
+    cluster_k: ClassVar[int] = 1
+    consumers: ClassVar[int] = 1
+    readers: ClassVar[int] = 1
+    tiles_in_flight: ClassVar[int] = 1
+    gpc_raster: ClassVar[None] = None
+    overlapped: ClassVar[bool] = False
+    promoted: ClassVar[bool] = False
+    mainloop: ClassVar[Mainloop] = Mainloop()
+
+    def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
+        """Return the rows and columns of D that a consumer computes: all of the CTA's tile."""
+        return cta_tile[:2]
+
+    def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
+        """Return the number of k-blocks whose fragments of A and of B a thread holds."""
+        return self.fragments, self.fragments
 
     def __str__(self) -> str:
         """The steps as those of a role's program are printed.
@@ -115,18 +139,18 @@ class ThreadSchedule(hooks.Shown):
             mma      k-block i -> acc
           sync     all threads
         """
-        lines = [*_lines(self.prologue, 0, "0"), "for k in tile.k_tiles:", *_lines(self.body, 1, "k")]
+        lines = [*_lines(self.prologue, 0, "0"), "for k in tile.k_tiles:", *_lines(self.k_tile, 1, "k")]
         return "\n".join(lines)
 
     def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
         """Steps of the prologue, of the body or of a loop in it, each with its line in the text of the schedule.
 
         >>> schedule = single_stage(k_blocks=8, unroll=1)
-        >>> [line for line, _ in schedule.lined(schedule.body)]
+        >>> [line for line, _ in schedule.lined(schedule.k_tile)]
         [1, 2, 3, 4, 5, 6, 9]
         """
         line = 0
-        for own in (self.prologue, self.body):
+        for own in (self.prologue, self.k_tile):
             for step in own:
                 if isinstance(step, Repeat) and step.steps is steps:
                     return list(enumerate(steps, line + 1))
@@ -146,7 +170,7 @@ class ThreadSchedule(hooks.Shown):
         for step in self.prologue:
             yield 0, step
         for tile in range(k_tiles):
-            for step in self.body:
+            for step in self.k_tile:
                 if isinstance(step, Repeat):
                     yield from ((tile, inner) for inner in step.expand())
                 else:
@@ -162,6 +186,16 @@ class ThreadSchedule(hooks.Shown):
         []
         """
         return list(_hazards(self, is_async, k_tiles, k_blocks))
+
+
+def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
+    """Return the thread schedule of a plan that has one.
+
+    raises   UnsupportedError if the plan has warp roles
+    """
+    if not isinstance(plan.body, ThreadSchedule):
+        raise UnsupportedError(f"plan {plan.name!r}: its warps have roles; there is no schedule of all threads.")
+    return plan.body
 
 
 @functools.lru_cache(maxsize=1024)
@@ -459,7 +493,7 @@ def multistage(
     load_chunks   that the copies of a k-tile are cut into, one a k-block, so that they do not come all at once
     fragments     1: each k-block is read just before it is multiplied
 
-    >>> [type(step).__name__ for step in multistage(2, 2).body]
+    >>> [type(step).__name__ for step in multistage(2, 2).k_tile]
     ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']
     """
     prologue: list[Step] = []

@@ -21,6 +21,7 @@ from cutegemm.dtypes import DType
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product_each
 from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.smem_atoms import KINDS, SMEM_ATOM_ROWS
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TMA_SWIZZLES, TmaBox
 
@@ -111,8 +112,8 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
     (bm, bn, bk), atom, loaded = plan.loaded_tile, plan.tiled_mma.atom, plan.loaded
     for name, extent, box, layout, operand, source, major in (
-        ("A", bm, plan.load_a, plan.smem_a, loaded.a, atom.a_source, atom.a_major),
-        ("B", bn, plan.load_b, plan.smem_b, loaded.b, atom.b_source, atom.b_major),
+        ("A", bm, plan.a.load, plan.a.smem, loaded.a, atom.a_source, atom.a_major),
+        ("B", bn, plan.b.load, plan.b.smem, loaded.b, atom.b_source, atom.b_major),
     ):
         number = "AB".index(name)
         step, multiplied = atom.shape_mnk[number], plan.mma_tile[number]
@@ -125,8 +126,13 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
                 yield f"{name} is {operand.major}-major as it is loaded; {atom.name} reads it {major}-major."
             else:
                 yield from _not_stated(tile, layout, step, atom.shape_mnk[2], atom.name, multiplied)
-    if plan.epi_stages is not None and plan.smem_d is not None and plan.pipeline is not None:
-        yield from _epi_stage_rules(plan, plan.pipeline, plan.epi_stages, plan.smem_d)
+    for stream in plan.streams[2:]:
+        operand = loaded.matrix(stream.name)
+        tile = _Tile(stream.name.upper(), (stream.mode, "k"), operand.dtype, stream.tile, int(operand.major == "k"))
+        if isinstance(stream.load, TmaBox):
+            yield from _misplaced(tile, stream.load.box, stream.load.swizzle, stream.smem)
+    if plan.epi_stages is not None and plan.smem_d is not None and plan.body.has_roles:
+        yield from _epi_stage_rules(plan, warp_roles(plan), plan.epi_stages, plan.smem_d)
 
 
 def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:

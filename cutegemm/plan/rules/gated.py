@@ -40,7 +40,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             "an even number of the columns that a thread's sums lie apart."
         )
         return
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         if 2 * pairs.block != plan.cta_tile[1]:
             yield (
                 f"of {epilogue}, a thread would have both sums of a pair if {pairs.block} gates and as many ups lay in "
@@ -61,7 +61,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile "
             f"of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
         )
-    if plan.schedule is not None and plan.split.is_split and plan.split.reduction == "kernel":
+    if not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel":
         yield (
             "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
             "reduction = 'last', or all of K in one part."
@@ -83,7 +83,7 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
     """Rules of a B whose columns are neighbours."""
-    box = plan.load_b
+    box = plan.b.load
     width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1
     if plan.operands.gated == "pairs" and width > 1:
         yield (

@@ -42,19 +42,27 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
     The types are those of the annotations. Bounds are checked if all types are right.
     """
     wrong = list(not_as_annotated(plan))
-    if (plan.schedule is None) == (plan.pipeline is None):
-        wrong.append("a plan has either a schedule, which all threads follow, or a pipeline of roles.")
+    names = [stream.name for stream in plan.streams] if not wrong else []
+    if not wrong and (names[:2] != ["a", "b"] or len(set(names)) != len(names)):
+        wrong.append(f"the streams are {', '.join(names) or 'none'}; a and b come first, and no name comes twice.")
+    if names[2:] and not plan.body.has_roles:
+        wrong.append(f"the stream {names[2]} needs warp roles: a thread schedule loads A and B only.")
+    if not wrong:
+        for each in plan.streams:
+            first, second = plan.operands.modes(each.name)
+            if each.mode != first or second[0] != "k":
+                wrong.append(f"the stream {each.name} runs along {each.mode}; its operand along {first} and {second}.")
     yield from wrong
     if not wrong:
         yield from _counts(plan)
         yield from _parts(plan)
         yield from _layouts(plan)
         yield from _moves(plan)
-        if plan.schedule is not None:
-            yield from _steps(plan.schedule)
+        if isinstance(plan.body, WarpRoles):
+            yield from _piped(plan, plan.body)
+        else:
+            yield from _steps(plan.body)
             yield from _scheduled(plan)
-        if plan.pipeline is not None:
-            yield from _piped(plan, plan.pipeline)
 
 
 def _counts(plan: GemmPlan) -> Iterator[str]:
@@ -67,7 +75,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from cluster
     if not cluster and product(plan.cluster_mn) > _MOST_CLUSTERED:
         yield f"cluster_mn = {plan.cluster_mn!r}; no cluster has more than {_MOST_CLUSTERED} CTAs."
-    shared = [] if plan.pipeline is None else [*_count("pipeline.cluster_k", plan.pipeline.cluster_k)]
+    shared = [*_count("body.cluster_k", plan.body.cluster_k)]
     yield from shared
     if not tile and not cluster and not shared and product(plan.mma_tile[:2]) > _MAX_ACCUMULATORS:
         of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.cluster_k} CTAs that share K" * (plan.cluster_k > 1)
@@ -75,21 +83,19 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
     if plan.persistent is not None:
         yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
-    if plan.pipeline is not None:
-        pipeline = plan.pipeline
-        own = [*_extents("pipeline.consumer_tile", pipeline.consumer_tile)]
+    if isinstance(plan.body, WarpRoles):
+        pipeline = plan.body
+        own = [*_extents("body.consumer_tile", pipeline.consumer_tile)]
         yield from own
         if not own and not tile and any(map(gt, pipeline.consumer_tile, plan.cta_tile)):
             yield (
-                f"pipeline.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
+                f"body.consumer_tile = {pipeline.consumer_tile!r}; at most the tile of a CTA, {plan.cta_tile!r}, "
                 "is expected."
             )
-        yield from _count("pipeline.stages", pipeline.stages, most=_MOST_STAGES)
+        yield from _count("body.stages", pipeline.stages, most=_MOST_STAGES)
         for name in ("consumers", "consumer_warps"):
-            yield from _count(f"pipeline.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
-        yield from _count("pipeline.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
-        if pipeline.ctas is not None:
-            yield from _count("pipeline.ctas", pipeline.ctas, most=_MOST_RESIDENT)
+            yield from _count(f"body.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
+        yield from _count("body.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.gpc_raster is not None:
             yield from pipeline.gpc_raster.violations()
     if plan.epi_stages is not None:
@@ -130,11 +136,12 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _layouts(plan: GemmPlan) -> Iterator[str]:
-    for name, layout in (("A", plan.smem_a), ("B", plan.smem_b), ("D", plan.smem_d)):
+    layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
+    for name, layout in (*layouts, ("D", plan.smem_d)):
         rule = None if layout is None else layout_rule(layout)
         if rule is not None:
             yield f"the shared memory of {name}, {layout}, {rule}"
-    boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [("A", plan.load_a), ("B", plan.load_b)]
+    boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [(each.name.upper(), each.load) for each in plan.streams]
     if plan.epi_stages is not None:
         boxes += [("D", plan.epi_stages.store), ("C", plan.epi_stages.load_c)]
     for name, box in boxes:
@@ -148,10 +155,8 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
     arrives = "shared" if plan.stages else "register"
     leaves = "global" if plan.smem_d is None else "shared"
     chunks: list[tuple[str, Any, DType, str, str]] = [
-        ("load_a", plan.load_a, ops.a.dtype, "global", arrives),
-        ("load_b", plan.load_b, ops.b.dtype, "global", arrives),
-        ("read_a", plan.read_a, ops.a.dtype, "shared", "register"),
-        ("read_b", plan.read_b, ops.b.dtype, "shared", "register"),
+        *[(f"{each.name}.load", each.load, ops.matrix(each.name).dtype, "global", arrives) for each in plan.streams],
+        *[(f"{each.name}.read", each.read, ops.matrix(each.name).dtype, "shared", "register") for each in plan.streams],
         ("store_d", plan.store_d, ops.d.dtype, "register", leaves),
         ("copy_d", plan.copy_d, ops.d.dtype, "shared", "global"),
     ]
@@ -187,9 +192,10 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.epi_stages is not None:
         yield "epilogue stages are given; they need the consumers of a pipeline. With a schedule all threads copy D."
-    for name in ("a", "b"):
-        if plan.stages and getattr(plan, f"read_{name}") is None:
-            yield f"read_{name} is None; how the fragments of {name.upper()} are read from shared memory is expected."
+    for stream in plan.streams:
+        if plan.stages and stream.read is None:
+            name = stream.name
+            yield f"{name}.read is None; how the fragments of {name.upper()} are read from shared memory is expected."
 
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
@@ -207,10 +213,10 @@ def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 def _steps(schedule: ThreadSchedule) -> Iterator[str]:
     """Counts in the steps of a schedule that are too small, and more steps than are played."""
-    yield from _count("schedule.stages", schedule.stages, 0, _MOST_STAGES)
-    yield from _count("schedule.fragments", schedule.fragments, 1, _MOST_STAGES)
+    yield from _count("body.stages", schedule.stages, 0, _MOST_STAGES)
+    yield from _count("body.fragments", schedule.fragments, 1, _MOST_STAGES)
     count = 0
-    for name in ("prologue", "body"):
+    for name in ("prologue", "k_tile"):
         for step in getattr(schedule, name):
             inner = step.steps if isinstance(step, Repeat) else ()
             count += step.times * len(inner) if inner else 1
@@ -218,6 +224,6 @@ def _steps(schedule: ThreadSchedule) -> Iterator[str]:
                 for field in fields(part):
                     least = int(field.name in ("chunks", "times"))
                     if field.name != "steps" and getattr(part, field.name) < least:
-                        yield f"{part} of schedule.{name}: {field.name} of at least {least} is expected."
+                        yield f"{part} of body.{name}: {field.name} of at least {least} is expected."
     if count > _MOST_STEPS:
         yield f"the schedule has {count} steps; {_MOST_STEPS} at most are expected."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules of shapes: who adds the sums, and where they lie."""
-    if plan.pipeline is not None and plan.cluster_k > 1:
+    if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
     mma, sliced_k = plan.tiled_mma, plan.sliced_k
     along_k = mma.thr_layout_vmnk[3].size()
@@ -31,10 +31,10 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
             f"later; this plan is for {plan.arch}. Leave overlaps out."
         )
     if sliced_k is None:
-        if plan.schedule is not None and along_k > 1:
+        if not plan.body.has_roles and along_k > 1:
             yield f"{along_k} threads share each sum along K; say by `sliced_k` how theirs are added."
         return
-    if plan.schedule is None or plan.stages or plan.split.is_split or plan.repacks or plan.persistent:
+    if plan.body.has_roles or plan.stages or plan.split.is_split or plan.repacks or plan.persistent:
         yield (
             "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
             "are not packed."
@@ -89,7 +89,7 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
     if plan.sliced_k is None:
         return
     rows, bn, bk = plan.mma_tile
-    for name, extent, copy in (("A", rows, plan.load_a), ("B", bn, plan.load_b)):
+    for name, extent, copy in (("A", rows, plan.a.load), ("B", bn, plan.b.load)):
         assert isinstance(copy, TiledCopy)
         wrong = _not_read(copy, plan.tiled_mma, name, (extent, bk))
         if wrong is not None:

@@ -12,6 +12,7 @@ from cutegemm.errors import LayoutError, PlanError
 from cutegemm.layout import ComposedLayout, Layout, product_each, select, size
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
+from cutegemm.plan.warp_roles import warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -28,17 +29,17 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
     """The rules that wide accesses break, of a plan whose layouts fit."""
     (bm, bn, bk), mma = plan.mma_tile, plan.tiled_mma
     for name, tile, layout, copy, read, operand in (
-        ("A", (bm, bk), plan.smem_a, plan.load_a, plan.read_a, plan.loaded.a),
-        ("B", (bn, bk), plan.smem_b, plan.load_b, plan.read_b, plan.loaded.b),
+        ("A", (bm, bk), plan.a.smem, plan.a.load, plan.a.read, plan.loaded.a),
+        ("B", (bn, bk), plan.b.smem, plan.b.load, plan.b.read, plan.loaded.b),
     ):
         yield from _of_operand(name, tile, layout, copy, read, operand, mma)
     yield from _in_words("the stores of D", _stored_vector(plan))
     yield from _copied_vector(plan)
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         if plan.epi_stages is not None and plan.smem_d is not None:
-            rules = _epi_stage_vectors(plan.pipeline, plan.epi_stages, plan.smem_d)
+            rules = _epi_stage_vectors(warp_roles(plan), plan.epi_stages, plan.smem_d)
             yield from _in_words("the accesses to epilogue stages", rules)
-        yield from _in_words("the sums of the consumers", _consumed(plan, plan.pipeline))
+        yield from _in_words("the sums of the consumers", _consumed(plan, warp_roles(plan)))
 
 
 def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[str]:
@@ -214,7 +215,7 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
     """
     store, operand = plan.store_d, plan.operands.d
     count = store.bits // operand.dtype.bits
-    if (plan.pipeline is not None and plan.smem_d is not None) or count <= 1:
+    if (plan.body.has_roles and plan.smem_d is not None) or count <= 1:
         return
     if plan.glu is not None:
         yield from _gates_stored(plan)

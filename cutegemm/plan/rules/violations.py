@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.epilogue import BROADCAST
 from cutegemm.plan.memory.partials import folding
+from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.plan.rules.boxes import box_rules, overlapping, places
 from cutegemm.plan.rules.epilogue import epilogue_rules
 from cutegemm.plan.rules.gated import gated_problem_rules, gated_rules
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
-_FIRST_MODE = {"a": "m", "b": "n", "c": "m", "d": "m"}
 _REPACKED_FAMILIES = ("simt", "sm90")
 _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
 
@@ -44,7 +44,7 @@ _COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen i
 def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
     """The rules of `violated_rules` that depend on the architecture, of a plan that keeps all others."""
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
-    return out if plan.pipeline is None else [*out, *arch_rules(plan, arch)]
+    return out if not plan.body.has_roles else [*out, *arch_rules(plan, arch)]
 
 
 def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
@@ -70,9 +70,9 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
             *_reductions(plan),
             *fragment_rules(plan),
         ]
-    if plan.pipeline is not None:
+    if plan.body.has_roles:
         out += [*arch_rules(plan, arch), *pipeline_rules(plan)]
-    elif isinstance(plan.load_a, TmaBox) or isinstance(plan.load_b, TmaBox):
+    elif any(isinstance(stream.load, TmaBox) for stream in plan.streams):
         out.append("TMA fills the ring of a pipeline; where all threads follow a schedule, they load.")
     if problem is not None:
         out += problem_rules(plan, problem)
@@ -88,7 +88,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
     ):
         if have != want:
             yield f"{name} is {have}, but the MMA atom {atom.name} takes {want}."
-    by_box = isinstance(plan.load_a, TmaBox)
+    by_box = isinstance(plan.a.load, TmaBox)
     roundings = ("rz",) if ops.a.dtype is not tf32 else ("rz", "rne") if by_box else ("rz", "rna")
     if plan.rounding not in roundings:
         known = " or ".join(roundings)
@@ -106,31 +106,26 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if len(set(of_packs.values())) > 1:
         said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
         yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
-    if plan.schedule is None and plan.persistent is not None:
-        yield (
-            f"a grid of {plan.persistent} CTAs that share k-tiles is of plans with a schedule; give the pipeline "
-            "its CTAs."
-        )
-    if plan.schedule is not None and (plan.persistent is None) != (plan.split.waves == 0):
+    if not plan.body.has_roles and (plan.persistent is None) != (plan.split.waves == 0):
         yield (
             f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
             "none of them are given."
         )
     how = (plan.split.order, plan.split.reduction)
-    if plan.schedule is not None and plan.split.waves and how != ("blocked", "kernel"):
+    if not plan.body.has_roles and plan.split.waves and how != ("blocked", "kernel"):
         yield (
             f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
             f"is {plan.split.order}, added by {plan.split.reduction!r}."
         )
-    if plan.schedule is not None and plan.split_k > MAX_GRID_Y:
+    if not plan.body.has_roles and plan.split_k > MAX_GRID_Y:
         yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
-    if plan.schedule is not None and plan.stages == 0 and (plan.split.is_split or plan.repacks):
+    if not plan.body.has_roles and plan.stages == 0 and (plan.split.is_split or plan.repacks):
         yield "without shared memory a CTA takes all of K, of operands that are not packed."
-    if plan.schedule is not None and plan.stages == 0 and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.stages == 0 and plan.smem_d is not None:
         yield "without stages of shared memory D does not pass through it."
-    if plan.schedule is not None and plan.split.is_split and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.split.is_split and plan.smem_d is not None:
         yield "where K is split, D does not pass through shared memory."
-    alone = plan.schedule is not None and plan.stages == 0 and plan.sliced_k is None
+    alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."
@@ -140,15 +135,18 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.mma_tile
-    for name, extent, layout in (("A", bm, plan.smem_a), ("B", bn, plan.smem_b)):
-        want, have = (extent, bk, plan.stages), product_each(layout.shape)
+    for stream in plan.streams:
+        name, layout = stream.name.upper(), stream.smem
+        have = product_each(layout.shape)
+        depth = bk if stream in plan.streams[:2] or len(have) < 2 else have[1]
+        want = (bm if stream.mode == "m" else bn, depth, plan.stages)
         if name == "B" and _is_by_lines(plan, have[0]):
             want = (have[0], *want[1:])
         if have != want:
             yield (f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}.")
         elif plan.stages:
             yield from overlapping(name, layout)
-    if plan.smem_d is not None and plan.schedule is not None:
+    if plan.smem_d is not None and not plan.body.has_roles:
         if product_each(plan.smem_d.shape) != plan.d_tile:
             yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
         else:
@@ -158,7 +156,7 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
     """Whether so many columns of B are the tile's and those of the next one that fill the rows of its boxes, which
     wgmma reads the first of."""
-    box, mma = plan.load_b, plan.tiled_mma
+    box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
         return False
     width, multiplied = box.box[0], plan.mma_tile[1]
@@ -168,12 +166,12 @@ def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
 def _copies(plan: GemmPlan) -> Iterator[str]:
     bm, bn, bk = plan.mma_tile
     parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
-        ("A", ("M", "K"), (bm, bk), plan.load_a),
-        ("B", ("N", "K"), (bn, bk), plan.load_b),
+        ("A", ("M", "K"), (bm, bk), plan.a.load),
+        ("B", ("N", "K"), (bn, bk), plan.b.load),
     ]
     if plan.copy_d is not None:
         parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
-    if plan.schedule is not None and (plan.copy_d is None) != (plan.smem_d is None):
+    if not plan.body.has_roles and (plan.copy_d is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
     for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
@@ -199,9 +197,10 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
-    parts = [("the copy of A", plan.load_a), ("the copy of B", plan.load_b), ("the copy of D", plan.copy_d)]
+    parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
+    parts.append(("the copy of D", plan.copy_d))
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
     for what, have in made_for:
         if have != threads:
@@ -209,8 +208,9 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in (plan.load_a, plan.load_b)]
-    atoms = (plan.tiled_mma.atom, *loads, plan.read_a, plan.read_b, plan.store_d)
+    copies = [stream.load for stream in plan.streams]
+    loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
+    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
     told = set()
     for atom in atoms:
         if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:
@@ -219,18 +219,18 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
-    if plan.schedule is None:
+    if plan.body.has_roles:
         return
     stages = plan.stages
     bk, step_k = plan.cta_tile[2], plan.tiled_mma.tile_mnk[2]
     k_blocks = None if bk < 1 or bk % step_k else plan.k_blocks
     told = set()
-    for copy in (plan.load_a, plan.load_b):
+    for copy in [stream.load for stream in plan.streams]:
         if isinstance(copy, TmaBox) or copy.atom.is_async in told:
             continue
         told.add(copy.atom.is_async)
         for k_tiles in sorted({1, max(1, stages - 1), stages, max(3, 2 * stages + 1)}):
-            found = plan.schedule.hazards(copy.atom.is_async, k_tiles, k_blocks)
+            found = thread_schedule(plan).hazards(copy.atom.is_async, k_tiles, k_blocks)
             if found:
                 yield from (f"the schedule with {k_tiles} k-tiles by {copy.atom.name}: {hazard}" for hazard in found)
                 break
@@ -317,7 +317,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
     """The operands of a problem that a plan is made for."""
-    return ("a", "b", *plan.epilogue.tensors, *plan.epilogue.outputs)
+    return (*[stream.name for stream in plan.streams], *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
@@ -340,14 +340,14 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
     """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
-    if name in ("a", "b"):
-        return isinstance(getattr(plan, f"load_{name}"), TmaBox) and all(p.name != name for p in plan.repacks)
+    if any(stream.name == name for stream in plan.streams):
+        return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
     layout = problem.layout(name)
-    contiguous = 0 if layout.stride[0] == 1 and operand.major == _FIRST_MODE.get(name, "m") else 1
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0] else 1
     extent = layout.shape[contiguous]
     have = extent * operand.dtype.bits // 8
     if not any_extent and have % operand.align_bytes:

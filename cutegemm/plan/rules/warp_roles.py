@@ -20,7 +20,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.shared import SharedLayout
-from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
+from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
@@ -50,8 +50,7 @@ def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     """Every rule that the pipeline of `plan` breaks anywhere."""
-    pipeline = plan.pipeline
-    assert pipeline is not None
+    pipeline = warp_roles(plan)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
     yield from _gpcs(plan, pipeline)
@@ -109,11 +108,11 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     expected = [*producer, *[pipeline.consumer_warps] * count]
     if warps != expected:
         yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
-    if pipeline.ctas is not None and pipeline.ctas < product(plan.cluster_mn):
-        yield f"a persistent grid of {pipeline.ctas} CTAs holds no cluster of {product(plan.cluster_mn)}."
-    if pipeline.kind == "single" and (pipeline.ctas is not None or plan.cluster_mn != (1, 1)):
+    if plan.persistent is not None and plan.persistent < product(plan.cluster_mn):
+        yield f"a persistent grid of {plan.persistent} CTAs holds no cluster of {product(plan.cluster_mn)}."
+    if pipeline.kind == "single" and (plan.persistent is not None or plan.cluster_mn != (1, 1)):
         yield "a pipeline without a producer takes one tile a CTA, without clusters."
-    if pipeline.kind == "pingpong" and pipeline.ctas is None:
+    if pipeline.kind == "pingpong" and plan.persistent is None:
         yield "pingpong consumers take tiles in turn, so the grid must be persistent."
     if pipeline.promoted and plan.operands.acc != f32:
         yield f"sums of {plan.operands.acc} are kept on two levels; those of f32 are. Leave promoted out."
@@ -126,7 +125,7 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    if pipeline.kind != "cooperative" or pipeline.ctas is None:
+    if pipeline.kind != "cooperative" or plan.persistent is None:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
     if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
         yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
@@ -157,7 +156,7 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             "tile, and store it before they go on, are expected. Take schedule = 'cooperative' without deferred; or "
             "with +repack behind the plan's name A is copied first."
         )
-    if plan.read_a is None:
+    if plan.a.read is None:
         yield f"{name} multiplies A out of registers; how a consumer reads A is not said."
 
 
@@ -174,7 +173,7 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
         yield f"{pipeline.consumers} consumers of {m} x {n} each do not share a tile of {bm} x {bn}."
     if any(not isinstance(p, Layout) or len(p) != 3 for p in mma.permutation_mnk[:2]):
         yield f"where places lie, {mma.permutation_mnk[:2]}, is not (an atom, consumers, atoms of one) along M and N."
-    if plan.read_a is None or plan.read_b is None:
+    if plan.a.read is None or plan.b.read is None:
         yield f"{mma.atom.name} multiplies registers; how a consumer reads A and B is not said."
     step = mma.tile_mnk[2]
     if plan.cta_tile[2] % (2 * step):
@@ -213,17 +212,18 @@ def _cluster(plan: GemmPlan) -> Iterator[str]:
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
-    for name, box in (("A", plan.load_a), ("B", plan.load_b)):
-        if not isinstance(box, TmaBox):
-            yield f"{name} is not loaded by TMA, which a pipeline does."
-    bm, bn, bk = plan.loaded_tile
+    for stream in plan.streams:
+        if not isinstance(stream.load, TmaBox):
+            yield f"{stream.name.upper()} is not loaded by TMA, which a pipeline does."
     cm, cn = plan.multicast_mn
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     packed = " With +repack behind the plan's name it is copied first." if by_wgmma else ""
-    for name, box, extent, sharers in (("A", plan.load_a, bm, cn), ("B", plan.load_b, bn, cm)):
-        operand = getattr(plan.loaded, name.lower())
+    for stream in plan.streams:
+        name, box, operand = stream.name.upper(), stream.load, plan.loaded.matrix(stream.name)
         if not isinstance(box, TmaBox):
             continue
+        sharers = (cn if stream.mode == "m" else cm) if stream in plan.streams[:2] else box.multicast
+        extent, bk = stream.tile
         if operand.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
                 f"{name} is aligned to {operand.align_bytes} bytes; TMA needs {TMA_INNER_ALIGNED_BYTES}, of "
@@ -279,11 +279,10 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
 def _may_leave_over(plan: GemmPlan) -> bool:
     """Whether a tile may begin with the epilogue stages that the one before has ended with, as it then waits for their
     stores: those of D alone, by TMA, and behind the tile's own products."""
-    epi_stages, pipeline = plan.epi_stages, plan.pipeline
+    epi_stages = plan.epi_stages
     assert epi_stages is not None
-    assert pipeline is not None
     is_plain = isinstance(epi_stages.store, TmaBox) and epi_stages.load_c is None and len(plan.epi_stage_results) == 1
-    return is_plain and not pipeline.overlapped
+    return is_plain and not plan.body.overlapped
 
 
 def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
@@ -365,14 +364,14 @@ def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     split = plan.split
     if pipeline.kind == "single":
         yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
-    if split.waves and pipeline.ctas is None:
+    if split.waves and plan.persistent is None:
         yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
     if split.order != "blocked":
         yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a pipeline."
     if split.reduction != "last":
         yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
-    if max(split.splits, pipeline.ctas or 0) > MAX_SPLITS:
-        yield f"a tile may have {max(split.splits, pipeline.ctas or 0)} parts; {MAX_SPLITS} can be counted."
+    if max(split.splits, plan.persistent or 0) > MAX_SPLITS:
+        yield f"a tile may have {max(split.splits, plan.persistent or 0)} parts; {MAX_SPLITS} can be counted."
 
 
 def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""The protocol of a kernel whose warps have roles: the programs of a plan, played in many orders.
+"""Protocol of a kernel with warp roles: the programs of a plan, executed in many orders to find synchronization faults.
 
-`protocol` takes the operations of each role of each CTA from the plan's programs; `machine` plays them one by
-one, with what epilogue stages hold (`slot_state`) and what the parts of a tile have written (`part_state`);
-`interleavings` chooses whose turn it is.
+`protocol` makes the operations of each role of each CTA from the plan's programs. `machine` executes them one by one,
+with the contents of epilogue stages (`epi_stage_state`) and of the workspace for K splits (`split_state`).
+`interleavings` chooses the order.
 """

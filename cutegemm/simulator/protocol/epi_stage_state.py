@@ -1,13 +1,15 @@
-"""Slots of shared memory that D leaves through, and C comes to: what they hold while a protocol is played.
+"""State of the epilogue stages while a protocol is executed: their contents, and the bulk copies in flight.
 
-operation      what it is on the hardware                          what must hold
-LoadEpiStage   bulk load of an epilogue tile of C to an epilogue stage               nothing is in the epilogue stage,
-or on its way ReadEpiStage    ldmatrix of a warp's rows                           they hold that epilogue tile of C
-WriteEpiStage   stmatrix of a warp's rows                           no store still reads the epilogue stage
-StoreEpiStage   bulk store of an epilogue stage, or of a warp's rows           they hold that epilogue tile of D
-CopyEpiStage    a warp's share of an epilogue stage copied by its threads      it holds that epilogue tile of D
-WaitStores      cp.async.bulk.wait_group.read: all but the last     - stores of this warp have read their epilogue
-                stages
+A *piece* of an epilogue stage consists of the rows that one warp writes and reads.
+
+operation       on the hardware                                     condition
+LoadEpiStage    bulk load of an epilogue tile of C                  its pieces are empty, and no copy uses them
+ReadEpiStage    ldmatrix of a warp's rows                           the piece contains this epilogue tile of C
+WriteEpiStage   stmatrix of a warp's rows                           no copy uses the piece, and its content is not
+                needed
+StoreEpiStage   bulk store of all pieces, or of a warp's rows       they contain this epilogue tile of D
+CopyEpiStage    a warp's share of the stage, copied by threads      all pieces contain this epilogue tile of D
+WaitStores      cp.async.bulk.wait_group.read                       earlier stores of this warp have read their pieces
 """
 
 from __future__ import annotations
@@ -26,38 +28,42 @@ from cutegemm.plan.program.operations import (
 )
 from cutegemm.simulator.protocol.protocol import Misuse
 
-Held = Union[None, tuple[str, Tag]]  # ("C", "D" or another result, which)
-Flight = tuple[int, int, int, Union[LoadEpiStage, StoreEpiStage]]  # (process, its number there, CTA, what)
-Place = tuple[int, int, int]  # (CTA, epilogue stage, part)
+Content = Union[None, tuple[str, Tag]]  # ("C", "D" or an auxiliary output, epilogue tile); None: empty
+Flight = tuple[int, int, int, Union[LoadEpiStage, StoreEpiStage]]  # (process, index of its store, CTA, operation)
+Place = tuple[int, int, int]  # (CTA, epilogue stage, piece: the rows of one warp)
 
 
 class EpiStageState:
-    """Parts of epilogue stages, and the bulk copies that read or write them."""
+    """Contents of the pieces of epilogue stages, and the bulk copies that read or write them."""
 
     def __init__(self) -> None:
-        self.pieces: dict[Place, Held] = {}
-        self.taken: dict[Place, int] = {}  # warps that have copied it
+        self.pieces: dict[Place, Content] = {}
+        self.copied: dict[Place, int] = {}  # number of warps that have copied the piece
         self.flights: tuple[Flight, ...] = ()
-        self.issued: dict[int, int] = {}  # process -> stores so far
+        self.issued: dict[int, int] = {}  # number of stores that each process has issued
 
     def copy(self) -> EpiStageState:
-        """The same state, to go on from in another way."""
+        """Return a copy of the state, which can be changed independently."""
         other = EpiStageState()
         other.pieces, other.flights, other.issued = self.pieces.copy(), self.flights, self.issued.copy()
-        other.taken = self.taken.copy()
+        other.copied = self.copied.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
-        """A key that is equal for states that go on alike."""
+        """Return a key that is equal for states with the same possible continuations."""
         return (
             frozenset(self.pieces.items()),
-            frozenset(self.taken.items()),
+            frozenset(self.copied.items()),
             frozenset(self.flights),
             tuple(sorted(self.issued.items())),
         )
 
     def waits(self, process: int, op: WaitStores) -> bool:
-        """Whether a store that is waited for has not read its epilogue stage yet."""
+        """Return whether a process must still wait, because one of its stores has not yet read its epilogue stage.
+
+        process   index of the process
+        op        the operation that waits for all but the last `op.pending` stores
+        """
         first_free = self.issued.get(process, 0) - op.pending
         return any(
             who == process and number < first_free and isinstance(flying, StoreEpiStage)
@@ -65,9 +71,11 @@ class EpiStageState:
         )
 
     def act(self, process: int, cta: int, op: EpiStageOp) -> None:
-        """Lets one thing happen.
+        """Execute an operation on an epilogue stage.
 
-        raises   Misuse where it must not
+        process   index of the process
+        cta       CTA of the process
+        raises    Misuse if a condition is violated
         """
         if isinstance(op, LoadEpiStage):
             self._fetch(process, cta, op)
@@ -81,21 +89,21 @@ class EpiStageState:
             self._take(cta, op)
 
     def _fetch(self, process: int, cta: int, op: LoadEpiStage) -> None:
-        """Starts a load of C."""
+        """Start a bulk load of C to pieces that are empty and that no other copy uses."""
         self._free(
             cta, op.epi_stage, op.pieces, f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}"
         )
         for piece in op.pieces:
-            held = self.pieces.get((cta, op.epi_stage, piece))
-            if held is not None:
+            content = self.pieces.get((cta, op.epi_stage, piece))
+            if content is not None:
                 raise Misuse(
                     f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}, which "
-                    f"still has {_words(held)}."
+                    f"still contains {_words(content)}."
                 )
         self.flights = (*self.flights, (process, 0, cta, op))
 
     def land(self, flight: Flight) -> LoadEpiStage | None:
-        """Ends a bulk copy: what a load has brought, or a store has read."""
+        """End a bulk copy, and return its operation if it is a load, else None."""
         self.flights = tuple([f for f in self.flights if f != flight])
         cta, op = flight[2:]
         fetched = isinstance(op, LoadEpiStage)
@@ -104,16 +112,16 @@ class EpiStageState:
         return op if isinstance(op, LoadEpiStage) else None
 
     def _read(self, cta: int, op: ReadEpiStage) -> None:
-        """C must be there."""
-        held = self.pieces.get((cta, op.epi_stage, op.piece))
-        if held != ("C", op.tag):
+        """Check that the piece that a warp reads contains C."""
+        content = self.pieces.get((cta, op.epi_stage, op.piece))
+        if content != ("C", op.tag):
             raise Misuse(
-                f"C of epilogue tile {op.tag} is read from epilogue stage {op.epi_stage}, which has "
-                f"{_words(held)}: early read."
+                f"C of epilogue tile {op.tag} is read from epilogue stage {op.epi_stage}, which contains "
+                f"{_words(content)}: early read."
             )
 
     def _write(self, cta: int, op: WriteEpiStage) -> None:
-        """No bulk copy may still be at the part, and nothing that is yet to be stored may lie there."""
+        """Write a piece, if no bulk copy uses it and it contains nothing that is still to be stored."""
         name = op.result.upper()
         self._free(
             cta,
@@ -121,43 +129,47 @@ class EpiStageState:
             (op.piece,),
             f"{name} of epilogue tile {op.tag} is written to epilogue stage {op.epi_stage}",
         )
-        held = self.pieces.get((cta, op.epi_stage, op.piece))
-        if held is not None and held[0] != "C":
+        content = self.pieces.get((cta, op.epi_stage, op.piece))
+        if content is not None and content[0] != "C":
             raise Misuse(
                 f"{name} of epilogue tile {op.tag} is written to epilogue stage {op.epi_stage}, which "
-                f"still has {_words(held)}."
+                f"still contains {_words(content)}."
             )
         self.pieces[cta, op.epi_stage, op.piece] = (name, op.tag)
 
     def _store(self, process: int, cta: int, op: StoreEpiStage) -> None:
-        """All parts must have been written."""
+        """Start a bulk store of pieces, which must have been written."""
         self._written(cta, op)
         number = self.issued.get(process, 0)
         self.issued[process] = number + 1
         self.flights = (*self.flights, (process, number, cta, op))
 
     def _take(self, cta: int, op: CopyEpiStage) -> None:
-        """All parts must have been written; each is free when the last warp has copied it."""
+        """Copy pieces, which must have been written. A piece is free when the last of `readers` warps has copied it."""
         self._written(cta, op)
         for place in ((cta, op.epi_stage, piece) for piece in op.pieces):
-            count = self.taken.pop(place, 0) + 1
+            count = self.copied.pop(place, 0) + 1
             if count < op.readers:
-                self.taken[place] = count
+                self.copied[place] = count
             else:
                 self.pieces[place] = None
 
     def _written(self, cta: int, op: StoreEpiStage | CopyEpiStage) -> None:
+        """Check that the pieces of a store have been written."""
         for piece in op.pieces:
-            held = self.pieces.get((cta, op.epi_stage, piece))
-            if held != (op.result.upper(), op.tag):
+            content = self.pieces.get((cta, op.epi_stage, piece))
+            if content != (op.result.upper(), op.tag):
                 which = "" if op.result == "d" else f"{op.result} of "
                 raise Misuse(
                     f"epilogue stage {op.epi_stage} is stored as {which}epilogue tile {op.tag}, but "
-                    f"its part {piece} has {_words(held)}: "
-                    "early store."
+                    f"the rows of warp {piece} contain {_words(content)}: early store."
                 )
 
     def _free(self, cta: int, epi_stage: int, pieces: tuple[int, ...], what: str) -> None:
+        """Check that no bulk copy uses these pieces of an epilogue stage.
+
+        what   the operation, for the message
+        """
         for _, _, where, op in self.flights:
             if where == cta and op.epi_stage == epi_stage and set(op.pieces) & set(pieces):
                 doing = "loads to" if isinstance(op, LoadEpiStage) else "reads"
@@ -167,5 +179,6 @@ class EpiStageState:
                 )
 
 
-def _words(held: Held) -> str:
-    return "nothing" if held is None else f"{held[0]} of epilogue tile {held[1]}"
+def _words(content: Content) -> str:
+    """Return the content of a piece as text."""
+    return "nothing" if content is None else f"{content[0]} of epilogue tile {content[1]}"

@@ -1,4 +1,4 @@
-"""A protocol played in many orders: at random, with each role as fast or slow as can be, or in all."""
+"""Execution of a protocol in many orders: at random, with each role first or last, or exhaustively."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cutegemm.simulator.protocol.machine import Event, Machine, told
+from cutegemm.simulator.protocol.machine import Event, Machine, event_text
 from cutegemm.simulator.protocol.protocol import Protocol, ProtocolError
 
-_TRACE = 12  # of the last things that happened, told with a fault
+_TRACE = 12  # number of events before a fault that are reported with it
 
 
 @dataclass(frozen=True)
 class ProtocolFault:
-    """A fault, the interleaving in which it was seen first, and the operations before it."""
+    """A fault of a protocol.
+
+    text           description of the fault
+    interleaving   name of the first order with this fault
+    trace          operations before it, the last one at the end
+    """
 
     text: str
     interleaving: str
@@ -27,11 +32,12 @@ class ProtocolFault:
 
 @dataclass(frozen=True)
 class ProtocolReport:
-    """The faults of a protocol.
+    """Faults of a protocol.
 
-    interleavings   that were played to their end
-    states          that were seen by an exhaustive search
-    exhaustive      whether it saw all of them
+    faults          the faults; () if the protocol is correct in all interleavings that were executed
+    interleavings   number of interleavings that were executed to their end
+    states          number of states that an exhaustive search visited
+    exhaustive      whether the search visited all states
     """
 
     faults: tuple[ProtocolFault, ...]
@@ -43,10 +49,11 @@ class ProtocolReport:
 def play_interleavings(
     protocol: Protocol, *, random_runs: int = 32, seed: int = 0, extremes: bool = True
 ) -> ProtocolReport:
-    """Plays a protocol with each role, and the loads, ahead of and behind all others, and at random.
+    """Execute a protocol in many orders: with each role, and with the loads, before or after all others, and at random.
 
-    random_runs   with speeds drawn for each role, far apart
-    extremes      whether each role is also played ahead of and behind all others
+    random_runs   number of random orders, with widely different speeds of the roles
+    seed          seed of the random orders
+    extremes      whether to execute each role before and after all others
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -63,7 +70,9 @@ def play_interleavings(
 
 
 def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> ProtocolReport:
-    """Every state that a protocol can come to, by any order; for small ones.
+    """Visit every state that a protocol can reach in any order, if there are at most `max_states`.
+
+    If there are more, the search stops, and `exhaustive` of the report is False.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -102,11 +111,15 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
 
 
 def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
-    return ProtocolFault(text, interleaving, tuple([told(event) for event in events]))
+    """Return a fault with its events as text."""
+    return ProtocolFault(text, interleaving, tuple([event_text(event) for event in events]))
 
 
 def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
-    """Faults, and the events before them."""
+    """Execute a protocol in one order, and return its faults, each with the events before it.
+
+    choose   returns the next choice of a machine
+    """
     events: deque[Event] = deque(maxlen=_TRACE)
     while True:
         machine.look()
@@ -124,21 +137,25 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
+    """Yield each order to execute, as (name, function that chooses the next event)."""
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():
-        loads = f"loads {'at once' if loads_first else 'as late as can be'}"
+        loads = f"loads {'as early' if loads_first else 'as late'} as possible"
         for number, process in enumerate(protocol.processes):
             for first in (True, False):
-                where = f"{process} {'ahead of' if first else 'behind'} all others, {loads}"
-                yield where, _extreme(number, first, loads_first, count)
+                name = f"{process} {'before' if first else 'after'} all others, {loads}"
+                yield name, _extreme(number, first, loads_first, count)
     for run in range(random_runs):
         yield f"random run {run} of seed {seed}", _at_random(random.Random(f"{seed}.{run}"), count)
 
 
 def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Callable[[Machine], int]:
-    """The choice of a process before or behind all others, and of loads before or behind these; of equals, the first.
+    """Return a function that chooses one process before or after all others, and loads before or after the processes.
 
-    count   of processes: the number of the first load
+    number        index of the process
+    is_first      whether it comes before the others, if it can continue
+    loads_first   whether loads come before the processes
+    count         number of processes, which is also the choice of the first load
     """
 
     def choose(machine: Machine) -> int:
@@ -153,11 +170,11 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
-    """Processes and loads at speeds that differ by up to a thousand."""
-    *speeds, of_loads = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
+    """Return a function that chooses a process or load at random, with speeds that differ by a factor of up to 1000."""
+    *speeds, load_speed = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 
     def choose(machine: Machine) -> int:
         choices = machine.choices()
-        return rng.choices(choices, [speeds[c] if c < count else of_loads for c in choices])[0]
+        return rng.choices(choices, [speeds[c] if c < count else load_speed for c in choices])[0]
 
     return choose

@@ -1,18 +1,19 @@
-"""Barriers, roles and stages of shared memory: who waits for whom, as a machine that plays processes.
+"""Machine that executes the processes of a protocol operation by operation, in any order, and checks every operation.
 
-A process is a tuple of operations; it is carried out operation by operation, in any order against the others.
-`interleavings` tries many orders. What is modelled:
+The model:
 
-    mbarrier        pending arrivals, outstanding bytes, and a phase that ends when both are none. A wait for
-                    a parity passes when the phase under way has the other one (PTX ISA, mbarrier.test_wait)
-    named barrier   threads that have come, by bar.sync or bar.arrive; a turn ends when all have
-    bulk copy       parts of a stage that are under way from the moment they are asked for until they land,
-                    in each CTA of a multicast at its own time, which completes bytes on its barrier
-    stage          what each part holds, who reads it, and whether it has been read as often as it must; so too the
-                   place of a consumer's sums that come from other CTAs
-    resource       something that one role has at a time: the tensor cores
-    flag           what a process knows at run time: this is a tile's last part, a tile is held; it branches by them
-    accumulators   of the parts of a tile, where K is split, in memory that all CTAs share: see `part_state`
+    mbarrier        pending arrivals, outstanding bytes, and a phase that ends when both are 0. A wait for a parity
+                    passes if the current phase has the other parity (PTX ISA, mbarrier.test_wait)
+    named barrier   threads that have arrived, by bar.sync or bar.arrive; a round ends when all have arrived
+    bulk copy       pieces of a stage that are in flight from the request until they land. In each CTA of a multicast
+                    they land at a different time, and complete bytes on the CTA's barrier
+    stage           content of each piece, number of readers, and number of reads that are still due. The buffers for
+                    accumulators of cluster split-K are stages, too
+    resource        something that only one role may use at a time: the tensor cores
+    flag            a run-time condition of a process, which decides its branches, such as: this is the last K split
+    accumulators    accumulators of K splits, in memory that all CTAs share: see `split_state`
+
+`interleavings` chooses the order.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from cutegemm.simulator.protocol.protocol import Misuse, Process, Protocol, Prot
 from cutegemm.simulator.protocol.split_state import SplitState
 
 _UNDER_WAY = "under way"
-Part = Union[None, str, Tag]
-Event = tuple[Union[Process, int], Op, bool]  # who, or the CTA that a load comes to; what; whether it is a copy's end
+Content = Union[None, str, Tag]  # content of a stage: None, in flight, or the tag of a k-tile or tile
+Event = tuple[Union[Process, int], Op, bool]  # (process, or CTA where a load lands; operation; whether a copy ends)
 
 
 class Machine:
-    """The state of a protocol; `choices` says what may happen next, `step` lets it happen.
+    """State of a protocol. `choices` returns the events that may happen next, and `step` executes one.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.simulator.protocol.protocol import protocol_of
@@ -70,28 +71,28 @@ class Machine:
         self.at = [0] * len(protocol.processes)
         self.order_awaited: list[tuple[tuple[str, int, int], int] | None] = [None] * len(protocol.processes)
         self.arrivals = {b.name: b.arrivals for b in protocol.barriers}
-        # phases ended, arrivals pending, bytes outstanding; for a named barrier: turns ended, threads to come
+        # (phases ended, arrivals pending, bytes outstanding); for a named barrier the arrivals are threads
         self.bars = {
             (b.name, index, cta): (0, b.arrivals, 0)
             for b in protocol.barriers
             for index in range(b.count)
             for cta in ctas
         }
-        self.holds: dict[tuple[int, int, str], Part] = {}  # (cta, stage, part)
-        self.reading: dict[tuple[int, int], int] = {}  # (cta, stage) -> roles that read it now
-        self.unread: dict[tuple[int, int], int] = {}  # (cta, stage) -> reads that the filling still needs
-        self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) under way
-        self.owner: dict[tuple[str, int], tuple[str, int]] = {}  # (resource, cta) -> role, processes of it
+        self.holds: dict[tuple[int, int, str], Content] = {}  # (cta, stage, operand) -> content
+        self.reading: dict[tuple[int, int], int] = {}  # (cta, stage) -> number of processes that read it now
+        self.unread: dict[tuple[int, int], int] = {}  # (cta, stage) -> reads that are still due
+        self.flights: tuple[tuple[int, Load], ...] = ()  # (cta, load) in flight
+        self.owner: dict[tuple[str, int], tuple[str, int]] = {}  # (resource, cta) -> (role, number of its processes)
         self.flipped = [0] * len(protocol.processes)
         self.flags: list[frozenset[str]] = [frozenset()] * len(protocol.processes)
         self.epi_stages = EpiStageState()
         self.split_k_partials = SplitState()
-        self.ready: list[int] = []  # processes that can go on, but for those of which it is to be seen
+        self.ready: list[int] = []  # processes that can continue, except those in `unseen`
         self.is_among_ready = [False] * len(protocol.processes)
-        self.unseen = set(range(len(protocol.processes)))
+        self.unseen = set(range(len(protocol.processes)))  # processes whose entry in `ready` may be out of date
 
     def copy(self) -> Machine:
-        """The same state, to go on from in another way."""
+        """Return a copy of the state, which can be changed independently."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
         for name in (
@@ -114,7 +115,7 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """A key that is equal for states that go on alike."""
+        """Return a key that is equal for states with the same possible continuations."""
         return (
             tuple(self.at),
             tuple(self.order_awaited),
@@ -131,13 +132,16 @@ class Machine:
         )
 
     def choices(self) -> list[int]:
-        """Processes that can go on, by number, then bulk copies that may land, counted on from those."""
+        """Return the events that may happen next.
+
+        An element is the index of a process, or the number of processes plus the index of a bulk copy that may land.
+        """
         self.look()
         first, copies = len(self.at), len(self.flights) + len(self.epi_stages.flights)
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Brings `ready` up to date."""
+        """Update `ready`, the list of processes that can continue."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -151,20 +155,23 @@ class Machine:
 
     @property
     def copies(self) -> int:
-        """Bulk copies that are under way."""
+        """Number of bulk copies in flight."""
         return len(self.flights) + len(self.epi_stages.flights)
 
     @property
     def finished(self) -> bool:
-        """Whether every process is at its end and every copy has landed."""
+        """Whether every process has ended and every copy has landed."""
         return not self.copies and all(self._ended(number) for number in range(len(self.at)))
 
     def describe(self, choice: int) -> str:
-        """A choice in words."""
-        return told(self.event(choice))
+        """Return a choice as text."""
+        return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
-        """What a choice is, to be `told`."""
+        """Return the event of a choice.
+
+        returns   (process, or index of the CTA where a load lands; operation; whether it is the end of a copy)
+        """
         processes = self.protocol.processes
         if choice < len(processes):
             process = processes[choice]
@@ -176,9 +183,10 @@ class Machine:
         return *self.flights[position], True
 
     def step(self, choice: int) -> None:
-        """Lets one thing happen.
+        """Execute one event.
 
-        raises   ProtocolError where it must not
+        choice   an element of `choices`
+        raises   ProtocolError if the operation violates the protocol
         """
         processes = self.protocol.processes
         position = choice - len(processes)
@@ -200,7 +208,7 @@ class Machine:
             self._epi_stage_done(position - len(self.flights))
 
     def stuck(self) -> str:
-        """Why nothing can go on."""
+        """Return why no process can continue, as text."""
         waiting = []
         for number, process in enumerate(self.protocol.processes):
             if self._ended(number):
@@ -209,13 +217,13 @@ class Machine:
             if awaited is not None:
                 (name, index, cta), _ = awaited
                 missing = self.bars[name, index, cta][1]
-                waiting.append(f"{process} waits at {name}[{index}], which {missing} more threads must reach")
+                waiting.append(f"{process} waits at {name}[{index}] for {missing} more threads")
             else:
                 op = process.ops[self.at[number]]
                 if isinstance(op, AwaitAccumulators):
                     waiting.append(f"{process} waits for {self.split_k_partials.missing(op)}")
                     continue
-                assert isinstance(op, Wait)  # stores that are waited for could be done
+                assert isinstance(op, Wait)  # a process that waits for stores can always continue later
                 phase, pending, size = self.bars[op.barrier, op.index, process.cta]
                 waiting.append(
                     f"{process} waits for parity {op.parity} of {op.barrier}[{op.index}], whose "
@@ -224,7 +232,7 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """Faults that show when all processes have ended."""
+        """Return the faults that remain when all processes have ended."""
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()
@@ -233,10 +241,11 @@ class Machine:
         return unread + self.split_k_partials.leftovers(self.protocol.tiles)
 
     def _ended(self, number: int) -> bool:
-        return self.at[number] == len(self.protocol.processes[number].ops) and self._turn_over(number)
+        """Return whether a process has executed all operations, and its last named barrier is complete."""
+        return self.at[number] == len(self.protocol.processes[number].ops) and self._is_barrier_complete(number)
 
     def is_ready(self, number: int) -> bool:
-        """Whether a process can go on."""
+        """Return whether a process can execute its next operation."""
         awaited = self.order_awaited[number]
         if awaited is not None and self.bars[awaited[0]][0] <= awaited[1]:
             return False
@@ -251,16 +260,19 @@ class Machine:
             return not self.epi_stages.waits(number, op)
         return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
 
-    def _slot(self, number: int, process: Process, op: EpiStageOp) -> None:
+    def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
+        """Execute an operation on an epilogue stage."""
         self.epi_stages.act(number, process.cta, op)
 
-    def _part(self, number: int, process: Process, op: SplitOp) -> None:
+    def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
+        """Execute an operation on a K split."""
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
         if was_last is not None:
             self._flag(number, LAST, was_last)
 
     def _epi_stage_done(self, position: int) -> None:
+        """End a bulk copy of an epilogue stage."""
         flight = self.epi_stages.flights[position]
         fetched = self.epi_stages.land(flight)
         self.unseen.add(flight[0])
@@ -269,27 +281,37 @@ class Machine:
             what = f"C of epilogue tile {fetched.tag}"
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
-    def _turn_over(self, number: int) -> bool:
+    def _is_barrier_complete(self, number: int) -> bool:
+        """Return True if a process waits at no named barrier, or if its barrier is complete."""
         awaited = self.order_awaited[number]
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
-    def _alive(self, cta: int, who: str) -> None:
+    def _check_alive(self, cta: int, who: str) -> None:
+        """Check that a CTA has not ended, because its shared memory is accessed."""
         if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
-        """Passed: `choices` has seen to it."""
+        """Do nothing: `is_ready` has checked that the wait passes."""
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
+        """Arrive at a barrier of one or several CTAs."""
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
-                self._alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
+                self._check_alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
             self._count(op.barrier, op.index, cta, op.count, 0, str(process))
 
     def _expect(self, number: int, process: Process, op: Expect) -> None:
+        """Arrive at a barrier, and add the bytes that its phase waits for."""
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
+        """Count arrivals and bytes at a barrier. If none are missing, the next phase starts.
+
+        count        number of arrivals
+        size_bytes   bytes that are expected, or, if negative, that have landed
+        who          what arrives, for the message
+        """
         phase, pending, outstanding = self.bars[name, index, cta]
         pending, outstanding = pending - count, outstanding + size_bytes
         if pending < 0:
@@ -303,57 +325,68 @@ class Machine:
         self.bars[name, index, cta] = (phase, pending, outstanding)
 
     def _load(self, number: int, process: Process, op: Load) -> None:
+        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs."""
         for cta in op.ctas:
             if cta != process.cta:
-                self._alive(cta, f"{process}, loading {op.operand},")
+                self._check_alive(cta, f"{process}, loading {op.operand},")
             place = (cta, op.stage)
-            held = self.holds.get((cta, op.stage, op.operand))
+            content = self.holds.get((cta, op.stage, op.operand))
             what = f"{process} loads {op.operand} of {_tag(op.tag)} to stage {op.stage} of CTA {cta}, which"
             if isinstance(op, Send):
-                what = f"{process} sends sums of {_tag(op.tag)} to CTA {cta}, whose place for them"
+                what = f"{process} sends accumulators of {_tag(op.tag)} to CTA {cta}, whose buffer for them"
             if self.reading.get(place, 0):
                 raise ProtocolError(f"{what} is being read: overwritten stage.")
-            if held == _UNDER_WAY:
-                raise ProtocolError(f"{what} another load is under way to: overwritten stage.")
-            if held is not None and held != op.tag and self.unread.get(place, 0):
-                raise ProtocolError(f"{what} holds {_tag(held)}, not read yet: overwritten stage.")
+            if content == _UNDER_WAY:
+                raise ProtocolError(f"{what} is the target of another load in flight: overwritten stage.")
+            if content is not None and content != op.tag and self.unread.get(place, 0):
+                raise ProtocolError(f"{what} contains {_tag(content)}, which is not read yet: overwritten stage.")
             self.holds[cta, op.stage, op.operand] = _UNDER_WAY
             self.flights = (*self.flights, (cta, op))
 
     def _land(self, cta: int, load: Load) -> None:
-        self._alive(cta, f"{load.operand} of {_tag(load.tag)}")
+        """End a bulk load in one CTA."""
+        self._check_alive(cta, f"{load.operand} of {_tag(load.tag)}")
         place = (cta, load.stage)
         self.holds[cta, load.stage, load.operand] = load.tag
         if all(self.holds.get((cta, load.stage, operand)) == load.tag for operand in self.operands_of(cta, load.stage)):
-            self.unread[place] = self.protocol.readers if self.is_mainloop_stage(load.stage) else self.protocol.of_sums
+            self.unread[place] = (
+                self.protocol.readers if self.is_mainloop_stage(load.stage) else self.protocol.accumulator_readers
+            )
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
 
     def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
-        """All that must be there before a stage of a CTA is read, or the place of a consumer's sums behind them."""
+        """Return the operands that must land before a stage of a CTA, or a buffer for accumulators, is read."""
         return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
 
     def is_mainloop_stage(self, stage: int) -> bool:
-        """Whether a stage is of the ring, and no place of sums."""
+        """Return whether a stage belongs to the mainloop pipeline.
+
+        Other stages are buffers for accumulators of cluster split-K.
+        """
         return self.protocol.stages is None or stage < self.protocol.stages
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
+        """Check that a stage contains what a process reads, and count the process as a reader."""
         place = (process.cta, op.stage)
         for operand in self.operands_of(process.cta, op.stage):
-            held = self.holds.get((process.cta, op.stage, operand))
-            if held != op.tag:
-                what = "nothing" if held is None else "a load under way" if held == _UNDER_WAY else _tag(held)
+            content = self.holds.get((process.cta, op.stage, operand))
+            if content != op.tag:
+                what = "still in flight" if content == _UNDER_WAY else f"that of {_tag(content)}"
                 raise ProtocolError(
-                    f"{process} reads {_tag(op.tag)} from stage {op.stage}, whose part {operand} has {what}: "
-                    f"{'early' if held in (None, _UNDER_WAY) else 'wrong'} read."
+                    f"{process} reads {_tag(op.tag)} from stage {op.stage}, but operand {operand} in the stage is "
+                    f"{'missing' if content is None else what}: "
+                    f"{'early' if content in (None, _UNDER_WAY) else 'wrong'} read."
                 )
         self.reading[place] = self.reading.get(place, 0) + 1
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
+        """End the read of a stage by a process."""
         place = (process.cta, op.stage)
         self.reading[place] -= 1
         self.unread[place] -= 1
 
     def _enter(self, number: int, process: Process, op: Enter) -> None:
+        """Take a resource, which no other role may have."""
         key = (op.resource, process.cta)
         role, count = self.owner.get(key, (process.role, 0))
         if count and role != process.role:
@@ -361,28 +394,34 @@ class Machine:
         self.owner[key] = (process.role, count + 1)
 
     def _leave(self, number: int, process: Process, op: Leave) -> None:
+        """Release a resource."""
         key = (op.resource, process.cta)
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
-    def _turn(self, number: int, process: Process, op: FlipPhase) -> None:
+    def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
+        """Flip the parity that a process waits for."""
         self.flipped[number] ^= 1
 
     def _mark(self, number: int, process: Process, op: Mark) -> None:
+        """Set a flag of a process to the operation's value."""
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
+        """Set a flag of a process."""
         flags = self.flags[number] - {flag}
         self.flags[number] = flags | {flag} if value else flags
 
     def _branch(self, number: int, process: Process, op: Branch) -> None:
+        """Skip operations if a flag of the process is not set."""
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Registers alone."""
+        """Do nothing: the operation uses registers only."""
 
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
+        """Arrive at a named barrier; for bar.sync, wait until it is complete."""
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
         self._count(*key, op.threads, 0, str(process))
@@ -400,26 +439,27 @@ _ACTIONS: dict[type, str] = {
     EndRead: "_end_read",
     Enter: "_enter",
     Leave: "_leave",
-    FlipPhase: "_turn",
+    FlipPhase: "_flip_phase",
     Mark: "_mark",
     Branch: "_branch",
     Compute: "_compute",
     NamedArrive: "_named",
     NamedSync: "_named",
-    **dict.fromkeys(get_args(EpiStageOp), "_slot"),
-    **dict.fromkeys(get_args(SplitOp), "_part"),
+    **dict.fromkeys(get_args(EpiStageOp), "_epi_stage"),
+    **dict.fromkeys(get_args(SplitOp), "_k_split"),
 }
 
 
-def _tag(tag: Part) -> str:
+def _tag(tag: Content) -> str:
+    """Return a tag as text, such as "k-tile 3 of tile 0"."""
     if not isinstance(tag, tuple):
         return str(tag)
     tile, k_tile = tag
     return f"tile {tile}" if k_tile == WHOLE_TILE else f"k-tile {k_tile} of tile {tile}"
 
 
-def told(event: Event) -> str:
-    """An event in words."""
+def event_text(event: Event) -> str:
+    """Return an event as text."""
     who, op, is_end = event
     if isinstance(who, Process):
         return f"{who}: {op}{' is done' if is_end else ''}"

@@ -1,4 +1,4 @@
-"""A protocol: the programs of a plan as processes, one for each role of some CTAs, and the barriers between them."""
+"""Protocol of a plan: its programs as processes, one for each role of some CTAs, and the barriers between them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from cutegemm.plan.work.division import WorkTile
 
 @dataclass(frozen=True)
 class Process:
-    """The operations of one role of one CTA, or of one warp of it.
+    """The operations of one role of one CTA, or of one warp of the role.
 
-    name   in messages
-    role   by which it holds what one role has at a time
+    cta    index of the CTA
+    role   name of the role. Its processes may use an exclusive resource at the same time, those of other roles may not
+    ops    operations, in order
+    name   name for messages; "": the role
     """
 
     cta: int
@@ -36,15 +38,17 @@ class Process:
 
 @dataclass(frozen=True)
 class Protocol:
-    """Processes, and the barriers that hold them together.
+    """Processes, and the barriers that synchronize them.
 
-    barriers       of each CTA; `arrivals` end a phase, a named barrier's are threads
-    operands       of a stage, by CTA: all must be there before it is read
-    readers        processes that read each filling of a stage
-    stages         of the ring; those behind them are places of sums, where CTAs share K: one for each consumer. None:
-                   all that there are
-    accumulators   the parts of such a place, each filling of which `of_sums` processes read
-    tiles          of consumers, by their counters: each is to be stored once
+    barriers       barriers of each CTA; `arrivals` end a phase, and count threads for a named barrier
+    processes      all processes
+    operands       operands of a stage, by CTA: all must have landed before the stage is read
+    readers        number of processes that read each filling of a stage
+    stages         number of mainloop stages. Stages with higher indices are the buffers for accumulators of cluster
+                   split-K, one for each consumer. None: all stages are mainloop stages
+    accumulators   senders whose accumulators fill such a buffer; () without cluster split-K
+    accumulator_readers        number of processes that read each filling of such a buffer
+    tiles          tiles of consumers, by their semaphores; each must be stored exactly once
     """
 
     barriers: tuple[Barrier, ...]
@@ -53,12 +57,12 @@ class Protocol:
     readers: int = 1
     stages: int | None = None
     accumulators: tuple[str, ...] = ()
-    of_sums: int = 1
+    accumulator_readers: int = 1
     tiles: frozenset[int] = frozenset()
 
     @cached_property
     def of_cta(self) -> dict[int, list[int]]:
-        """CTA -> its processes, by number."""
+        """Indices of the processes of each CTA."""
         return {
             cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
             for cta in range(len(self.operands))
@@ -66,17 +70,17 @@ class Protocol:
 
     @cached_property
     def waiters(self) -> dict[tuple[str, int, int], set[int]]:
-        """Barrier, index, CTA -> processes that wait there at some time, by number."""
-        found: dict[tuple[str, int, int], set[int]] = {}
+        """Indices of the processes that ever wait at a barrier, by (barrier, index, CTA)."""
+        out: dict[tuple[str, int, int], set[int]] = {}
         for number, process in enumerate(self.processes):
             for op in process.ops:
                 if isinstance(op, (Wait, NamedSync)):
-                    found.setdefault((op.barrier, op.index, process.cta), set()).add(number)
-        return found
+                    out.setdefault((op.barrier, op.index, process.cta), set()).add(number)
+        return out
 
     @cached_property
     def waiters_for_accumulators(self) -> tuple[int, ...]:
-        """Processes that wait for sums of other parts at some time, by number."""
+        """Indices of the processes that ever wait for accumulators of other K splits."""
         return tuple(
             [
                 n
@@ -86,9 +90,10 @@ class Protocol:
         )
 
     def edited(self, edit: Callable[[Process, Op], Op | None]) -> Protocol:
-        """The protocol with each operation put through `edit`; None takes it out. For planting faults.
+        """Return the protocol with each operation replaced by the result of `edit`; None removes it.
 
-        An operation that is taken out leaves a branch over it as long as it was: take none out from below a branch.
+        Tests plant faults with it. A branch skips a fixed number of operations, so do not remove an operation that it
+        skips.
         """
         processes = []
         for process in self.processes:
@@ -97,7 +102,7 @@ class Protocol:
         return replace(self, processes=tuple(processes))
 
     def with_barrier(self, name: str, **changes: Any) -> Protocol:
-        """The protocol with a barrier changed."""
+        """Return the protocol with changed fields of the barrier with this name."""
         return replace(self, barriers=tuple([replace(b, **changes) if b.name == name else b for b in self.barriers]))
 
 
@@ -106,7 +111,7 @@ class ProtocolError(Exception):
 
 
 class Misuse(Exception):
-    """A fault before it is known which process did it; the machine makes a `ProtocolError` of it."""
+    """A fault whose process is not known yet; the machine turns it into a `ProtocolError`."""
 
 
 def protocol_of(
@@ -118,13 +123,15 @@ def protocol_of(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """The protocol of a plan: its programs, as the roles of its CTAs carry them out, and its barriers.
+    """Return the protocol of a plan: the operations of the roles of its CTAs, and its barriers.
 
-    k_tiles    of a tile of D; or one number for each tile of a CTA
-    tiles      that a CTA takes; where K is split, tiles of clusters that all of the grid shares
-    warps      whether the warps of a consumer are told apart: what one has done and another has not is seen then
-    programs   by role, instead of the plan's; the barriers stay those of the plan. For planting faults
-    reads_c    whether C is read: beta is not 0
+    k_tiles    number of k-tiles of a tile; or a sequence with one number for each tile of a CTA
+    tiles      number of tiles that a CTA takes; if K is split, number of tiles that the clusters of the grid share
+    warps      whether each warp of a consumer is a process of its own, which finds missing synchronization between
+               warps
+    programs   program of each role, by name, that replaces the plan's; barriers are still those of the plan. Tests
+               plant faults with it
+    reads_c    whether the epilogue reads C
     raises     UnsupportedError for a plan whose threads all follow one schedule
 
     >>> from cutegemm.build import sm90_plan
@@ -132,9 +139,9 @@ def protocol_of(
     >>> play_interleavings(protocol_of(sm90_plan(), k_tiles=9, tiles=3)).faults
     ()
     """
-    if plan.pipeline is None:
+    if not plan.body.has_roles:
         raise UnsupportedError(
-            f"protocol_of: all threads of the plan {plan.name!r} follow one schedule; no role waits."
+            f"protocol_of: the plan {plan.name!r} has no warp roles: all of its threads follow one schedule."
         )
     return protocol_for(plan, work_of(plan, k_tiles=k_tiles, tiles=tiles), warps, programs, reads_c)
 
@@ -146,22 +153,27 @@ def protocol_for(
     programs: Mapping[str, Program] | None = None,
     reads_c: bool = True,
 ) -> Protocol:
-    """The same for the work tiles of each cluster; see `protocol_of`."""
-    assert plan.pipeline is not None
-    (cm, cn), in_cluster = plan.multicast_mn, product(plan.cluster_mn)
+    """Return the protocol of a plan for the work tiles of each cluster.
+
+    work   work tiles of each cluster, in order
+    warps, programs, reads_c   see `protocol_of`
+    """
+    in_cluster = product(plan.cluster_mn)
     known = {**plan.programs, **(programs or {})}
-    split_by, processes, operands = (plan.pipeline.consumer_warps if warps else 1), [], []
+    split_by, processes, operands = (plan.consumer_warps if warps else 1), [], []
     for cluster, tiles in enumerate(work):
         for rank in range(in_cluster):
             cta, own = cluster * in_cluster + rank, [plan.scheduler.share_of(tile, rank) for tile in tiles]
             for number, role in enumerate(plan.roles):
-                own_parts = 1 if role.name == "producer" else split_by
-                for warp in range(own_parts):
-                    ops = expand(plan, known[role.name], Place(cta, number, warp, own_parts), own, reads_c=reads_c)
-                    name = f"warp {warp} of {role.name}" if own_parts > 1 else role.name
+                count = 1 if role.name == "producer" else split_by
+                for warp in range(count):
+                    ops = expand(plan, known[role.name], Place(cta, number, warp, count), own, reads_c=reads_c)
+                    name = f"warp {warp} of {role.name}" if count > 1 else role.name
                     processes.append(Process(cta, role.name, ops, name))
-            operands.append((*[f"A{n}" for n in range(cn)], *[f"B{m}" for m in range(cm)]))
-    readers = plan.pipeline.readers
+            operands.append(
+                tuple([f"{stream.name.upper()}{i}" for stream in plan.streams for i in range(stream.multicast)])
+            )
+    readers = plan.body.readers
     stored = frozenset(
         [
             (int(tile.tile) * in_cluster + rank) * readers + own
@@ -173,21 +185,21 @@ def protocol_for(
         ]
     )
     reads = readers * split_by * plan.b_column_blocks
-    of_sums = [accumulators_sender(rank, warp) for rank in range(plan.cluster_k) for warp in range(split_by)]
+    senders = [accumulators_sender(rank, warp) for rank in range(plan.cluster_k) for warp in range(split_by)]
     return Protocol(
         plan.barriers,
         tuple(processes),
         tuple(operands),
         reads,
         plan.stages,
-        tuple(of_sums) if plan.cluster_k > 1 else (),
+        tuple(senders) if plan.cluster_k > 1 else (),
         split_by,
         stored,
     )
 
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
-    """The work tiles of each cluster that takes part: one cluster, or where K is split all of the grid's.
+    """Return the work tiles of each cluster of the protocol: all clusters of the grid if K is split, else one.
 
     >>> from cutegemm.build import sm90_plan
     >>> [[tile.k_count for tile in own] for own in work_of(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)]

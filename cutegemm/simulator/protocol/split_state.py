@@ -1,17 +1,19 @@
-"""The parts of a tile, where K is split: what the workspace and its counters hold while a protocol is played.
+"""State of the K splits of tiles while a protocol is executed: semaphores, and accumulators in the workspace.
 
-operation            what it is on the hardware                       what must hold
-IncrementSemaphore   atom.add of 1, the result to shared memory       -
-ReadSemaphore        ld.shared by each warp                           it is that of this tile
-WriteAccumulators    st.global of a warp, unless it is of the last    nothing is in the slot
-SignalAccumulators   red.release of 1 << 16, unless of the last       -
-AwaitAccumulators    ld.acquire until all others have written         -
-ReadAccumulators     ld.global of a warp of the last                  the same warp of the other part has written it
-ResetCounter         st of 0 by the last                              it is zero at the end
-EndTile              the tile has been stored                         once for each tile
+operation            on the hardware                                          condition
+IncrementSemaphore   atom.add of 1, the result to shared memory               -
+ReadSemaphore        ld.shared by each warp                                   the result is that of this tile
+WriteAccumulators    st.global of a warp, except in the last K split          the slot is empty
+SignalAccumulators   red.release of 1 << 16, except in the last K split       -
+AwaitAccumulators    ld.acquire until all other K splits have written         -
+ReadAccumulators     ld.global of a warp, in the last K split                 the same warp of the other one has written
+ResetCounter         st of 0, in the last K split                             the semaphore is 0 at the end
+EndTile              the tile has been stored                                 exactly once for each tile
 
-Two barriers of a consumer's 128 threads hold its warps together: after the ticket, and before what follows. A
-tile here is a counter: that of a consumer's rows of a CTA's tile.
+The last K split of a tile is the one that increments the semaphore last. Two barriers of the 128 threads of a consumer
+synchronize its warps: one after the semaphore is incremented, and one before the operations that follow.
+
+A tile here is the part of the CTA's tile that has its own semaphore: the rows of one consumer.
 """
 
 from __future__ import annotations
@@ -33,48 +35,58 @@ Key = tuple[int, int]  # (CTA, consumer)
 
 
 class SplitState:
-    """Counters, tickets and slots. Operations of the branch that a warp is not in do nothing."""
+    """Semaphores of tiles, and contents of workspace slots.
+
+    Operations that belong to a branch of the program are ignored for a warp that does not take the branch.
+    """
 
     def __init__(self) -> None:
-        self.counters: dict[int, tuple[int, int]] = {}  # tile -> tickets taken, parts written
-        self.semaphores: dict[Key, tuple[int, int]] = {}  # -> (tile, how many had come before)
-        self.last: dict[int, bool] = {}  # process -> whether its work tile is the last part
-        self.epi_stages: dict[tuple[int, int], int] = {}  # (slot, warp) -> the tile whose sums it has
-        self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> times
+        self.counters: dict[int, tuple[int, int]] = {}  # tile -> (increments, K splits written)
+        self.semaphores: dict[Key, tuple[int, int]] = {}  # value in shared memory: (tile, increments before)
+        self.last: dict[int, bool] = {}  # process -> whether its work tile is the last K split
+        self.slots: dict[tuple[int, int], int] = {}  # (slot, warp) -> tile of its accumulators
+        self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> number of stores
 
     def copy(self) -> SplitState:
-        """The same state, to go on from in another way."""
+        """Return a copy of the state, which can be changed independently."""
         other = SplitState()
         for name, value in vars(self).items():
             setattr(other, name, value.copy())
         return other
 
     def key(self) -> tuple[object, ...]:
-        """A key that is equal for states that go on alike."""
+        """Return a key that is equal for states with the same possible continuations."""
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
-        """Whether parts that are waited for have not been written yet."""
+        """Return whether a process must still wait, because other K splits of its tile have not been written yet.
+
+        process   index of the process
+        op        the operation that waits
+        """
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
-        """The parts that are waited for, in words."""
-        return f"{op.others} other parts of tile {op.tile}, of which {self.counters[op.tile][1]} are written"
+        """Return the K splits that the operation waits for, as text."""
+        return f"{op.others} other K splits of tile {op.tile}; {self.counters[op.tile][1]} of them are written"
 
     def act(self, process: int, cta: int, op: SplitOp) -> bool | None:
-        """Lets one thing happen; whether this is the last part of a tile, where that is learned.
+        """Execute an operation on a K split.
 
-        raises   Misuse where it must not
+        process   index of the process
+        cta       CTA of the process
+        returns   after `ReadSemaphore`, whether this is the last K split of the tile; else None
+        raises    Misuse if a condition is violated
         """
         if isinstance(op, IncrementSemaphore):
-            taken, written = self.counters.get(op.tile, (0, 0))
-            self.counters[op.tile] = (taken + 1, written)
-            self.semaphores[cta, op.consumer] = (op.tile, taken)
+            increments, written = self.counters.get(op.tile, (0, 0))
+            self.counters[op.tile] = (increments + 1, written)
+            self.semaphores[cta, op.consumer] = (op.tile, increments)
         elif isinstance(op, ReadSemaphore):
             tile, before = self.semaphores.get((cta, op.consumer), (-1, 0))
             if tile != op.tile:
                 what = "nothing" if tile < 0 else f"that of tile {tile}"
-                raise Misuse(f"the ticket of tile {op.tile} is read, but shared memory has {what}: early read.")
+                raise Misuse(f"the semaphore of tile {op.tile} is read, but shared memory has {what}: early read.")
             self.last[process] = before == op.splits - 1
             return self.last[process]
         elif isinstance(op, EndTile):
@@ -87,36 +99,40 @@ class SplitState:
         return None
 
     def _leave(self, op: WriteAccumulators | SignalAccumulators) -> None:
+        """Write or signal accumulators in a K split that is not the last."""
         if isinstance(op, SignalAccumulators):
-            taken, written = self.counters[op.tile]
-            self.counters[op.tile] = (taken, written + 1)
+            increments, written = self.counters[op.tile]
+            self.counters[op.tile] = (increments, written + 1)
             return
-        held = self.epi_stages.get((op.slot, op.warp))
-        if held is not None:
-            raise Misuse(f"sums of tile {op.tile} are written to slot {op.slot}, which has those of tile {held}.")
-        self.epi_stages[op.slot, op.warp] = op.tile
+        other = self.slots.get((op.slot, op.warp))
+        if other is not None:
+            raise Misuse(
+                f"accumulators of tile {op.tile} are written to slot {op.slot}, which still has those of tile {other}."
+            )
+        self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
+        """Read accumulators, or reset the semaphore, in the last K split."""
         if isinstance(op, ResetCounter):
             self.counters[op.tile] = (0, 0)
         elif isinstance(op, ReadAccumulators):
-            held = self.epi_stages.get((op.slot, op.warp))
-            if held != op.tile:
-                what = "nothing" if held is None else f"sums of tile {held}"
+            written = self.slots.get((op.slot, op.warp))
+            if written != op.tile:
+                what = "nothing" if written is None else f"accumulators of tile {written}"
                 raise Misuse(
-                    f"sums of tile {op.tile} are read from slot {op.slot}, where this warp of the other part has "
-                    f"written {what}: early read of a partial sum."
+                    f"accumulators of tile {op.tile} are read from slot {op.slot}, where this warp of the other K "
+                    f"split has written {what}: early read of accumulators."
                 )
 
     def leftovers(self, tiles: frozenset[int]) -> list[str]:
-        """Faults that show when all processes have ended.
+        """Return the faults that remain when all processes have ended.
 
-        tiles   that are to be stored
+        tiles   tiles that must be stored
         """
         out = [
-            f"the counter of tile {tile} is left at {taken} tickets and {written} parts, not at zero."
-            for tile, (taken, written) in self.counters.items()
-            if taken or written
+            f"the semaphore of tile {tile} ends at {increments} increments and {written} K splits, not at zero."
+            for tile, (increments, written) in self.counters.items()
+            if increments or written
         ]
         out += [f"tile {tile} is stored by no consumer." for tile in tiles if (tile, 0) not in self.stored]
         return out + [f"tile {t} is stored {count} times." for (t, _), count in self.stored.items() if count != 1]

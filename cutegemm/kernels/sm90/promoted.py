@@ -1,0 +1,33 @@
+"""Accumulator promotion in the code of a Hopper consumer."""
+
+from __future__ import annotations
+
+import functools
+
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
+
+from cutegemm.kernels.sm90.consumer import NUMBER, ConsumerTracer
+from cutegemm.kernels.trace import At
+from cutegemm.plan.mainloop.promoted import Promote
+from cutegemm.plan.program.steps import RIGHT
+
+
+@dsl_user_op
+def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
+    """Return the sum of two values. It is added here, before any MMA that is issued later, not where it is used."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
+    return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@ConsumerTracer.handles(Promote)
+def promote(tracer: ConsumerTracer, promote: Promote, at: At) -> None:
+    """Add the accumulators of a k-tile to the total."""
+    products = tracer.products
+    acc = products.accs[NUMBER[promote.accumulators]]
+    first = cute.size(acc) if promote.accumulators == RIGHT else 0
+    for i in range(cute.size(acc)):
+        products.total[first + i] = added_here(products.total[first + i], acc[i])

@@ -1,0 +1,64 @@
+"""The interface of a mainloop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.program.steps import ACC, HAS_K_TILES, ForKTiles, If, Release, Step, WaitMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+Steps = tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Mainloop:
+    """How consumers multiply the k-tiles of a work tile: the steps of their programs, and what those steps need.
+
+    A subclass defines `k_tile`, or `k_tiles` if its loop is not one k-tile an iteration. The steps that it brings are
+    defined in its file. Readers of programs handle them by functions registered with `StepReader.handles`.
+
+    promoted   whether threads add the accumulators of each k-tile to a total in f32
+    """
+
+    promoted: ClassVar[bool] = False
+
+    def prologue(self, plan: GemmPlan) -> Steps:
+        """Return the steps before the first k-tile, outside the order barrier of pingpong consumers."""
+        return ()
+
+    def k_tile(self, plan: GemmPlan) -> Steps:
+        """Return the steps of a k-tile. Its last MMAs may still run when they end."""
+        raise NotImplementedError
+
+    def k_tiles(self, plan: GemmPlan) -> Steps:
+        """Return the loop over the k-tiles of a work tile. The last MMAs may still run when it ends."""
+        return (ForKTiles(self.k_tile(plan)),)
+
+    def epilogue(self, plan: GemmPlan) -> Steps:
+        """Return the steps after the last k-tile: wait for its MMAs and release its stage."""
+        return (WaitMma(0), If(HAS_K_TILES, (Release(previous=True),)))
+
+    def b_column_blocks(self, plan: GemmPlan) -> int:
+        """Return the number of blocks of a consumer's columns whose MMAs are issued and waited for separately."""
+        return 1
+
+    def partial_accumulators(self, plan: GemmPlan) -> str:
+        """Return the accumulators that `epilogue` adds to the total; `ACC` if none are promoted."""
+        return ACC
+
+    def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
+        """Return the 32-bit registers of a thread besides fragments and `accumulators`, by use."""
+        return {}
+
+    def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
+        """Return the accesses to shared memory besides those of the MMAs."""
+        return ()
+
+    def rules(self, plan: GemmPlan) -> Iterable[str]:
+        """Return the rules that the plan breaks, as sentences."""
+        return ()

@@ -1,0 +1,106 @@
+"""Accumulator promotion: threads add the accumulators of each k-tile to a total in f32.
+
+wgmma keeps about 14 bits of sums of fp8 products (DeepSeek-V3 technical report, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from cutegemm.plan.mainloop.base import Mainloop, Steps
+from cutegemm.plan.program.expand import Expansion, State
+from cutegemm.plan.program.operations import Compute, Op
+from cutegemm.plan.program.steps import (
+    FIRST,
+    HAS_ODD_K_TILES,
+    LEFT,
+    RIGHT,
+    SECOND,
+    Advance,
+    Clear,
+    ForKTiles,
+    If,
+    Multiply,
+    Release,
+    Step,
+    Wait,
+    WaitMma,
+)
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+@dataclass(frozen=True)
+class Promote(Step):
+    """Add the accumulators of one k-tile to the total, in f32.
+
+    accumulators   which ones; see `Multiply`
+    """
+
+    accumulators: str
+
+    def __str__(self) -> str:
+        return f"add      {self.accumulators} to total"
+
+
+@Expansion.handles(Promote)
+def _promote(expansion: Expansion, promote: Promote, at: State, i: int) -> Iterator[Op]:
+    yield Compute(promote, (at.number, i))
+
+
+class Promoted(Mainloop):
+    """wgmma starts from 0 at each k-tile, and threads add its accumulators to a total while the next MMAs run.
+
+    Two accumulators alternate. If registers do not hold two accumulators and a total, there is one accumulator, whose
+    left and right half of the columns alternate.
+    """
+
+    promoted: ClassVar[bool] = True
+
+    def prologue(self, plan: GemmPlan) -> Steps:
+        """Return the steps that clear the total. After MMAs, ptxas would make the MMAs wait for each other."""
+        return (Clear("total"), Clear(self.partial_accumulators(plan)))
+
+    def k_tiles(self, plan: GemmPlan) -> Steps:
+        """Return the loop, two k-tiles an iteration, with one wait for all MMAs when the next stage is full.
+
+        ptxas follows MMAs around a loop only to a wait for all of them.
+        """
+        return _by_halves() if self.partial_accumulators(plan) == RIGHT else _by_accumulators()
+
+    def epilogue(self, plan: GemmPlan) -> Steps:
+        """Return the steps after the last k-tile, whose accumulators are added to the total."""
+        return (*super().epilogue(plan), Promote(self.partial_accumulators(plan)))
+
+    def b_column_blocks(self, plan: GemmPlan) -> int:
+        """Return 1, or 2 if the halves of the columns alternate."""
+        return plan.consumer_mma_tile[1] // plan.consumer_mma.tile_mnk[1]
+
+    def partial_accumulators(self, plan: GemmPlan) -> str:
+        """Return the accumulators of the last k-tile: the second ones, or the right half."""
+        return SECOND if self.b_column_blocks(plan) == 1 else RIGHT
+
+    def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
+        """Return the registers of the accumulators that are added to the total."""
+        return {"accumulators of a k-tile": accumulators * (1 + (self.partial_accumulators(plan) == SECOND))}
+
+
+def _by_accumulators() -> Steps:
+    """Return the loop in which two accumulators alternate: one is added to the total while the other is written."""
+    odd = (Wait("full"), Multiply(SECOND), Advance())
+    one = (Wait("full"), WaitMma(0), Multiply(FIRST), Release(previous=True), Promote(SECOND))
+    other = (Wait("full"), Multiply(SECOND), WaitMma(1), Release(previous=True), Promote(FIRST))
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
+
+
+def _by_halves() -> Steps:
+    """Return the loop in which the halves of the columns alternate: one is added while the other is written."""
+    before, half = (Release(previous=True), Promote(RIGHT)), WaitMma(1, "half")
+    right = (Multiply(RIGHT), half, Promote(LEFT))
+    odd = (Wait("full"), Multiply(LEFT), *right, Advance())
+    one = (Wait("full"), WaitMma(0), Multiply(LEFT), *before, *right)
+    other = (Wait("full"), Multiply(LEFT), half, *before, *right)
+    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))

@@ -1,0 +1,22 @@
+"""wgmma that reads A from registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutegemm.plan.mainloop.base import Mainloop, Steps
+from cutegemm.plan.program.steps import Multiply, Release, Wait, WaitMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+class RegisterShared(Mainloop):
+    """Threads read A from shared memory to registers; wgmma reads it there, and B from shared memory."""
+
+    def k_tile(self, plan: GemmPlan) -> Steps:
+        """Return the steps of a k-tile.
+
+        They wait for all MMAs of the previous k-tile, which still read the registers of A.
+        """
+        return (Wait("full"), WaitMma(0), Release(previous=True), Multiply())

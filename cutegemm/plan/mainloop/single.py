@@ -1,0 +1,25 @@
+"""wgmma without a producer: consumers load k-tiles ahead, between their MMAs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutegemm.plan.mainloop.base import Mainloop, Steps
+from cutegemm.plan.program.steps import ForAhead, ForKTiles, Load, Multiply, SyncThreads, Wait, WaitMma
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+
+class LoadingAhead(Mainloop):
+    """One warp of the consumers loads the k-tile that follows the other stages, after all have read the stage."""
+
+    def k_tiles(self, plan: GemmPlan) -> Steps:
+        """Return the first loads, and the loop over k-tiles."""
+        ahead = plan.stages - 1
+        loop = ForKTiles((Wait("full"), Multiply(), WaitMma(1), SyncThreads(), Load(ahead)))
+        return (ForAhead((Load(),), ahead), loop)
+
+    def epilogue(self, plan: GemmPlan) -> Steps:
+        """Return the wait for the last MMAs. No stage is released: there is no producer."""
+        return (WaitMma(0),)

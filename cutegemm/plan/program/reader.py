@@ -1,0 +1,85 @@
+"""The registry of steps: what each reader of programs (expansion, kernels, simulator) does with a class of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from cutegemm.errors import UnsupportedError
+from cutegemm.plan.program.steps import Step
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
+    """Decorate the method of a `StepReader` that handles steps of these classes."""
+
+    def mark(method: _Function) -> _Function:
+        method.handled_steps = kinds  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class StepReader:
+    """Base of the classes that go through a program step by step.
+
+    A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
+    so a component brings its own steps:
+
+    >>> from dataclasses import dataclass
+    >>> from cutegemm.plan.program.steps import Program
+    >>> @dataclass(frozen=True)
+    ... class Say(Step):
+    ...     word: str
+    >>> class Speaker(StepReader):
+    ...     pass
+    >>> @Speaker.handles(Say)
+    ... def say(speaker, step, loudly):
+    ...     return step.word.upper() if loudly else step.word
+    >>> Speaker().read(Say("tile"), True)
+    'TILE'
+    """
+
+    _handlers: ClassVar[dict[type[Step], str | Callable[..., Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._handlers = {}
+        for name, method in vars(cls).items():
+            for kind in getattr(method, "handled_steps", ()):
+                cls._handlers[kind] = name
+
+    @classmethod
+    def handles(cls, *kinds: type[Step]) -> Callable[[_Function], _Function]:
+        """Register a function, called with the reader, the step and the reader's other arguments."""
+
+        def register(function: _Function) -> _Function:
+            cls._handlers.update(dict.fromkeys(kinds, function))
+            return function
+
+        return register
+
+    @classmethod
+    def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
+        """Return the name of the method, or the function, that handles a class of steps; None if there is none."""
+        for base in cls.__mro__:
+            found = vars(base).get("_handlers", {}).get(kind)
+            if found is not None:
+                return found
+        return None
+
+    def read(self, step: Step, *rest: Any) -> Any:
+        """Handle a step.
+
+        raises   UnsupportedError if nothing is registered for its class
+        """
+        handler = self.handler_of(type(step))
+        if handler is None:
+            raise UnsupportedError(
+                f"{type(self).__name__}: nothing is registered for the step {type(step).__name__}. Decorate a function "
+                f"with @{type(self).__name__}.handles({type(step).__name__})."
+            )
+        if isinstance(handler, str):
+            return getattr(self, handler)(step, *rest)
+        return handler(self, step, *rest)
