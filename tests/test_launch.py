@@ -245,7 +245,7 @@ def test_every_broken_rule_is_said_at_once():
 def test_torch_is_asked_for_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "cutegemm.run.torch_ops", None)
     monkeypatch.delattr("cutegemm.run.torch_ops")
-    with pytest.raises(UnsupportedError, match=r"pip install -e '\.\[torch\]'.* Without a GPU .*simulate"):
+    with pytest.raises(UnsupportedError, match=r"pip install -e '\.\[torch\]'.* Without a GPU, .*simulate"):
         gemm(A.numpy(), B.numpy())
 
 
