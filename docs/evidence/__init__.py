@@ -1,14 +1,15 @@
-"""Measurements that the documents show, and the pages made of them: `python -m docs.evidence`, from the repository.
+"""Measurements of the documentation, and the pages that are made from them: `python -m docs.evidence`, in a clone.
 
-measured on a CPU      `algebra`, `simulate`; `machine` says on which
-                       `functions`: errors of the elementwise functions, emulated or on a GPU
-measured on a GPU      `gemm` any plans, `simt` the f32 problems, `ladder` a ladder's steps: each a `contest` with the
-                       library and `peer`s, GEMMs of others; `decode`, `chain`: many in one of `graphs`
-                       `measure`, `power`: data, clock and power
-                       `candidates`: lists of plans to try; `rows`: what is read from the results
-                       `drawn`: random problems; `layers`: linear layers of public models
-by NVIDIA's tools      `counters`: predictions beside what ncu counts; `sanitizer`: what compute-sanitizer finds
-constants of choices   `fit_simt`, `fit_mma_sync`, `fit_sm90`: from the times
-all of it again        `steps_run`, by the list in `steps`
-of it for readers      `pages`
+on a CPU          `algebra`, `simulate`, `choosing`; `machine` describes the machine
+                  `functions`: errors of the elementwise functions, emulated or on a GPU
+on a GPU          `gemm` (any plans), `simt` (f32), `ladder` (steps of a ladder): benchmarks of plans, cuBLAS and peers
+                  `decode`, `chain`: many launches in one CUDA graph, see `graphs`
+                  `epilogues`, `models`: beside torch and quack
+                  `measure`, `power`: data, clock and power
+                  `candidates`: lists of plans; `rows`: evaluation of results
+                  `random_problems`, `layers`: random problems, linear layers of public models
+by NVIDIA tools   `counters`: predictions beside the counters of ncu; `sanitizer`: findings of compute-sanitizer
+fitted constants  `fit_simt`, `fit_mma_sync`, `fit_sm90`
+everything again  `steps_run`, with the list in `steps`
+for readers       `pages`
 """

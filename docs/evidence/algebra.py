@@ -1,8 +1,8 @@
-"""The algebra's speed: microseconds an operation, beside whatever peers are installed.
+"""Speed of the algebra: microseconds of each operation, beside the other libraries that are installed.
 
-The same arguments go to each library, in the same run, in turns; a number is the median of the repeats. What
-a peer answers is held against ours, value by value. (pycute's constructor only stores what it is given; ours
-checks it.)
+Every library gets the same arguments, in alternating order in one run; a number is the median of the repeats. The
+result of each library is compared with ours, value by value. The constructor of pycute only stores its arguments; ours
+also checks them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ TABLE_SHAPE = "((32,8),(16,16)):((8,256),(1,2048))"
 
 @dataclass(frozen=True)
 class Library:
-    """A module with the algebra's operations.
+    """A module with the operations of the algebra.
 
-    package   the distribution that its version is read from
-    names     what it calls an operation, where the name is another
+    package   distribution whose version is reported
+    names     name of an operation in this library, if it differs from ours
     """
 
     module: str
@@ -47,7 +47,7 @@ class Library:
             return "unknown"
 
     def value(self, argument: Any) -> Any:
-        """An argument in this library's types: a text is a layout."""
+        """Return an argument as a value of this library; a text is parsed as a layout."""
         if isinstance(argument, str):
             layout = parse(argument)
             assert isinstance(layout, Layout)
@@ -55,7 +55,7 @@ class Library:
         return tuple(map(self.value, argument)) if isinstance(argument, tuple) else argument
 
     def call(self, operation: str, arguments: tuple[Any, ...]) -> Callable[[], Any] | None:
-        """The operation on these arguments, converted beforehand; None where the library has none."""
+        """Return a call of the operation with converted arguments, or None if the library lacks it."""
         values = [self.value(a) for a in arguments]
         if operation == "evaluate":
             layout, coord = values
@@ -102,11 +102,11 @@ ROWS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 
 
 def run() -> dict[str, Any]:
-    """Measures every row.
+    """Measure every operation.
 
-    returns   machine, python, numpy, date; versions: of each library found; rows: operation, arguments,
-              us (microseconds by library, None where it lacks the operation), agrees (whether a peer's
-              answer is ours); offsets: the whole table against each coordinate by itself
+    returns   machine, python, numpy, date; versions: version of each installed library; rows: operation, arguments,
+              us (microseconds by library, None if it lacks the operation), agrees (whether the library's result equals
+              ours); offsets: time of a whole offset table, and of each coordinate by itself
     """
     libraries = [OURS, *[peer for peer in PEERS if peer.is_installed()]]
     return {
@@ -139,7 +139,7 @@ def _answer(call: Callable[[], Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A layout of any library as the extents of its modes and its table; other answers as they are."""
+    """Return a layout of any library as its extents and its offset table, and any other result unchanged."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     if not hasattr(value, "shape"):
@@ -158,7 +158,7 @@ def _median_us(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _count_for(call: Callable[[], Any]) -> int:
-    """How many calls take about SECONDS_A_REPEAT."""
+    """Return how many calls take about SECONDS_A_REPEAT."""
     count = 1
     while (took := _time(call, count)) < SECONDS_A_REPEAT / 4:
         count *= 4
@@ -191,7 +191,7 @@ def _offsets() -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """What `run` returns, for a person: a row an operation, the fastest in bold."""
+    """Return the result of `run` as text: one row per operation, the fastest time in bold."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,7 +1,7 @@
-"""Contests: plans, and GEMMs that others wrote, beside the vendor library, in turns on the same matrices.
+"""Benchmarks: plans, cuBLAS and GEMMs of other projects, in alternating order on the same matrices.
 
-Each contestant is called once before it is timed, and what it computed is held against the library's product. One
-that fails, or is wrong, has a row that says so, and costs the others nothing.
+Each of them is called once before it is timed, and its result is compared with that of cuBLAS. One that fails, or is
+wrong, gets a row with the error and does not affect the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MESSAGE = 500  # characters of an error
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, and the plans that compete for it: themselves, by name, or None for the one that `gemm` chooses."""
+    """A problem, and the plans to time on it: plan objects, names, or None for the plan that `gemm` chooses."""
 
     problem: Problem
     plans: Sequence[GemmPlan | str | None]
@@ -61,18 +61,17 @@ def contests(
     meter: Meter | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[list[Row]]:
-    """The rows of each case as soon as it is over.
+    """Yield the rows of each case as soon as it is timed.
 
-    A row has the shape, the layout, the plan and whether it is the `chosen` one; then either why there is an
-    `error`, or medians in microseconds and TFLOP/s, the library's, the `ratio` of its time to the plan's, and the
-    `difference` of the two products as a share of the largest element.
+    A row has the shape, the layout, the plan, and `chosen` if `gemm` chose it. It also has either `error`, or the
+    median microseconds and TFLOP/s of the plan and of cuBLAS, `ratio` (time of cuBLAS over time of the plan) and
+    `difference` (largest difference of both results, relative to the largest element).
 
-    seconds      of measuring for each case, at least; three rounds are the fewest
-    fast_accum   whether sums of float8 products may lose bits: those of torch._scaled_mm, and of the plan that
-                 `gemm` chooses
-    peers        see `docs.evidence.peer`; each has a row of its own
-    meter        reads `alone` and `library_alone`, see `Meter.alone`
-    say          is told each line of the table as it comes
+    seconds      least measuring time of each case; at least three rounds are measured
+    fast_accum   whether fp8 accumulators may lose bits, in torch._scaled_mm and in the chosen plan
+    peers        see `docs.evidence.peer`; each gets rows of its own
+    meter        adds `alone` and `library_alone`, see `Meter.alone`
+    say          called with each line of the table
     raises       UnsupportedError without a GPU
     """
     need_gpu()
@@ -91,7 +90,7 @@ def contests(
 
 
 def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) -> None:
-    """Adds rows to `found["rows"]`, and writes all to a file after each case: what is cut off keeps what it has."""
+    """Append rows to `found["rows"]` and write `found` after each case, so that an interrupted run keeps its rows."""
     for rows in more:
         found["rows"] += rows
         if path is not None:
@@ -99,7 +98,7 @@ def record(found: dict[str, Any], more: Iterable[list[Row]], path: Path | None) 
 
 
 def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """A row for each problem, with the microseconds of its plans by name, and nothing else.
+    """Return one row per problem with the microseconds of its plans by name.
 
     >>> row = {"m": 16, "n": 32, "k": 64, "l": 1, "layout": "nt", "dtype": "bf16", "library_us": 8.0}
     >>> rows = [{**row, "plan": "p", "us": 7.0, "chosen": True}, {**row, "plan": "q", "us": 9.0}]
@@ -117,14 +116,14 @@ def times(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def write_times(found: Mapping[str, Any], path: Path) -> None:
-    """Writes what was found as `times`, a problem a line: what constants are fitted to needs no more."""
+    """Write the result of `times`, one problem per line, which is all that a fit of constants needs."""
     of_problems = ",\n".join(map(json.dumps, times(found["rows"])))
     head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)[:-2]
     write_whole(path, f'{head},\n "rows": [\n{of_problems}\n]}}\n')
 
 
 def compile_ahead(cases: Sequence[Case]) -> None:
-    """The kernels into the disk cache, by many processes; what does not compile is told when it is called."""
+    """Compile the kernels into the disk cache in many processes. A failure is reported when the plan is called."""
     from cutegemm.compile.plans import compile_missing
 
     plans = []
@@ -147,7 +146,7 @@ def _plan(given: GemmPlan | str | None, problem: Problem) -> GemmPlan:
 
 
 class Contest:
-    """Plans, peers and the library on the matrices of one problem."""
+    """Plans, peers and cuBLAS on the matrices of one problem."""
 
     def __init__(self, problem: Problem, fast_accum: bool = False) -> None:
         import torch
@@ -170,7 +169,7 @@ class Contest:
         self.failed: list[Row] = []
 
     def enter(self, plan: GemmPlan | str | None) -> None:
-        """A plan takes part, unless it fails or is wrong."""
+        """Add a plan, or an error row if it fails or is wrong."""
         from cutegemm.run.gemm import gemm, plan_of
 
         how: dict[str, Any] = {
@@ -185,7 +184,7 @@ class Contest:
             self._admit(row, functools.partial(gemm, self.a, self.b, **how), used.operands.a.dtype)
 
     def enter_peer(self, given: str) -> None:
-        """A peer takes part, unless it fails or is wrong."""
+        """Add a peer, or an error row if it fails or is wrong."""
         row: Row = {"plan": peer.name_of(given), "peer": True}
         with self._others_go_on(row):
             self._admit(row, peer.call_of(given, self.problem, self.a, self.b, self.out))
@@ -211,7 +210,7 @@ class Contest:
         self.entered.append(({**row, "difference": off}, call))
 
     def rows(self, seconds: float, meter: Meter | None = None) -> list[Row]:
-        """Of those that failed, then of those that took turns for some seconds."""
+        """Return the error rows, then the rows of all that were timed in alternating order for `seconds`."""
         from cutegemm.run.on_gpu import alternating
 
         calls = [self.library, *(call for _, call in self.entered)]
@@ -230,7 +229,7 @@ class Contest:
 
 
 def _matrices(problem: Problem) -> tuple[Any, Any, Any]:
-    """a, b, normally distributed, and out: compact, with or without a batch, as the problem's operands have it."""
+    """Return a, b (normally distributed) and out: compact, and batched if the problem is."""
     import torch
 
     from cutegemm.run.torch_ops import memory_of
@@ -249,7 +248,7 @@ def _matrices(problem: Problem) -> tuple[Any, Any, Any]:
 
 
 def operands_of(dtype: str, layout: str, m: int, n: int, k: int, *, batched: bool = False) -> Operands:
-    """Those of compact matrices: the result is what `gemm` gives, and torch's library can give too.
+    """Return the operands of compact matrices, with the result type that `gemm` returns and torch supports.
 
     >>> str(operands_of("float8_e4m3fn", "nt", 64, 64, 64).d)
     'bf16 n-major, 16-byte aligned'
@@ -260,7 +259,7 @@ def operands_of(dtype: str, layout: str, m: int, n: int, k: int, *, batched: boo
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """A row of the table, for a person."""
+    """Return a row as a line of the printed table."""
     shape = " x ".join(str(row[mode]) for mode in ("mnkl" if row["l"] > 1 else "mnk"))
     who = f"{shape:>20} {row['layout']:6} {'*' if row.get('chosen') else ''}{row['plan']}"
     if "error" in row:

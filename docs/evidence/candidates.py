@@ -1,4 +1,4 @@
-"""Lists of plans that `gemm` times together: `--plan @sm90_tiles`."""
+"""Named lists of plans for `gemm --plan @NAME`, such as `@sm90_tiles`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.choice.sm90.named import SM90_CHOSEN
 
 
 def spelled(text: str) -> tuple[str, ...]:
-    """A line for each choice among the alternatives in braces; the last ones change first.
+    """Return a text for each combination of the alternatives in braces; the last braces vary fastest.
 
     >>> spelled("a{|,b=1}/{x|y}")
     ('a/x', 'a/y', 'a,b=1/x', 'a,b=1/y')

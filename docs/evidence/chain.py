@@ -1,11 +1,11 @@
-"""Products one behind the other, each of the one before by a square weight, in one CUDA graph.
+"""Chains of GEMMs in one CUDA graph: each multiplies the previous result by a square weight.
 
 python -m docs.evidence chain --json chain.json
 python -m docs.evidence chain --rows 128 --width 1024 --dtype bfloat16 --plan sm90_64x64
 
-A kernel's start is hidden behind the end of the one before as far as programmatic dependent launch does it: see
-`plan.launches`. Beside what `gemm` takes, and the plans that are named: the vendor library. The graphs are replayed in
-turns, their results held against each other.
+Programmatic dependent launch hides the start of a kernel during the end of the previous one: see `plan.launches`. The
+plan that `gemm` chooses, named plans and cuBLAS are compared. The graphs are replayed in alternating order, and their
+results are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def timed(dtype: str, rows: int, width: int, plans: Sequence[str]) -> Row:
-    """The times of one product of a chain, and the name of the plan that is chosen."""
+    """Return the microseconds of one GEMM of each chain, and the name of the chosen plan."""
     import torch
 
     from cutegemm.run.gemm import gemm, plan_of
@@ -70,7 +70,7 @@ def timed(dtype: str, rows: int, width: int, plans: Sequence[str]) -> Row:
 
 
 def told(row: Row) -> str:
-    """A row in words.
+    """Return a row as a sentence.
 
     >>> row = {"dtype": "bfloat16", "m": 64, "n": 1024, "plan": "sm90_64x64"}
     >>> print(told({**row, "us": {"library": 5.0, "chosen": 4.0}}))
@@ -83,7 +83,7 @@ def told(row: Row) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence chain",
         description=__doc__,

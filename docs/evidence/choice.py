@@ -1,14 +1,14 @@
-"""The choice beside the vendor library, on problems that are sampled by a seed and that nothing was fitted to.
+"""Benchmark of the chosen plans and cuBLAS on random problems that have no part in the fit.
 
 python -m docs.evidence choice --seed 1 --count 300 --tune-below 1.0 --json choice.json
 python -m docs.evidence choice --seed 2 --count 160 --first 12 --others 8 --times --json rivals.json    # to fit to
 python -m docs.evidence choice --seed 77 --count 900 --small --each 5 --times --json families.json          # to fit to
 python -m docs.evidence choice --seed 801 --count 340 --deep --ways 6 --times --json shared.json             # to fit to
 python -m docs.evidence choice --layers --seed 1 --count 150 --first 9 --others 5 --times --limit 540 --json layers.json
-python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # of one's own
+python -m docs.evidence choice --shape 1536 --shape 777x11008x4096 --layout nt --layout tn --first 60    # your own
 
-Every GPU of the machine takes problems; all plans of one problem, and the library, run in turns on one GPU. The file is
-written again after each problem, so that a command that is stopped loses nothing.
+Each GPU of the machine takes problems. All plans of one problem, and cuBLAS, run in alternating order on one GPU. The
+file is written after each problem, so that an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MESSAGE = 500  # characters of an error
 
 @dataclass(frozen=True)
 class Drawn:
-    """A problem, the names of the plans that take part beside the one that is chosen, and how float8 is summed up."""
+    """A random problem, the names of the plans to time besides the chosen one, and the accumulation of fp8."""
 
     problem: Problem
     plans: tuple[str, ...]
@@ -52,18 +52,18 @@ class Drawn:
 
     @property
     def sums(self) -> str:
-        """How float8 is summed up, as `gemm` calls it."""
+        """Accumulation of fp8, as the argument `accumulate` of `gemm`."""
         return "fast" if self.fast_accum else "promoted"
 
     @property
     def where(self) -> tuple[Any, ...]:
-        """What its rows say of the problem: M, N, K, the layout and the type."""
+        """Key of the problem in its rows: M, N, K, the layout and the type."""
         of, operands = self.problem, self.problem.operands
         return of.m, of.n, of.k, operands.layout, str(operands.a.dtype)
 
 
 def timed(case: Drawn, seconds: float) -> list[Row]:
-    """The rows of a problem; one that says why, where there are none."""
+    """Return the rows of a problem, or one row with the error if cuBLAS fails."""
     try:
         benchmark = Contest(case.problem, case.fast_accum)
         benchmark.enter(None)
@@ -79,8 +79,8 @@ def timed(case: Drawn, seconds: float) -> list[Row]:
 def all_timed(cases: Sequence[Drawn], seconds: float, deadline: float = math.inf) -> Iterator[list[Row]]:
     """Yield the rows of each problem as soon as it is timed, on all GPUs of the machine.
 
-    seconds    of measuring for each problem
-    deadline   by `time.monotonic`; no problem is begun after it
+    seconds    measuring time of each problem
+    deadline   no problem starts after this time, as returned by `time.monotonic`
     """
     import torch
 
@@ -99,12 +99,12 @@ def all_timed(cases: Sequence[Drawn], seconds: float, deadline: float = math.inf
 
 
 def _takes_gpu(numbers: Any) -> None:
-    """A process of its own for each GPU: before torch is imported."""
+    """Assign one GPU to a worker process, before torch is imported."""
     os.environ["CUDA_VISIBLE_DEVICES"] = str(numbers.get())
 
 
 def _chosen(case: Drawn) -> GemmPlan:
-    """What `gemm` chooses, as it launches it; but where the operands are loaded otherwise than by boxes."""
+    """Return the plan that `gemm` chooses, as it compiles it."""
     problem = case.problem
     recipe, plan = chosen(problem.operands, problem, device=this_device(), accumulate=case.sums)
     return recipe.as_launched(plan)
@@ -113,7 +113,7 @@ def _chosen(case: Drawn) -> GemmPlan:
 def with_trials(
     rows: Sequence[Mapping[str, Any]], below: float, cases: Sequence[Drawn], device: Device = DEFAULT_DEVICE
 ) -> list[Drawn]:
-    """Of `cases` those whose chosen plan is below a ratio, each with the plans that the tuner times.
+    """Return the cases whose chosen plan has a ratio below a limit, each with the plans that the tuner would time.
 
     >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), (), True)
@@ -132,7 +132,7 @@ def with_trials(
 
 
 def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[Drawn]:
-    """Of `cases` those of which another plan than the chosen one was the fastest in the trials, with that plan.
+    """Return the cases in which another plan than the chosen one was the fastest, with that plan.
 
     >>> from docs.evidence.benchmark import operands_of
     >>> case = Drawn(Problem(64, 64, 640, operands=operands_of("bf16", "nt", 64, 64, 640)), ("p", "q"), True)
@@ -154,12 +154,14 @@ def tuned(trials: Sequence[Mapping[str, Any]], cases: Sequence[Drawn]) -> list[D
 
 
 def where_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a row says of its problem: M, N, K, the layout and the type."""
+    """Return the key of a row's problem: M, N, K, the layout and the type."""
     return tuple([row[name] for name in ("m", "n", "k", "layout", "dtype")])
 
 
 def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
-    """The ratio of each problem with the plan that the tuner takes, in a benchmark behind the one by which it took it.
+    """Return the ratio of each problem with the plan that the tuner selects.
+
+    The ratio comes from a benchmark after the one that selected the plan.
 
     >>> where = {"m": 16, "n": 16, "k": 16, "layout": "nt", "dtype": "bf16"}
     >>> with_tuner([{**where, "chosen": True, "ratio": 0.9}, {**where, "chosen": True, "ratio": 0.91, "tuner": True},
@@ -171,13 +173,13 @@ def with_tuner(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float
 
 
 def by_default(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of the plans that were chosen without the tuner, the losers first."""
+    """Return the rows of the plans chosen without the tuner, lowest ratio first."""
     chosen = [row for row in rows if row.get("chosen") and "ratio" in row and not row.get("tuner")]
     return sorted(chosen, key=lambda row: row["ratio"])
 
 
 def distribution(ratios: Sequence[float]) -> tuple[int, float, float, float]:
-    """Of ratios in their order: how many, their geometric mean, what one in ten is below, and the least.
+    """Return the count, the geometric mean, the 10th percentile and the minimum of sorted ratios.
 
     >>> distribution([1.0, 2.0, 4.0])
     (3, 2.0, 1.0, 1.0)
@@ -222,7 +224,7 @@ def summary(rows: Sequence[Mapping[str, Any]], worst: int = 25) -> list[str]:
 def _drawn(
     seed: int, count: int, dtypes: Sequence[str] | None, kept: Callable[[Problem], bool] = lambda _: True
 ) -> list[Problem]:
-    """Those of `drawn` whose type is one of these, where some are given, and that are `kept`.
+    """Return the problems of `drawn` that have one of the given types, if any are given, and pass the filter `kept`.
 
     >>> len(_drawn(1, 40, None)), sorted({str(of.operands.a.dtype) for of in _drawn(1, 40, ["float32", "tf32"])})
     (40, ['f32', 'tf32'])
@@ -232,7 +234,7 @@ def _drawn(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence choice",
         description=__doc__,

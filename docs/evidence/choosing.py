@@ -1,4 +1,4 @@
-"""How long a choice takes on a CPU, for problems that nobody picked: `python -m docs.evidence choosing`."""
+"""Time that a choice takes on a CPU, for random problems: `python -m docs.evidence choosing`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WARM = 40  # problems beforehand, by which recipes of each kind of operands are
 
 
 def run() -> dict[str, Any]:
-    """Milliseconds by type: to rank the candidates, and to choose, where a plan is built that is taken first."""
+    """Return milliseconds by type for ranking the candidates, and for choosing with new plans built on the way."""
     first, others = drawn(_SEED, PROBLEMS), drawn(_OTHERS, PROBLEMS)
     plans: set[str] = set()
 
@@ -53,7 +53,7 @@ def _by_type(problems: Sequence[Problem], done: Callable[[Problem], None]) -> di
 
 
 def rows_of(found: dict[str, Any]) -> list[list[str]]:
-    """By type: ranking and choosing, each its median and what one in ten takes at least.
+    """Return rows of a table: the type, then the median and the 90th percentile of ranking and of choosing.
 
     >>> both = {"all": {"median_ms": 0.2, "one_in_ten_ms": 1.5}}
     >>> rows_of({"ranking": both, "choosing": both})
@@ -66,7 +66,7 @@ def rows_of(found: dict[str, Any]) -> list[list[str]]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A line a type, in milliseconds."""
+    """Return the result of `run` as text, one line per type, in milliseconds."""
     lines = [
         f"{found['problems']} problems, {found['plans']} plans built; milliseconds, median and one in ten above",
         f"{'':8} {'ranking':>16} {'choosing':>16}",

@@ -1,12 +1,12 @@
-"""Few rows by many weights, as a model decodes: all launches in one CUDA graph, so that no weight is in L2.
+"""Few rows by many weights, as in decoding: all launches in one CUDA graph, so that no weight is in L2.
 
 python -m docs.evidence decode --json decode.json
-python -m docs.evidence decode --seed 1 --count 40 --json decode_random.json     # rows and weights drawn by a seed
+python -m docs.evidence decode --seed 1 --count 40 --json decode_random.json     # random rows and weights
 python -m docs.evidence decode --rows 1 --shape 4096x4096 --plan swap_ab:gemv_16x8_pdl
 python -m docs.evidence decode --table docs/evidence/data/decode.json     # the table of a record
 
-Beside what `gemm` takes, and the plans that are named: the vendor library, and for one row of bf16 a plain loop in CUDA
-C++, a warp for a row of the weight with 4 x 16 bytes of a lane under way. The graphs are replayed in turns.
+The plan that `gemm` chooses, named plans and cuBLAS are compared; for one row of bf16 also a plain loop in CUDA C++:
+one warp per row of the weight, four 16-byte loads of a lane in flight. The graphs are replayed in alternating order.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Row = dict[str, Any]
 
 
 def drawn(seed: int, count: int) -> list[tuple[int, int, int]]:
-    """Rows, N and K of problems that nobody picked.
+    """Return random problems: rows, N and K.
 
     >>> drawn(1, 3)
     [(3, 5696, 4864), (15, 15760, 1424), (1, 18544, 4592)]
@@ -88,12 +88,12 @@ def drawn(seed: int, count: int) -> list[tuple[int, int, int]]:
 
 
 def _compile_ahead(problems: Sequence[tuple[int, int, int]]) -> None:
-    """What is chosen for them, by many processes."""
+    """Compile the chosen plans of the problems in many processes."""
     compile_ahead([Case(Problem(*mnk, operands=operands_of("bf16", "nt", *mnk)), [None]) for mnk in problems])
 
 
 def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) -> Iterator[tuple[str, Launch]]:
-    """What takes part, by name."""
+    """Return the launches to compare, by name."""
     import torch
 
     turned = [weight.t() for weight in weights]
@@ -111,14 +111,14 @@ def _launches(x: Any, weights: Sequence[Any], out: Any, plans: Sequence[str]) ->
 
 
 def _product(x: Any, turned: Sequence[Any], out: Any, plan: str | None, number: int) -> None:
-    """x by a weight, as `gemm` computes it."""
+    """Multiply x by one weight, as `gemm` does."""
     from cutegemm.run.gemm import gemm
 
     gemm(x, turned[number], out=out[number], plan=plan)
 
 
 def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
-    """The times of one problem in bf16, and the name of the plan that is chosen."""
+    """Return the microseconds of one bf16 problem by contestant, and the name of the chosen plan."""
     import torch
 
     from cutegemm.run.gemm import plan_of
@@ -139,7 +139,7 @@ def timed(rows: int, n: int, k: int, plans: Sequence[str]) -> Row:
 
 
 def told(row: Row) -> str:
-    """A row in words.
+    """Return a row as a sentence.
 
     >>> print(told({"m": 1, "n": 4096, "k": 4096, "plan": "gemv_16x8", "us": {"library": 12.5, "chosen": 10.0}}))
     1x4096x4096 gemv_16x8: library 12.50, chosen 10.00 us (1.250, 3.36 TB/s)
@@ -152,7 +152,7 @@ def told(row: Row) -> str:
 
 
 def rows_of(found: Mapping[str, Any]) -> str:
-    """The table of a record; where the problems were drawn the losers first, behind a line for all.
+    """Return the table of a record; for random problems a summary line, then the lowest ratios.
 
     >>> row = {"m": 1, "n": 4096, "k": 4096, "plan": "gemv_16x8", "us": {"library": 12.5, "chosen": 10.0}}
     >>> print(rows_of({"rows": [row]}).splitlines()[-1])
@@ -183,7 +183,7 @@ def _ratio(row: Row) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence decode",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""Stacks of decoder blocks, as large as Llama 3 8B's and GPT-2's: from transformers where it is, else plain."""
+"""Stacks of decoder blocks with the sizes of Llama 3 8B and GPT-2, from transformers if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Size:
-    """Of a stack: what its blocks are, and what goes through them."""
+    """Size of a stack of decoder blocks, and of its input."""
 
     width: int
     hidden: int
@@ -32,7 +32,7 @@ TINY = {"llama": Size(64, 176, 4, 2, 2, 2, 16), "gpt2": Size(64, 256, 4, 4, 2, 2
 
 
 def source() -> str:
-    """Whose blocks they are."""
+    """Return the name and version of the library that the blocks come from."""
     if find_spec("transformers") is None:
         return "written plainly"
     import transformers
@@ -41,7 +41,7 @@ def source() -> str:
 
 
 def stack(name: str, size: Size) -> nn.Module:
-    """A stack with random weights, from hidden states to hidden states: `through` calls it."""
+    """Return a stack of blocks with random weights, from hidden states to hidden states. Call it with `through`."""
     if find_spec("transformers") is None:
         return Plain(name, size)
     import transformers
@@ -63,13 +63,13 @@ def stack(name: str, size: Size) -> nn.Module:
 
 
 def through(model: nn.Module, x: Any) -> Any:
-    """The hidden states behind a stack."""
+    """Return the hidden states after a stack."""
     inner = getattr(model, "_orig_mod", model)  # of a compiled one
     return model(x) if isinstance(inner, Plain) else model(inputs_embeds=x).last_hidden_state
 
 
 class Plain(nn.Module):  # type: ignore[misc]
-    """The blocks of a stack, without what is around them."""
+    """A plain stack of decoder blocks, without embedding and output layer."""
 
     def __init__(self, name: str, size: Size) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Attention(nn.Module):  # type: ignore[misc]
 
 
 def _rotated(x: Any) -> Any:
-    """Rotary positions."""
+    """Apply rotary position embeddings."""
     half = x.shape[-1] // 2
     turns = 500000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)[:, None] * turns

@@ -1,7 +1,7 @@
-"""GEMMs with an epilogue beside torch: eager, compiled, cuBLASLt's own epilogue where it has one, and quack.
+"""GEMMs with an epilogue beside torch (eager and compiled), cuBLASLt's own epilogues, and quack.
 
 python -m docs.evidence epilogues --seconds 0.8 --json epilogues.json
-python -m docs.evidence epilogues --peer quack --json epilogues.json     # quack too, where quack-kernels is installed
+python -m docs.evidence epilogues --peer quack --json epilogues.json     # quack too, if quack-kernels is installed
 python -m docs.evidence epilogues --table docs/evidence/data/epilogues.json     # the table of a record
 """
 
@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 
 def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: bool) -> Row:
-    """Microseconds of every call on operands of one shape, and errors against float64 or, of bf16, float32.
+    """Return microseconds of every call on operands of one shape, and errors against a reference of higher precision.
 
     shape        (M, N, K); the weight is N x K
-    dtype        of torch: "bfloat16" or "float32"
-    seconds      of measuring
-    with_quack   whether quack's functions are timed too, which it tunes for each shape
+    dtype        "bfloat16" (reference in float32) or "float32" (reference in float64)
+    seconds      measuring time
+    with_quack   whether to time quack's functions too, which quack tunes for each shape
     raises       UnsupportedError without a GPU, or without quack
     """
     import torch
@@ -82,7 +82,7 @@ def run(shape: tuple[int, int, int], dtype: str, seconds: float, with_quack: boo
 
 
 def _of_bf16(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]:
-    """What is timed on operands of bf16, and the values that results are held against, in f32."""
+    """Return the calls to time on bf16 operands, and their reference values in f32."""
     import torch
     import torch.nn.functional as F
 
@@ -144,7 +144,7 @@ def _of_bf16(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]
 
 
 def _of_f32(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]:
-    """The same on operands of f32, in f64."""
+    """Return the calls to time on f32 operands, and their reference values in f64."""
     import torch
     import torch.nn.functional as F
 
@@ -164,7 +164,7 @@ def _of_f32(x: Any, w: Any, bias: Any, c: Any) -> tuple[Calls, dict[str, Call]]:
 
 
 def rows_of(found: dict[str, Any]) -> str:
-    """The table of a record: microseconds, and how much faster than the best of the others."""
+    """Return the table of a record: microseconds, and the ratio to the best of the others."""
     lines = []
     for one in found["rows"]:
         plain = one["us"]["product"]["cutegemm"]
@@ -186,7 +186,7 @@ def rows_of(found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence epilogues",
         description=__doc__,

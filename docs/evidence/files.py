@@ -1,4 +1,4 @@
-"""Files of measurements."""
+"""Writing files of measurements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file all at once: what is there already stays whole until then.
+    """Write a file atomically: until the new text is complete, the old file stays.
 
-    raises   OSError where it cannot be written
+    raises   OSError if it cannot be written
     """
     staged = path.with_name(f".{path.name}.part")
     staged.write_text(text)

@@ -1,10 +1,10 @@
-"""The constants of the choice among mma.sync plans, from what was measured; and how good that choice is.
+"""Fit of the constants of the choice among mma.sync plans, and the quality of that choice.
 
     python -m docs.evidence fit-mma-sync --measure mma_sync_fit.json       # on a GPU
     python -m docs.evidence fit-mma-sync \
         docs/evidence/data/{mma_sync_fit*,mma_power_bf16,mma_power_tf32,choice_fit_seed*}.json
 
-The fit needs no GPU, but scipy. Least squares of the logarithms find those `MmaCosts` that err least for the plans that
+The fit needs scipy and no GPU. Least squares of logarithms find the `MmaCosts` with the smallest errors for plans that
 are near the best of their problem.
 """
 
@@ -42,7 +42,7 @@ _SECONDS = 0.06  # of measuring for each problem
 
 
 def cases() -> list[Case]:
-    """The problems, with the plans to measure on each.
+    """Return the problems, with the plans to measure on each.
 
     >>> len(cases())
     25
@@ -77,20 +77,20 @@ def _is_stale(recipe: Recipe, problem: Problem) -> bool:
 
 
 def _spilled(recipe: MmaSyncRecipe, problem: Problem) -> bool:
-    """Whether a plan's threads spilled registers when these times were taken: they do no more, or it is not chosen."""
+    """Return whether a plan spilled registers when its times were recorded. It no longer does, or is not chosen."""
     align = min(problem.operands.a.align_bytes, problem.operands.b.align_bytes)
     bm, bn = recipe.options["block"]
     return bool(bm * bn >= _LARGE and align < ACCESS_BITS // 8) or bool(2 * bm * bn >= _LARGE and align < _WORD)
 
 
 def run(path: Path) -> None:
-    """Measures the problems, and writes all numbers to a file."""
+    """Measure the problems and write all times to a file."""
     need_gpu()
     record({**machine(), "rows": []}, contests(cases(), _SECONDS, say=print), path)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the constants, and what the choice loses by them."""
+    """Print the constants, and what the choice loses with them."""
     parser = options("fit-mma-sync", __doc__)
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     given = parser.parse_args(argv)

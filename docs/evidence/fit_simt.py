@@ -1,11 +1,11 @@
-"""The constants of the choice among SIMT plans, from what was measured; and how good that choice is.
+"""Fit of the constants of the choice among SIMT plans, and the quality of that choice.
 
     python -m docs.evidence fit-simt --measure simt_fit.json       # on a GPU
     python -m docs.evidence fit-simt docs/evidence/data/{choice_fit_*,simt_fit_*,simt}.json
 
-The fit needs no GPU, but scipy. Least squares of the logarithms find those `SimtCosts` that err least for the plans
-that are near the best of their problem. With `--held` each half of the problems is judged by the constants of the
-other half.
+The fit needs scipy and no GPU. Least squares of logarithms find the `SimtCosts` with the smallest errors for plans that
+are near the best of their problem. With `--held`, each half of the problems is judged with the constants of the other
+half.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WAITED_BEFORE = "2026-11-24 12:00"
 
 
 def timed(recorded: Mapping[str, Any]) -> list[Timed]:
-    """Return the problems of f32 of a record, with the SIMT plans that were timed on each."""
+    """Return the f32 problems of a record, with the SIMT plans that were timed on each."""
     date = recorded["machine"]["date"]
 
     def is_stale(recipe: Recipe, problem: Problem) -> bool:
@@ -62,7 +62,7 @@ def _families(request: Request, problem: Problem) -> list[SimtFamily]:
 
 
 def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
-    """Whether several CTAs of a multiprocessor begin while operands are packed."""
+    """Return whether several CTAs per SM may start while operands are repacked."""
     repacks = recipe.repacked(problem.operands)
     rows = sum({"a": problem.m, "b": problem.n}[name] for name in repacks)
     few = 4 * rows * problem.k * problem.l <= MAX_REPACKED_BYTES
@@ -70,16 +70,16 @@ def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
 
 
 def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
-    """Whether CTAs share k-tiles evenly, of a k-major operand that is not packed."""
+    """Return whether the plan is stream-K and has a K-major operand that is not repacked."""
     packed = recipe.repacked(problem.operands)
     found = [getattr(problem.operands, name).major for name in "ab" if name not in packed]
     return recipe.ctas is not None and "k" in found
 
 
 def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
-    """Problems of f32 that are drawn by a seed, with the plans to measure on each.
+    """Return random f32 problems, with the plans to measure on each.
 
-    is_short   whether those with a short K, and a D that is not small
+    is_short   whether to return problems with a short K and a large D
 
     >>> len(cases())
     35
@@ -101,7 +101,7 @@ def cases(seed: int = _SEED, is_short: bool = False) -> list[Case]:
 
 
 def _short(seed: int) -> list[Problem]:
-    """Problems of all types that are drawn by a seed: those with a short K, and a D that is not small.
+    """Return random problems of all types that have a short K and a large D.
 
     >>> len([one for one in _short(_SEED) if str(one.operands.a.dtype) == "f32"])
     373
@@ -110,7 +110,7 @@ def _short(seed: int) -> list[Problem]:
 
 
 def run(path: Path, seed: int, is_short: bool) -> None:
-    """Measures the problems, and writes all numbers to a file."""
+    """Measure the problems and write all times to a file."""
     need_gpu()
     found: dict[str, Any] = {"machine": machine(), "seed": seed, "rows": []}
     record(found, contests(cases(seed, is_short), _SECONDS, say=print), path)
@@ -118,7 +118,7 @@ def run(path: Path, seed: int, is_short: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the constants, and what the choice loses by them."""
+    """Print the constants, and what the choice loses with them."""
     parser = options("fit-simt", __doc__)
     parser.add_argument("--measure", type=Path, metavar="FILE.json", help="write times for it there")
     parser.add_argument("--seed", type=int, default=_SEED, help="of the problems that are measured")

@@ -1,10 +1,10 @@
-"""The constants of the choice among Hopper plans, from what was measured; and how good that choice is.
+"""Fit of the constants of the choice among Hopper plans, and the quality of that choice.
 
     python -m docs.evidence fit-sm90 docs/evidence/data/{choice_fit_*,choice_classes_h200,hopper_tiles}.json
 
-It needs no GPU, but scipy. `choose.sm90.time` predicts times from a few constants; least squares of the logarithms find
-those that err least for the plans that are near the best of their problem, and with which the choice loses least. With
---held, each half of the problems is judged by the constants of the other half.
+It needs scipy and no GPU. `choice.sm90.time` predicts times from a few constants. Least squares of logarithms find the
+constants with the smallest errors for plans near the best of their problem, and with the smallest loss of the choice.
+With --held, each half of the problems is judged with the constants of the other half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BY_LINES_SINCE = "2026-11-26 04:00 UTC"
 
 
 def timed(recorded: Mapping[str, Any]) -> list[Timed]:
-    """Return the problems of a record, with the Hopper plans that pack nothing."""
+    """Return the problems of a record, with the Hopper plans that repack nothing."""
     date = recorded.get("machine", {}).get("date", "")
 
     def is_stale(recipe: Recipe, problem: Problem) -> bool:
@@ -57,13 +57,13 @@ def timed(recorded: Mapping[str, Any]) -> list[Timed]:
 
 
 def _families(request: Request, problem: Problem) -> list[Sm90Family]:
-    """Return the plans of both ways to accumulate."""
+    """Return the candidates with fast accumulation and with promotion."""
     if by_simt(problem.operands.a.dtype):
         return []
     return [family(replace(request, accumulate=how), problem.k) for how in ACCUMULATIONS]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the constants, and what the choice loses by them."""
+    """Print the constants, and what the choice loses with them."""
     names = [name for name in asdict(COSTS) if name not in _FOUND_APART]
     print(fit_files(options("fit-sm90", __doc__, names).parse_args(argv), timed, COSTS))

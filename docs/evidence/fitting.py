@@ -1,7 +1,7 @@
-"""Least squares for the constants of a model of time, and what the choice by them loses, on recorded times.
+"""Least squares for the constants of a model of time, and the loss of the choice on recorded times.
 
-A record is a file of `docs.evidence` with the times of several plans for each of many problems. Of these plans the ones
-count that `choose` considers today for the problem.
+A record is a file of `docs.evidence` with times of several plans for each of many problems. Only plans that `choose`
+considers today for the problem count.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ Costs = TypeVar("Costs", bound=Any)  # a frozen dataclass of positive numbers
 
 @dataclass(frozen=True)
 class Timed:
-    """Plans of a family that were timed on a problem, in turns.
+    """Plans of a family that were timed on one problem, in alternating order.
 
-    model   of the times of these plans, such as `choose.sm90.time.Model`
-    us      microseconds of each plan
+    recipes   the plans
+    model     model of their times, such as `choice.sm90.time.Model`
+    us        microseconds of each plan
     """
 
     recipes: tuple[Recipe, ...]
@@ -90,9 +91,9 @@ def timed(
 ) -> list[Timed]:
     """Return the problems of a record on which at least two of today's candidates were timed.
 
-    model      class of the model of the times, such as `choose.sm90.time.Model`
-    families   returns the families of the candidates; none if the family does not serve the operands
-    is_stale   returns whether a plan takes another time since it was recorded
+    model      class of the model of the times, such as `choice.sm90.time.Model`
+    families   returns the families of the candidates; none if the family cannot implement the operands
+    is_stale   returns whether the recorded time of a plan is out of date
     """
     found = []
     for problem, device, us in problems(recorded):
@@ -116,8 +117,11 @@ def slower(one: Timed) -> Any:
 
 
 def errors(measured: Iterable[Timed], costs: Any) -> Any:
-    """Logarithms of what is predicted over what was measured, of all plans: those that are near the best count more,
-    and what they have in common less."""
+    """Return the weighted logarithms of predicted over measured times of all plans.
+
+    Plans near the best of their problem count more. An error that all plans of a problem share counts less, since it
+    does not change the choice.
+    """
     found = []
     for one in measured:
         weight = np.exp(-_NEAR * (slower(one) - 1)) + _LEAST_WEIGHT
@@ -128,8 +132,10 @@ def errors(measured: Iterable[Timed], costs: Any) -> Any:
 
 
 def expected_losses(measured: Iterable[Timed], costs: Any) -> Any:
-    """By problem, what the choice takes longer than the best, as a share: of plans that are as good as the first, by
-    the model, the mean."""
+    """Return the expected loss of the choice for each problem, as a share of the best time.
+
+    Plans whose predictions are as good as the first count as equally likely choices.
+    """
     found = []
     for one in measured:
         said = np.log(one.predicted_us(costs))
@@ -139,11 +145,11 @@ def expected_losses(measured: Iterable[Timed], costs: Any) -> Any:
 
 
 def fit(measured: Sequence[Timed], costs: Costs, steps: int = 25, names: Sequence[str] = ()) -> Costs:
-    """The costs whose `errors` and `expected_losses` are least.
+    """Return the costs with the smallest `errors` and `expected_losses`.
 
-    costs   to start from
+    costs   initial costs
     steps   of least squares; scipy is needed
-    names   of the costs that are fitted; all where left out
+    names   names of the fitted costs; None for all
     """
     from scipy.optimize import least_squares
 
@@ -162,12 +168,12 @@ def fit(measured: Sequence[Timed], costs: Costs, steps: int = 25, names: Sequenc
 
 
 def losses(measured: Iterable[Timed], costs: Any) -> list[float]:
-    """For each problem: the time of the plan that ranks first over that of the best."""
+    """Return, for each problem, the time of the plan that ranks first over that of the best."""
     return [float(slower(one)[np.argmin(one.predicted_us(costs))]) for one in measured]
 
 
 def summary(measured: Sequence[Timed], costs: Any) -> str:
-    """Return in words how far predictions of plans near the best are off, and what the choice by them loses."""
+    """Return a sentence: how far predictions of plans near the best are off, and what the choice loses."""
     every = [(slower(one), np.log(one.predicted_us(costs) / np.array(one.us))) for one in measured]
     off, lost = np.concatenate([found[by <= _JUDGED] for by, found in every]), losses(measured, costs)
     return (
@@ -178,7 +184,7 @@ def summary(measured: Sequence[Timed], costs: Any) -> str:
 
 
 def as_text(costs: Any) -> str:
-    """The constants, as they stand in the code."""
+    """Return the constants as Python code."""
     values = [f"    {name}={value:.3g}," for name, value in asdict(costs).items()]
     return "\n".join([f"{type(costs).__name__}(", *values, ")"])
 
@@ -186,10 +192,10 @@ def as_text(costs: Any) -> str:
 def judged(
     by_file: Mapping[str, Sequence[Timed]], costs: Costs, steps: int, held: bool, names: Sequence[str] = ()
 ) -> str:
-    """What a fit finds, as a command prints it: the costs, and by file what the choice loses by them.
+    """Return the output of a fit: the costs, and by file what the choice loses with them.
 
-    steps   of least squares; 0 for the costs as they are
-    held    whether each half of the problems is judged by the costs of the other half; these are not printed
+    steps   of least squares; 0 to keep the costs
+    held    whether each half of the problems is judged with the costs of the other half, which are not printed
     """
     every = [one for measured in by_file.values() for one in measured]
 
@@ -207,10 +213,10 @@ def judged(
 
 
 def options(prog: str, text: str, names: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the options that all commands share that fit constants.
+    """Return the parsed options that all commands for fitting share.
 
     prog    the command, such as "fit-sm90"
-    names   of the constants that are fitted unless others are asked for
+    names   names of the constants that are fitted by default
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m docs.evidence {prog}",
@@ -226,10 +232,10 @@ def options(prog: str, text: str, names: Sequence[str] = ()) -> argparse.Argumen
 
 
 def fit_files(given: argparse.Namespace, read: Callable[[Mapping[str, Any]], Sequence[Timed]], costs: Any) -> str:
-    """Return what a fit to the files of `options` finds, in words: see `judged`.
+    """Return the output of a fit to the files of `options`: see `judged`.
 
     read     returns the problems of a record
-    raises   CutegemmError if no file holds two plans for one problem
+    raises   CutegemmError if no file has two plans for one problem
     """
     by_file = {file: read(json.loads(Path(file).read_text())) for file in given.files}
     if not any(by_file.values()):

@@ -1,4 +1,4 @@
-"""Errors and instructions of the elementwise functions: their kernels, on a GPU or emulated, against float64."""
+"""Errors and instruction counts of the elementwise functions: their kernels, emulated or on a GPU, against float64."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _THREADS = 256  # of a CTA of the kernels
 
 @dataclass(frozen=True)
 class Errors:
-    """The largest errors of a function, over all inputs.
+    """Largest errors of a function over all inputs.
 
-    units       in units of the last place of the exact result, where that is 2**-10 or more
-    relative    the same by the exact result
-    absolute    where the exact result is less than 1
-    everywhere  relative, where the exact result is 2**-100 or more
-    wrong       results that are NaN or infinite where the exact one is not, or the other way round
-    bf16, f16   the share of results that are not the exact ones rounded to that type, of normally distributed inputs
+    units       in units in the last place, for exact results of at least 2**-10
+    relative    relative to the exact result, for the same results
+    absolute    for exact results below 1
+    everywhere  relative, for exact results of at least 2**-100
+    wrong       results that are NaN or infinite where the exact one is not, or the reverse
+    bf16, f16   share of results that differ from the exact one rounded to that type, for normally distributed inputs
     """
 
     units: float
@@ -59,9 +59,9 @@ class Errors:
 
 
 def inputs(kind: str, step: int) -> np.ndarray:
-    """Every `step`-th pattern of bits of a type, all exponents and both signs; numbers around zero; special ones.
+    """Return every `step`-th bit pattern of a type, numbers around zero, and special values.
 
-    step   of the patterns of f32; f64 has as many, each with the same upper half
+    step   step of the f32 patterns; f64 has as many, with the same upper half
     """
     dtype = FLOATS[kind]
     patterns = np.arange(0, 1 << 32, step, dtype=np.uint64)
@@ -90,19 +90,19 @@ def inputs(kind: str, step: int) -> np.ndarray:
 
 
 def typical(kind: str) -> np.ndarray:
-    """Normally distributed numbers, of deviations from 1/2 to 4."""
+    """Return normally distributed numbers with standard deviations from 1/2 to 4."""
     random = np.random.default_rng(0)
     return (random.normal(size=_TYPICAL) * random.uniform(0.5, 4, _TYPICAL)).astype(FLOATS[kind])
 
 
 def partners(x: np.ndarray) -> np.ndarray:
-    """Second operands for first ones: near ones, and any."""
+    """Return second operands for `x`: near ones, and arbitrary ones."""
     turned = np.roll(x[::-1], len(x) // 3)
     return np.where(np.arange(len(x)) % 2 == 0, turned, np.roll(x, 1))
 
 
 def exact(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The function's values in float64."""
+    """Return the values of a function in float64."""
     with np.errstate(invalid="ignore"):  # a NaN that signals
         wide = [v.astype(np.float64) for v in (x, y)]
     return BINARY[name](*wide) if name in BINARY else FUNCTIONS[name.split(":")[0]](wide[0])
@@ -110,7 +110,7 @@ def exact(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @cache
 def compiled(kind: str) -> tuple[str, Path]:
-    """The PTX and the cubin of all kernels of a type, for sm_90a."""
+    """Return the PTX and the cubin of all kernels of a type, for sm_90a."""
     from docs.evidence.kernels.functions import AllFunctions
 
     folder = Path(tempfile.mkdtemp(prefix="functions_"))
@@ -120,13 +120,13 @@ def compiled(kind: str) -> tuple[str, Path]:
 
 
 def in_order(names: Iterable[str]) -> dict[str, str]:
-    """The kernel of each function: they are numbered in the order in which they are launched."""
+    """Return the kernel of each function; kernels are numbered in launch order."""
     numbered = sorted(names, key=lambda name: int(re.findall(r"\d+", name)[-1]))
     return dict(zip(NAMES, numbered, strict=True))
 
 
 def emulated(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """The values of all functions, by their PTX."""
+    """Return the values of all functions by executing their PTX."""
     ptx, _ = compiled(kind)
     decoded = programs(ptx)
     memory = GlobalMemory()
@@ -146,7 +146,7 @@ def emulated(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def on_gpu(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """The same on the GPU that is here."""
+    """Return the values of all functions from the GPU of this machine."""
     import torch
 
     from docs.evidence.kernels.functions import AllFunctions
@@ -161,10 +161,10 @@ def on_gpu(kind: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def errors(got: np.ndarray, want: np.ndarray, ordinary: slice) -> Errors:
-    """The errors of values.
+    """Return the errors of computed values.
 
-    want       in float64
-    ordinary   which of them are of typical inputs
+    want       exact values in float64
+    ordinary   mask of the typical inputs
     """
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)
@@ -196,14 +196,14 @@ def errors(got: np.ndarray, want: np.ndarray, ordinary: slice) -> Errors:
 
 
 def narrow_errors(name: str, x: np.ndarray, got: np.ndarray) -> np.ndarray:
-    """Return the error of each value of a function, by the size of the exact value, or by 2**-7 if that is less."""
+    """Return the error of each value of a function, relative to the exact value or to 2**-7 if that is larger."""
     want = exact(name, x, x)
     found: np.ndarray = np.abs(got - want) / np.maximum(np.abs(want), 2.0**-7)
     return found
 
 
 def measured(kind: str, gpu: bool, step: int) -> dict[str, Errors]:
-    """The errors of all functions."""
+    """Return the errors of all functions."""
     x, ordinary = inputs(kind, step), typical(kind)
     y = np.concatenate([partners(x), partners(ordinary)])
     x = np.concatenate([x, ordinary])
@@ -217,7 +217,7 @@ def measured(kind: str, gpu: bool, step: int) -> dict[str, Errors]:
 
 @cache
 def listings(kind: str) -> dict[str, dict[str, int]]:
-    """How often each opcode of Hopper stands in the kernel of each function."""
+    """Return the opcode counts of each function's kernel, for sm_90a."""
     ptx, binary = compiled(kind)
     sass = cubin.disassemble(binary)
     kernels = in_order(re.findall(r"\.entry\s+(\w+)", ptx))
@@ -225,7 +225,7 @@ def listings(kind: str) -> dict[str, dict[str, int]]:
 
 
 def counted(instructions: dict[str, int]) -> Cost:
-    """What a function takes of a kernel's instructions: constants, of which a loop needs one load, are left out."""
+    """Return a function's cost from its kernel's opcode counts, without constants, which a loop loads once."""
     fp32 = sum(count for opcode, count in instructions.items() if opcode.split(".")[0] in _FP32)
     special = sum(count for opcode, count in instructions.items() if opcode.split(".")[0] == "MUFU")
     return Cost(fp32, special)
@@ -235,14 +235,14 @@ def counted(instructions: dict[str, int]) -> Cost:
 
 
 def run(kind: str = "f32", gpu: bool = False, step: int | None = None) -> dict[str, Any]:
-    """The machine, and a row for each function."""
+    """Return the machine, and a row for each function."""
     found = measured(kind, gpu, step or _STEPS[gpu])
     machine = this_machine("python -m docs.evidence functions") if gpu else cpu()
     return {"machine": machine, "kind": kind, "rows": [{"name": n, **vars(e)} for n, e in found.items()]}
 
 
 def table(found: dict[str, Any]) -> str:
-    """The rows as a table of Markdown."""
+    """Return the rows as a Markdown table."""
     head = (
         "function",
         "instructions",

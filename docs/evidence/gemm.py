@@ -1,4 +1,4 @@
-"""GEMM speed beside the vendor library: any shapes, types, layouts and plans. See `benchmark`.
+"""Speed of GEMMs beside cuBLAS: any shapes, types, layouts and plans. See `benchmark`.
 
 python -m docs.evidence gemm --shape 4096 --shape 8192 --layout nn --layout nt
 python -m docs.evidence gemm --suite sweep --dtype bfloat16 --layout nt --plan 'sm90_*' --json out.json
@@ -28,7 +28,7 @@ _HOST_CALLS = 300
 
 
 def expand(patterns: Sequence[str]) -> list[str | None]:
-    """The names that fit a pattern with `*`; "chosen" is what `gemm` chooses; "@sm90_fp8" is one of `candidates.LISTS`.
+    """Return the plan names that match patterns with `*`; "chosen" is the plan of `gemm`, "@NAME" one of `candidates`.
 
     >>> expand(["chosen", "simt_*6x128"])
     [None, 'simt_256x128', 'simt_16x128', 'simt_96x128']
@@ -47,7 +47,7 @@ def expand(patterns: Sequence[str]) -> list[str | None]:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Ratios to the library, a line a plan, a column a shape; the best of each; geometric means by suite."""
+    """Return a table of ratios, a line per plan and a column per shape, with the best of each and means by suite."""
     timed = by_plan(rows)
     means = groups(timed)
     shapes = [at for suite in means.values() for at in suite]
@@ -67,7 +67,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def host_times(size: int = 256) -> dict[str, float]:
-    """Microseconds of host time that one warm call takes, where the device is never waited for."""
+    """Return the host microseconds of one warm call, without waiting for the device."""
     import torch
 
     need_gpu()
@@ -103,7 +103,7 @@ def host_times(size: int = 256) -> dict[str, float]:
 
 
 def parse_shape(text: str) -> Shape:
-    """4096, or 4096x2048x512 for M x N x K.
+    """Parse "4096", or "4096x2048x512" for M x N x K.
 
     >>> parse_shape("4096"), parse_shape("16x8192x512")
     ((4096, 4096, 4096), (16, 8192, 512))
@@ -116,7 +116,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence gemm",
         description=__doc__,

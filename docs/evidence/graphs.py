@@ -1,4 +1,4 @@
-"""Kernels one behind the other in one CUDA graph, and how long a replay takes of each."""
+"""Many kernels in one CUDA graph, and the time of its replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Launch = Callable[[int], Any]  # the work of a number
 
 
 def graph_of(launch: Launch, count: int) -> Any:
-    """A CUDA graph of some launches, one behind the other; replayed once."""
+    """Return a CUDA graph of `count` launches in a row, after one replay."""
     import torch
 
     for number in range(count):
@@ -26,7 +26,7 @@ def graph_of(launch: Launch, count: int) -> Any:
 
 
 def alternating(graphs: Mapping[str, Any], count: int, replays: int) -> dict[str, float]:
-    """Microseconds of one launch of each graph by name: the median of replays in turns."""
+    """Return the microseconds of one launch of each graph by name: the median of replays in alternating order."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(replays):
         for name, graph in graphs.items():

@@ -1,10 +1,9 @@
-"""The steps of a ladder beside the library: times, and what the analysis predicts beside what counters read.
+"""The steps of a ladder beside cuBLAS: times, and predictions of the analysis beside counters.
 
     python -m docs.evidence ladder simt --json > ladder_simt.json    on a GPU; with ncu, its counters too
     python -m docs.evidence report                                   docs/measured/ladder_simt.md, its plot; anywhere
 
-Times are those of a contest: see `contest`. Counters are those of one launch at a smaller size, for which the
-prediction is made as well.
+Times come from `benchmark`. Counters are those of one launch at a smaller size, which is predicted as well.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ def run(
     seconds: float = 0.5,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Every step of a ladder, measured where there is a GPU, else only compiled and analysed.
+    """Measure every step of a ladder on a GPU; without one, only compile and analyse the steps.
 
-    A step that fails has a row that says why; where counters, or times, cannot be had, the reason is told.
+    A step that fails gets a row with the error. If counters or times are missing, the result says why.
 
     sizes     N of the problems N x N x N
-    counted   the size at which ncu counts; None, or no ncu: only predictions
-    returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}: what `report` reads. The rows are those
-              of `contest`, also of other plans of the family; a step by name is what is known of its kernel
+    counted   size at which ncu counts; None for predictions only
+    returns   {"ladder": ..., "machine": ..., "rows": [...], "steps": {...}}, which `report` reads. `rows` are those of
+              `benchmark`, also for other plans of the family; `steps` describes the kernel of each step by name
     """
     from cutegemm.compile.plans import compile_plans
 
@@ -105,7 +104,7 @@ def _has_gpu() -> bool:
 
 
 def _known(plan: GemmPlan, size: int) -> dict[str, Any]:
-    """What is known of a step without running it."""
+    """Return what is known of a step without running it."""
     from cutegemm.compile.plans import compile_plan
     from cutegemm.run.executed import executed_accesses
 
@@ -139,19 +138,19 @@ def _told(error: Exception) -> str:
 
 
 def _count(steps: Mapping[str, dict[str, Any]], plans: Mapping[str, GemmPlan], size: int) -> None:
-    """Fills in what ncu counts."""
+    """Add the counters of ncu to the steps."""
     cases = [Counted(name, plan, _square(plan, size)) for name, plan in plans.items()]
     for compared in measure(cases, device=DEVICE, limit_seconds=_COUNT_SECONDS)[0]:
         steps[compared.case]["measured"] = _kept({row.name: row.measured for row in compared.rows})
 
 
 def _kept(values: Mapping[str, float | None]) -> dict[str, float]:
-    """By their short names, those of `COUNTERS` that there are."""
+    """Return the counters of `COUNTERS` that exist, by their short names."""
     return {short: value for long, short in COUNTERS.items() if (value := values.get(long)) is not None}
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Steps, then other plans, as lines of text."""
+    """Return steps, then other plans, as lines of text."""
     timed = by_plan(found["rows"])
     shapes = list(dict.fromkeys(at for of in timed.values() for at in of))
     ladder = LADDERS[found["ladder"]]

@@ -1,4 +1,4 @@
-"""The machine of a measurement, as far as it can be asked for without torch."""
+"""Description of the machine of a measurement, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def cpu() -> dict[str, str]:
-    """machine, python, numpy and date, for a record of measurements."""
+    """Return machine, python, numpy and date, for a record of measurements."""
     return {
         "machine": f"{_processor()}, {platform.system()}",
         "python": platform.python_version(),
@@ -33,7 +33,7 @@ def _processor() -> str:
 
 
 def this_machine(command: str) -> dict[str, str]:
-    """Date, GPU, driver, versions and the command."""
+    """Return date, GPU, driver, versions and the command."""
     said = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": command,
@@ -50,7 +50,7 @@ def this_machine(command: str) -> dict[str, str]:
 
 
 def asked(command: Sequence[str]) -> str:
-    """The version that a program prints, or the first line; "" where there is no such program, or it fails."""
+    """Return the version that a program prints, or its first line; "" if the program is missing or fails."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What all measurements on a GPU share: the data, and the machine."""
+"""Data and machine of all measurements on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICE = "cuda"
 
 
 def normal(shape: tuple[int, ...], kind: Any) -> Any:
-    """A tensor on the GPU: normally distributed, of integers with a deviation of 20."""
+    """Return a tensor on the GPU: normally distributed; integers with a standard deviation of 20."""
     import torch
 
     values = torch.randn(shape, device=DEVICE)
@@ -25,21 +25,21 @@ def normal(shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def this_device() -> Device:
-    """The rates of the first GPU, by which its plans are chosen."""
+    """Return the device of the first GPU, whose rates decide the choice of plans."""
     from cutegemm.run.torch_ops import device_of
 
     return device_of(0)
 
 
 def need_gpu() -> None:
-    """Raises UnsupportedError where torch sees no CUDA device."""
+    """Raise UnsupportedError if torch sees no CUDA device."""
     from cutegemm.run import on_gpu
 
     on_gpu.need_gpu()
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were taken on, when and by what."""
+    """Return GPU, driver, versions, date and command, for a record of measurements."""
     import torch
 
     from cutegemm import __version__
@@ -58,7 +58,7 @@ def machine() -> dict[str, str]:
 
 
 def _command() -> str:
-    """As it can be typed again."""
+    """Return the command line of this process, quoted for a shell."""
     by_module = sys.orig_argv[1:2] == ["-m"]
     return shlex.join([*(["python", *sys.orig_argv[1:3]] if by_module else [Path(sys.argv[0]).name]), *sys.argv[1:]])
 

@@ -1,7 +1,7 @@
 """Models before and after `cutegemm.use(model)`: errors against float32, and tokens per second. See `decoders`.
 
 python -m docs.evidence models --model llama --seconds 5 --json models.json
-python -m docs.evidence models --tiny     # small, on a CPU too: errors alone
+python -m docs.evidence models --tiny     # small, also on a CPU: errors only
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SEED = 0
 
 
 def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
-    """|found - exact| / |exact| of the output, of all gradients as one vector, and the largest of a single gradient.
+    """Return relative errors: of the output, of all gradients as one vector, and the largest of a single gradient.
 
-    found, exact   the output, and gradients
+    found, exact   output and gradients
     """
     wrong = [float((f.double() - e.double()).norm()) for f, e in zip(found, exact, strict=True)]
     right = [float(e.double().norm()) for e in exact]
@@ -34,12 +34,12 @@ def errors(found: Sequence[Any], exact: Sequence[Any]) -> dict[str, float]:
 
 
 def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
-    """The errors of torch and of cutegemm, and, on a GPU, the tokens per second of both, compiled and not.
+    """Return the errors of torch and of cutegemm and, on a GPU, the tokens per second of both, eager and compiled.
 
     name      "llama" or "gpt2"
-    is_tiny   a small model, whose speed is not measured
-    seconds   of measuring, of each kind of pass
-    raises    UnsupportedError without a GPU, where one is needed
+    is_tiny   whether to use a small model, whose speed is not measured
+    seconds   measuring time of each kind of pass
+    raises    UnsupportedError if a GPU is needed and missing
     """
     import torch
 
@@ -58,7 +58,7 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
     upstream = torch.randn_like(x)
 
     def step(run: Any, of: Any, dtype: Any) -> list[Any]:
-        """The output and the gradients of a step."""
+        """Return the output and the gradients of one training step."""
         of.zero_grad(set_to_none=True)
         given = x.to(dtype, copy=True).requires_grad_()
         output = decoders.through(run, given)
@@ -85,7 +85,7 @@ def run(name: str, is_tiny: bool, seconds: float) -> dict[str, Any]:
 
 
 def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: float) -> dict[str, dict[str, float]]:
-    """Of a forward pass alone, and of a forward and a backward pass."""
+    """Return the speed of a forward pass, and of a forward and a backward pass."""
     import torch
 
     from cutegemm.run.on_gpu import alternating
@@ -121,7 +121,7 @@ def _speeds(model: Any, ours: Any, step: Callable[..., Any], x: Any, seconds: fl
 
 
 def table(name: str, found: dict[str, Any]) -> str:
-    """Lines to read."""
+    """Return the results as lines of text."""
     lines = [f"{name}, {found['source']}: {found['replaced']} modules replaced, {len(found['left'])} left"]
     for whose, wrong in found["errors"].items():
         said = ", ".join(f"{what} {value:.2e}" for what, value in wrong.items())
@@ -133,7 +133,7 @@ def table(name: str, found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence models",
         description=__doc__,

@@ -1,9 +1,9 @@
-"""GEMMs that others wrote, from the user's own copies, as contestants beside the plans and the library.
+"""GEMMs of other projects, from the user's own copies, to be timed beside the plans and cuBLAS.
 
 | `--peer`                       | what is called                                                                 |
 |--------------------------------|--------------------------------------------------------------------------------|
 | a path to `tensorop_gemm.py`   | class `TensorOpGemm` of CUTLASS's CuTe DSL example for Ampere (seen: 4.7.0),   |
-|                                | compiled for the very extents                                                  |
+|                                | compiled for the extents of the problem                                        |
 | `quack`                        | `gemm` and, with an epilogue, `gemm_act`, `gemm_gated` and `gemm_add` of       |
 |                                | `quack.gemm_interface`, of the package quack-kernels, tuned                    |
 """
@@ -26,7 +26,7 @@ _EXAMPLE = "TensorOpGemm"
 
 
 def name_of(given: str) -> str:
-    """How a peer is called in tables.
+    """Return the name of a peer in tables.
 
     >>> name_of("quack"), name_of("examples/tensorop_gemm.py")
     ('quack', 'tensorop_gemm')
@@ -35,11 +35,11 @@ def name_of(given: str) -> str:
 
 
 def call_of(given: str, problem: Problem, a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    """The call of a peer that computes out = a @ b.
+    """Return a call of a peer that computes out = a @ b.
 
     given     see above
-    problem   of compact matrices
-    raises    UnsupportedError where there is no such peer, or it does not take these operands
+    problem   problem of compact matrices
+    raises    UnsupportedError if there is no such peer, or it does not take these operands
     """
     kind = problem.operands.a.dtype
     if kind not in (bf16, f16):
@@ -50,9 +50,9 @@ def call_of(given: str, problem: Problem, a: Any, b: Any, out: Any) -> Callable[
 
 
 def load(path: Path) -> Any:
-    """The class of the example in a file.
+    """Return the class of the example in a file.
 
-    raises   UnsupportedError where there is no such file, it cannot be imported, or lacks the class
+    raises   UnsupportedError if the file is missing, cannot be imported, or lacks the class
     """
     if not path.is_file():
         raise UnsupportedError(f"--peer {path}: there is no such file; give a path to it, or {QUACK!r}.")
@@ -87,7 +87,7 @@ def _quack(a: Any, b: Any, out: Any) -> Callable[[], Any]:
 
 
 def quack_calls(x: Any, wt: Any, bias: Any, c: Any) -> dict[str, Callable[[], Any]]:
-    """What quack computes of a product with an epilogue, tuned, named as in `docs.evidence.epilogues`.
+    """Return quack's calls for GEMMs with an epilogue, tuned, by the names of `docs.evidence.epilogues`.
 
     x, wt, bias, c   (M, K), (K, N), (N,) and (M, N)
     raises           UnsupportedError without quack
@@ -104,7 +104,7 @@ def quack_calls(x: Any, wt: Any, bias: Any, c: Any) -> dict[str, Callable[[], An
 
 
 def _of_quack(name: str) -> Any:
-    """One of its functions; UnsupportedError without it."""
+    """Return a function of quack; raise UnsupportedError if it is missing."""
     try:
         return getattr(importlib.import_module("quack.gemm_interface"), name)
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""What the chip does while one kernel runs again and again: its clock, its power, and what holds the clock down.
+"""Clock, power and throttling of the chip while one kernel runs repeatedly.
 
-In turns, where kernels are compared, none runs long enough for a sensor. So each runs alone for a while: first
-until the power has settled, then with samples by NVML, the library of the driver, every few milliseconds.
+If kernels alternate, none runs long enough for a sensor. So each runs alone: first until the power is steady, then
+while NVML, the library of the driver, is sampled every few milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CEILING_TFLOPS = {bf16: 600.0, f16: 600.0, tf32: 300.0}
 
 @dataclass(frozen=True)
 class Sample:
-    """At one moment: the clock of the multiprocessors in MHz, the power in watts, bits of `REASONS`."""
+    """One moment: SM clock in MHz, power in watts, bits of `REASONS`."""
 
     clock_mhz: float
     power_w: float
@@ -42,7 +42,7 @@ class Sample:
 
 
 def summary(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Means, and for each reason the share of samples in which it held the clock down.
+    """Return means, and for each reason the share of samples in which it limited the clock.
 
     >>> summary([Sample(1600, 690, 4), Sample(1500, 700, 0)])
     {'clock_mhz': 1550, 'power_w': 695.0, 'throttle': {'power cap': 0.5}, 'samples': 2}
@@ -59,7 +59,7 @@ def summary(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 class _Field(ctypes.Structure):
-    """nvmlFieldValue_t."""
+    """The C struct nvmlFieldValue_t."""
 
     _fields_ = (
         ("field", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
@@ -71,9 +71,9 @@ class _Field(ctypes.Structure):
 class Nvml:
     """The sensors of one GPU.
 
-    uuid       as torch and nvidia-smi have it, "GPU-..."
-    library    NVML; the driver's where left out
-    raises     UnsupportedError where NVML is not there, or does not know the GPU
+    uuid       "GPU-...", as in torch and nvidia-smi
+    library    NVML; None for that of the driver
+    raises     UnsupportedError if NVML is missing or does not know the GPU
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
@@ -86,7 +86,7 @@ class Nvml:
         self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self.device))
 
     def sample(self) -> Sample:
-        """What the sensors say now."""
+        """Return what the sensors show now."""
         clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
         power = _Field(field=_POWER_INSTANT)
         self._call("nvmlDeviceGetClockInfo", self.device, _CLOCK_SM, ctypes.byref(clock))
@@ -99,7 +99,7 @@ class Nvml:
         return Sample(clock.value, power.value * 1e-3, reasons.value)
 
     def limits(self) -> dict[str, float]:
-        """The highest clock of the multiprocessors, in MHz, and the power that is enforced, in watts."""
+        """Return the highest SM clock in MHz, and the enforced power limit in watts."""
         clock, power = ctypes.c_uint(), ctypes.c_uint()
         self._call("nvmlDeviceGetMaxClockInfo", self.device, _CLOCK_SM, ctypes.byref(clock))
         self._call("nvmlDeviceGetEnforcedPowerLimit", self.device, ctypes.byref(power))
@@ -114,7 +114,7 @@ class Nvml:
 
 
 class Watch:
-    """Samples a device, in a thread, for as long as the `with` block lasts."""
+    """Sample a device in a thread while the `with` block runs."""
 
     def __init__(self, sensors: Nvml, period_seconds: float = _PERIOD_SECONDS) -> None:
         self.sensors, self.period_seconds = sensors, period_seconds
@@ -137,7 +137,7 @@ class Watch:
 
 
 def sensors_of_torch() -> Nvml:
-    """Those of torch's current device."""
+    """Return the sensors of torch's current device."""
     import torch
 
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
@@ -145,10 +145,10 @@ def sensors_of_torch() -> Nvml:
 
 
 class Meter:
-    """Reads what the chip does while calls run alone, and holds their rates against the ceiling.
+    """Measures the chip while calls run alone, and relates their rates to the ceiling of mma.sync.
 
-    kind      of A and B: of f16, bf16 and tf32 the ceiling is that of mma.sync, of others there is none
-    seconds   that each call runs
+    kind      type of A and B; the ceiling exists for f16, bf16 and tf32
+    seconds   time that each call runs
     raises    UnsupportedError as `Nvml` does
     """
 
@@ -157,16 +157,16 @@ class Meter:
         self.ceiling = ceiling(kind, seconds, self.sensors) if kind in _CEILING_TFLOPS else None
 
     def alone(self, call: Callable[[], Any], flops: float) -> dict[str, Any]:
-        """What `alone` says, with the share of the ceiling at the same clock."""
+        """Return the result of `alone`, with the share of the ceiling at the same clock."""
         return with_rate_per_cycle(alone(call, flops, self.seconds, self.sensors), self.ceiling)
 
     def known(self) -> dict[str, Any]:
-        """The limits of the chip and the ceiling, for a record."""
+        """Return the limits of the chip and the ceiling, for a record."""
         return {"limits": self.sensors.limits(), "ceiling": self.ceiling}
 
 
 def alone(call: Callable[[], Any], flops: float, seconds: float, sensors: Nvml) -> dict[str, Any]:
-    """A call again and again: TFLOP/s, clock, power and throttling over the second half of `seconds`."""
+    """Run a call repeatedly; return TFLOP/s, clock, power and throttling over the second half of `seconds`."""
     _repeat(call, seconds / 2)
     with Watch(sensors) as watch:
         each = _repeat(call, seconds / 2)
@@ -174,7 +174,7 @@ def alone(call: Callable[[], Any], flops: float, seconds: float, sensors: Nvml) 
 
 
 def _repeat(call: Callable[[], Any], seconds: float) -> float:
-    """Back to back for a while; returns the seconds of a call."""
+    """Run a call back to back for some seconds; return the seconds of one call."""
     import torch
 
     event: Any = torch.cuda.Event
@@ -196,7 +196,7 @@ def _repeat(call: Callable[[], Any], seconds: float) -> float:
 
 
 def ceiling(kind: DType, seconds: float, sensors: Nvml) -> dict[str, Any]:
-    """`alone` of mma.sync and nothing else, on normally distributed registers; also FLOP a cycle.
+    """Return the result of `alone` for a loop of mma.sync on normally distributed registers, with FLOP per cycle.
 
     kind   f16, bf16 or tf32
     """
@@ -218,7 +218,7 @@ def ceiling(kind: DType, seconds: float, sensors: Nvml) -> dict[str, Any]:
 
 
 def with_rate_per_cycle(found: dict[str, Any], of_ceiling: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Also FLOP of the whole chip a cycle, and its share of the ceiling's: what remains when the clock is the same.
+    """Add FLOP per cycle of the chip, and their share of the ceiling's, which does not depend on the clock.
 
     >>> base = with_rate_per_cycle({"tflops": 640.0, "clock_mhz": 1600})
     >>> with_rate_per_cycle({"tflops": 450.0, "clock_mhz": 1500}, base)["share_at_clock"]

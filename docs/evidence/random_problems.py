@@ -1,7 +1,7 @@
-"""Problems that nobody picked: sizes, types and layouts drawn by a seed; and plans that compete for each.
+"""Random problems, sampled by a seed, and plans that compete for each.
 
-Extents are alike in their logarithm, 16 to 16384. Two thirds of the problems have extents that are multiples of 16, the
-others any. float8 has A and B along K, and N and K in multiples of 16, which is all that torch._scaled_mm takes.
+Extents are uniform in their logarithm, from 16 to 16384: multiples of 16 in two thirds of the problems, any numbers in
+the others. fp8 has K-major A and B, and N and K in multiples of 16, which is all that torch._scaled_mm accepts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORST = 1.6  # times the best prediction: plans that are still tried
 
 
 def drawn(seed: int, count: int) -> list[Problem]:
-    """So many problems; the same ones for the same seed.
+    """Return `count` random problems; the same seed gives the same problems.
 
     >>> problems = drawn(0, 300)
     >>> len(set(problems)), all(LEAST <= extent <= MOST for p in problems for extent in (p.m, p.n, p.k))
@@ -63,10 +63,10 @@ def _one(chance: random.Random) -> Problem:
 
 
 def rivals(problem: Problem, first: int, others: int, seed: int = 0, accumulate: str = "fast") -> list[Recipe]:
-    """Recipes that compete: those that are predicted to be the fastest, and others by chance, none far slower.
+    """Return recipes to time: those with the lowest predicted times, and random others that are not much slower.
 
-    first, others   how many of each
-    accumulate      of float8: see `chosen`
+    first, others   number of each
+    accumulate      accumulation of fp8: see `chosen`
     """
     pool = list(ranked(problem.operands, problem, accumulate=accumulate))
     if not pool:
@@ -78,7 +78,7 @@ def rivals(problem: Problem, first: int, others: int, seed: int = 0, accumulate:
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether plans of several families may be the fastest: K is short, or D is small and has few rows or columns.
+    """Return whether plans of several families compete: K is short, or D is small and has few rows or columns.
 
     >>> extents = (48, 672, 4384), (480, 672, 4384)
     >>> [is_small(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in extents]
@@ -92,7 +92,7 @@ def is_small(problem: Problem) -> bool:
 
 
 def is_deep(problem: Problem) -> bool:
-    """Whether D has few tiles, and K is deep: CTAs share K then, by one way or another.
+    """Return whether D has few tiles and K is long, so that CTAs share K in some way.
 
     >>> extents = (432, 304, 7552), (4096, 4096, 7552), (432, 304, 512)
     >>> [is_deep(Problem(*mnk, operands=operands_of("bf16", "nn", *mnk))) for mnk in extents]
@@ -104,9 +104,9 @@ def is_deep(problem: Problem) -> bool:
 
 
 def of_each_family(problem: Problem, count: int) -> list[Recipe]:
-    """Return the recipes of each family for tensor cores with the lowest predicted times.
+    """Return the recipes of each tensor-core family with the lowest predicted times.
 
-    Of mma.sync each tile once: its K may be split in many ways.
+    Each tile of mma.sync appears once, since its K may be split in many ways.
     """
     request = Request(problem.operands)
     found = [
@@ -119,8 +119,10 @@ def of_each_family(problem: Problem, count: int) -> list[Recipe]:
 
 
 def of_each_way(problem: Problem, count: int, accumulate: str = "fast") -> list[Recipe]:
-    """The Hopper recipes that are predicted to be the fastest of each way to take K: whole, by parts whose sums meet in
-    global memory, and by CTAs of a cluster."""
+    """Return the Hopper recipes with the lowest predicted times for each way to take K.
+
+    The ways are: whole, split through global memory, and cluster split-K.
+    """
     found: dict[str, list[Recipe]] = {}
     request = Request(problem.operands, accumulate=accumulate)
     for one in ranked_of(sm90.family(request, problem.k), problem):

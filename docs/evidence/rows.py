@@ -1,4 +1,4 @@
-"""Rows of measurements, as `contest` makes them: by plan and shape, and their means over suites of shapes."""
+"""Rows of measurements, as `benchmark` makes them: grouped by plan and shape, and their means over suites."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOSEN = "chosen by `gemm`"
 
 
 def shape_of(row: Row) -> str:
-    """M×N×K, and the batch where there is one.
+    """Return M×N×K, and the batch if there is one.
 
     >>> shape_of({"m": 4, "n": 5, "k": 6, "l": 2})
     '4×5×6×2'
@@ -43,9 +43,9 @@ def shape_of(row: Row) -> str:
 
 
 def by_plan(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
-    """Rows with a time by plan, then by shape; the one that is chosen is called so, and comes last.
+    """Return rows with a time by plan, then by shape; the chosen plan is called so and comes last.
 
-    Where there are several layouts, they stand behind the names.
+    If there are several layouts, the names include them.
 
     >>> rows = [{"m": 1, "n": 1, "k": 1, "layout": "nn", "plan": p, "ratio": 1.0, "chosen": p == "a"} for p in "ab"]
     >>> list(by_plan(rows)), list(by_plan(rows)["b"])
@@ -61,7 +61,7 @@ def by_plan(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
 
 
 def groups(timed: Mapping[str, Mapping[str, Row]]) -> dict[str, list[str]]:
-    """The suites all of whose shapes were timed, each shape in the first of them; what is left under "".
+    """Return the suites whose shapes were all timed, each shape in the first of them; the remaining shapes under "".
 
     timed   see `by_plan`
     """
@@ -76,5 +76,5 @@ def groups(timed: Mapping[str, Mapping[str, Row]]) -> dict[str, list[str]]:
 
 
 def mean_ratio(of: Mapping[str, Row], shapes: Sequence[str]) -> float | None:
-    """The geometric mean of a plan's ratios over shapes; None where it was not timed at all of them."""
+    """Return the geometric mean of a plan's ratios over shapes; None if it was not timed at all of them."""
     return geometric_mean([of[at]["ratio"] for at in shapes]) if all(at in of for at in shapes) else None

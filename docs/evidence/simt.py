@@ -1,11 +1,10 @@
-"""f32 GEMMs by SIMT plans beside the library, over squares, unaligned, skinny, deep and batched shapes, in one run.
+"""f32 GEMMs by SIMT plans beside cuBLAS, in one run: squares, unaligned, small M, long K and batched shapes.
 
     python -m docs.evidence simt --json docs/evidence/data/simt.json            all of it, about two minutes
     python -m docs.evidence simt --suite skinny --candidates 12              more plans for fewer shapes
 
-For each shape and layout the plan that `gemm` chooses runs, and those that its model puts next, in turns with
-torch.matmul: see `run.on_gpu`. `fit_simt` finds the rates of `choose.simt.named` from the times, and says how
-good the choice is.
+For each shape and layout the chosen plan runs, and those with the next lowest predictions, in alternating order with
+torch.matmul: see `run.on_gpu`. `fit_simt` fits the constants of the choice to the times, and reports its loss.
 """
 
 from __future__ import annotations
@@ -84,13 +83,13 @@ _PLAIN = "simt_128x128"  # beside which the deep shape shows what splitting K br
 
 
 def problem_of(shape: Shape, layout: str) -> Problem:
-    """That of compact matrices."""
+    """Return the problem of compact matrices."""
     *mnk, batch = shape
     return Problem(*shape, operands=operands_of("f32", layout, *mnk, batched=batch > 1))
 
 
 def candidates(problem: Problem, count: int) -> list[str | None]:
-    """The one that is chosen, None; names of others, of which no more than two have tiles of one size."""
+    """Return None for the chosen plan, then names of others, at most two with tiles of one size."""
     operands = problem.operands
     found: list[str] = []
     by_tile: dict[str, int] = {}
@@ -109,14 +108,14 @@ def candidates(problem: Problem, count: int) -> list[str | None]:
 
 
 def _fits(name: str, k: int, repacks: bool) -> bool:
-    """Whether the parts of a plan have some k-tiles each, and whether it packs only what there is to pack."""
+    """Return whether each K split of a plan has enough k-tiles, and whether the plan repacks only what needs it."""
     recipe = recipe_named(name)
     parts = 1 if recipe.split is None else recipe.split.splits
     return (repacks or not recipe.is_repacked) and k >= parts * _LEAST_K
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.evidence simt",
         description=__doc__,

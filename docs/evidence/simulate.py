@@ -1,4 +1,4 @@
-"""How long the simulator takes, and how much memory: `python -m docs.evidence simulate`."""
+"""Time and memory of the simulator: `python -m docs.evidence simulate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLANS: dict[str, dict[str, Any]] = {
 
 
 def run() -> dict[str, Any]:
-    """Seconds (median of three) and peak memory of a process for each plan, all at 512 x 512 x 512 on one core."""
+    """Return seconds (median of three) and peak memory of a process for each plan, at 512 x 512 x 512 on one core."""
     rows = {}
     for name in _PLANS:
         command = [sys.executable, "-m", "docs.evidence.simulate", name]
@@ -34,7 +34,7 @@ def run() -> dict[str, Any]:
 
 
 def _one(name: str) -> str:
-    """Seconds and megabytes, measured in this process."""
+    """Return seconds and megabytes, measured in this process."""
     import resource
 
     import numpy as np
@@ -57,7 +57,7 @@ def _one(name: str) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """A line a plan: its time, and the peak memory of its process."""
+    """Return a line per plan: its time, and the peak memory of its process."""
     extent = result["extent"]
     lines = [f"{extent} x {extent} x {extent} on one core, every check on"]
     for name, row in result["plans"].items():

@@ -1,6 +1,6 @@
-"""What `python -m docs.evidence run` remakes: a row for each file of docs/evidence/data, the most telling ones first.
+"""Steps of `python -m docs.evidence run`: one for each file of docs/evidence/data, the most important ones first.
 
-Seconds are about those that an H200 with 16 cores took on 2026-11-20, most kernels compiled anew, and a quarter more.
+Seconds are the times on an H200 with 16 cores (2026-11-20), with most kernels compiled anew, plus a quarter.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LIMIT_FACTOR, _LIMIT_SECONDS = 3, 30
 class Step:
     """A file of measurements, and the command that makes it.
 
-    name       of the file, without .json
+    name       name of the file, without .json
     proves     what it shows
     argv       arguments of Python, run in an empty folder, where it writes `name`.json
-    seconds    that it is expected to take
-    needs      of the machine: GPU, HOPPER, NCU, SANITIZER
-    prints     whether the command prints the file instead
-    statuses   with which the command ends where the file is whole
+    seconds    expected time
+    needs      requirements on the machine: GPU, HOPPER, NCU, SANITIZER
+    prints     whether the command prints the file instead of writing it
+    statuses   exit statuses with which the file is complete
     """
 
     name: str
@@ -36,7 +36,7 @@ class Step:
 
     @property
     def limit_seconds(self) -> float:
-        """After so long it hangs."""
+        """Time limit of the command, in seconds."""
         return _LIMIT_FACTOR * self.seconds + _LIMIT_SECONDS
 
 

@@ -1,8 +1,7 @@
-"""Every measurement that the documents show, made again: `python -m docs.evidence run`.
+"""Run every measurement of the documentation again: `python -m docs.evidence run`.
 
-Each file of docs/evidence/data is made by a process of its own, which may fail, or be stopped, without harm to
-the others. A file appears under its name when it is whole; what a step that was stopped had measured by then is kept
-beside its log.
+A process makes each file of docs/evidence/data. It may fail or be stopped without harm to the others. A file appears
+under its name when it is complete; what a stopped step had measured is kept next to its log.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _ASK_ARCH = "from cutegemm.run.torch_ops import device_arch; print(device_arch(0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step.
+    """Result of a step.
 
     state     DONE, FAILED or SKIPPED
-    said      why; of one that is done, what in it failed
+    said      the reason; for a step that is done, what failed in it
     """
 
     step: Step
@@ -47,9 +46,9 @@ class Outcome:
 
 
 def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
-    """The steps whose names fit a pattern with `*`, in their order; all of them where there is no pattern.
+    """Return the steps whose names match a pattern with `*`, in their order; all steps if there is no pattern.
 
-    raises   UnsupportedError for a pattern that nothing fits
+    raises   UnsupportedError for a pattern that matches nothing
 
     >>> [step.name for step in named(["hopper_fp8*", "simt"])]
     ['simt', 'hopper_fp8', 'hopper_fp8_fast']
@@ -63,7 +62,7 @@ def named(patterns: Sequence[str], steps: Sequence[Step] = STEPS) -> tuple[Step,
 
 
 def machine_has() -> frozenset[str]:
-    """What of `Step.needs` this machine has. Another process asks, so that this one leaves the GPU alone."""
+    """Return which of `Step.needs` this machine has. Another process asks, so that this one does not use the GPU."""
     asked = subprocess.run(
         [sys.executable, "-c", _ASK_ARCH], capture_output=True, text=True, check=False, env=environment()
     )
@@ -82,14 +81,14 @@ def run(
     budget_seconds: float | None = None,
     started: Callable[[Step], None] = lambda _: None,
 ) -> Iterator[Outcome]:
-    """Carries steps out, one after the other, and says what became of each as soon as it is known.
+    """Run steps in order, and yield the outcome of each as soon as it is known.
 
-    out      the folder of the files; out/logs/NAME.log holds all that a command said
-    has      what the machine has: see `machine_has`
-    budget_seconds   for all of them: a step that is expected to take longer than what is left is skipped, one
-                     that takes longer is stopped
-    started  is told of each step before it runs
-    raises   OSError where `out` cannot be written
+    out      folder of the files; out/logs/NAME.log has the output of each command
+    has      see `machine_has`
+    budget_seconds   time for all steps. A step that is expected to take longer than the rest is skipped; one that takes
+                     longer is stopped
+    started  called with each step before it runs
+    raises   OSError if `out` cannot be written
     """
     (out / "logs").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -127,7 +126,7 @@ def _carried_out(step: Step, out: Path, limit: float) -> Outcome:
 
 
 def _status(step: Step, file: Path, log: Path, limit: float) -> int | None:
-    """How the command ended; None where it was stopped, with every process that it had started."""
+    """Return the exit status of the command, or None if it was stopped with all its processes."""
     with log.open("wb") as said, contextlib.ExitStack() as opened:
         printed = opened.enter_context(file.open("wb")) if step.prints else said
         process = subprocess.Popen(
@@ -144,7 +143,7 @@ def _status(step: Step, file: Path, log: Path, limit: float) -> int | None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command and what it has started: its session."""
+    """Stop a command and the processes of its session."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)
@@ -153,7 +152,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read(step: Step, file: Path) -> tuple[Mapping[str, Any], str]:
-    """What a step wrote, and what is wrong with it."""
+    """Return what a step wrote, and what is wrong with it."""
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -166,7 +165,7 @@ def _read(step: Step, file: Path) -> tuple[Mapping[str, Any], str]:
 
 
 def _remark(found: Mapping[str, Any]) -> str:
-    """What went wrong inside a file that is whole otherwise."""
+    """Return what failed inside a file that is otherwise complete."""
     rows = [row for row in found.get("rows", ()) if "error" in row]
     parts = []
     if rows:

@@ -1,6 +1,9 @@
 """Docstrings as Markdown. They are written for a terminal: fields in two columns, examples as doctests.
 
-name     what it is        a row of a table
+name     meaning           a row of a table
+>>> call()                 an example
+raises   LayoutError ...   also a row
+
 >>> call()                 an example
 raises   LayoutError ...   a row as well
 """
@@ -18,16 +21,16 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 class TerminalDocstrings(Extension):
-    """Turns every docstring into Markdown while griffe collects it."""
+    """Convert every docstring to Markdown while griffe collects it."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Called for each module, class, function and attribute."""
+        """Handle a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
 
 
 def as_markdown(text: str) -> str:
-    """A docstring's text as Markdown.
+    """Return the text of a docstring as Markdown.
 
     >>> print(as_markdown("The size.\\n\\nmode   which one\\n\\n>>> size(4)\\n4"))
     The size.
@@ -47,7 +50,7 @@ def as_markdown(text: str) -> str:
 
 
 def _block(block: str) -> Iterator[str]:
-    """The lines of a paragraph, a table, an example or a text that is set apart by its indentation."""
+    """Yield the lines of a paragraph, a table, an example or an indented text."""
     lines = block.split("\n")
     if lines[0].lstrip().startswith(">>>"):
         indent = len(lines[0]) - len(lines[0].lstrip())
@@ -61,7 +64,7 @@ def _block(block: str) -> Iterator[str]:
 
 
 def _paragraph(lines: list[str]) -> Iterator[str]:
-    """Sentences, behind which fields may begin: each a name, two spaces or more, and what it is."""
+    """Yield sentences, and the fields that may follow: each a name, two or more spaces, and its meaning."""
     first = next((i for i, line in enumerate(lines) if _is_field(lines, i)), len(lines))
     yield from map(_escaped, lines[:first])
     if first == len(lines):
@@ -79,13 +82,13 @@ def _paragraph(lines: list[str]) -> Iterator[str]:
 
 
 def _is_field(lines: list[str], at: int) -> bool:
-    """Whether a line is a field: two columns, and those that follow are fields or run on below the second one."""
+    """Return whether a line is a field: two columns, and only fields or their continuations follow."""
     found = None if lines[at].startswith(" ") else _FIELD.fullmatch(lines[at])
     return found is not None and all(line.startswith("  ") or _FIELD.fullmatch(line) for line in lines[at + 1 :])
 
 
 def _escaped(text: str) -> str:
-    """Without what Markdown and HTML would take for theirs, outside of code."""
+    """Return text in which Markdown and HTML markup outside of code is escaped."""
     parts = _CODE.split(text)
     return "".join(
         [part if i % 2 else re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;")) for i, part in enumerate(parts)]

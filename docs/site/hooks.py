@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site: README.md is its first page, and no link of a built page is broken."""
+"""Hooks of mkdocs: README.md is the first page, and every link of the built site is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINK = re.compile(r'href="(?!\w+:)([^"#]+)\.(?:md|ipynb)(#[^"]*)?"')
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """README.md as index.md, whose links begin in docs/; the licence, which it names; and the explorer, as files."""
+    """Add README.md as index.md with links relative to docs/, the licence, and the explorer."""
     text = (ROOT / "README.md").read_text("utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
     files.append(File.generated(config, "LICENSE", content=(ROOT / "LICENSE").read_text("utf-8")))
@@ -36,14 +36,14 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """In a notebook, which is no Markdown to mkdocs, links to pages as their files are called on the site."""
+    """In a notebook, change links to pages into links to their built files, which mkdocs does only for Markdown."""
     if not page.file.src_uri.endswith(".ipynb"):
         return html
     return _LINK.sub(lambda found: f'href="{found[1]}.html{found[2] or ""}"', html)
 
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
-    """Follows every link of the built pages that stays on the site."""
+    """Follow every link within the built site; raise PluginError if one is broken."""
     said = io.StringIO()
     settings = Configuration()
     settings["status"] = False

@@ -1,4 +1,4 @@
-"""`python -m docs.evidence COMMAND`: measurements, as a table or as data, and the pages that are made of them."""
+"""`python -m docs.evidence COMMAND`: measure, print tables or JSON, and make pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Measure the algebra, the simulator, the kernels; make the pages of the documents.",
+    help="Measure the algebra, the simulator and the kernels; make the measured pages.",
 )
 app.command("run")(remade.run_steps)
 app.command("report")(remade.report)
@@ -48,7 +48,7 @@ _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 
 
 def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
-    """A command whose module reads its own options."""
+    """Add a command whose module parses its own options."""
 
     def command(context: typer.Context) -> None:
         main(context.args)
@@ -56,26 +56,26 @@ def _add(name: str, main: Callable[[Sequence[str]], Any], what: str) -> None:
     app.command(name, help=f"{what} `{name} --help` lists its options.", context_settings=_OWN_OPTIONS)(command)
 
 
-_add("gemm", gemm.main, "GEMMs beside the vendor library: any shapes, types, layouts and plans.")
-_add("simt", simt.main, "f32 GEMMs by threads beside the vendor library, and the choice among their plans.")
-_add("choice", choice.main, "The choice beside the vendor library, on problems drawn by a seed.")
-_add("decode", decode.main, "Few rows by many weights in one CUDA graph.")
-_add("chain", chain.main, "Products one behind the other in one CUDA graph.")
-_add("epilogues", epilogues.main, "GEMMs with an epilogue beside torch.")
-_add("models", models.main, "Models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
-_add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")
+_add("gemm", gemm.main, "Time GEMMs and cuBLAS: any shapes, types, layouts and plans.")
+_add("simt", simt.main, "Time f32 GEMMs by SIMT plans and cuBLAS, and judge the choice.")
+_add("choice", choice.main, "Time the chosen plans and cuBLAS on random problems.")
+_add("decode", decode.main, "Time few rows by many weights in one CUDA graph.")
+_add("chain", chain.main, "Time chains of GEMMs in one CUDA graph.")
+_add("epilogues", epilogues.main, "Time GEMMs with an epilogue, and torch.")
+_add("models", models.main, "Time models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
+_add("fit-simt", fit_simt.main, "Fit the constants of the choice among SIMT plans to measured times.")
 _add(
     "fit-mma-sync",
     fit_mma_sync.main,
-    "The constants of the choice among mma.sync plans, from measured times.",
+    "Fit the constants of the choice among mma.sync plans to measured times.",
 )
-_add("fit-sm90", fit_sm90.main, "The constants of the choice among Hopper plans, from measured times.")
+_add("fit-sm90", fit_sm90.main, "Fit the constants of the choice among Hopper plans to measured times.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: errors that a user can cause end with a message and status 2.
+    """Run the command line; an error that the user can correct ends with a message and status 2.
 
-    arguments   the process's where left out
+    arguments   those of the process if None
     """
     with ended_in_words("evidence"):
         app(arguments, prog_name="python -m docs.evidence")

@@ -1,4 +1,4 @@
-"""`counters`, `replay` and `sanitize`: predictions beside hardware counters, and compute-sanitizer's findings."""
+"""`counters`, `replay`, `proof` and `sanitize`: predictions beside counters, and findings of compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def counters(
     out: Out = None,
     listed: Listed = False,
 ) -> None:
-    """Predictions beside what ncu counts; `--out` keeps the counters as analysis_GROUP.json.
+    """Compare predictions with the counters of ncu; `--out` keeps the counters as analysis_GROUP.json.
 
-    It ends with 1 where a counter is beyond its tolerance, or a case was not launched.
+    The status is 1 if a counter is beyond its tolerance or a case was not launched.
     """
     unknown = [group for group in groups or () if group not in GROUPS]
     if unknown:
@@ -54,7 +54,7 @@ def counters(
 
 
 def _count(group: str, cases: list[Case | ProbeCase], device: str | None, ncu: str, out: Path | None) -> bool:
-    """Whether something of a group is not as predicted."""
+    """Count one group; return whether a counter is beyond its tolerance or a case was not launched."""
     said = f"python -m docs.evidence counters {group}" + (f" --device {device}" if device else "")
     found, evidence = measure(cases, device=device, ncu=ncu, said=said)
     if out is not None:
@@ -67,7 +67,7 @@ def _count(group: str, cases: list[Case | ProbeCase], device: str | None, ncu: s
 
 
 def replayed(files: Annotated[list[Path], typer.Argument(help="What `counters --out` kept.")], only: Only = "") -> None:
-    """Today's predictions beside counters that were kept; no GPU is needed."""
+    """Compare today's predictions with recorded counters; no GPU is needed."""
     cases = [case for make in GROUPS.values() for case in make() if only in case.name]
     every: list[Comparison] = []
     for file in files:
@@ -95,9 +95,9 @@ def proof(
     ] = None,
     listed: Listed = False,
 ) -> None:
-    """Random plans and ragged problems beside what ncu counts; `--out` keeps them as proof_FAMILY_DEVICE.json.
+    """Compare predictions of random plans and ragged problems with ncu; `--out` keeps them as proof_FAMILY_DEVICE.json.
 
-    It ends with 1 where a counter is beyond its tolerance, or a plan was not launched.
+    The status is 1 if a counter is beyond its tolerance or a plan was not launched.
     """
     unknown = [name for name in family or () if name not in FAMILIES]
     if unknown:
@@ -122,7 +122,7 @@ def proof(
 
 
 def _told(found: proofs.Proof, comparisons: list[Comparison]) -> bool:
-    """Prints the losers, then how often each promise is kept; whether something is not."""
+    """Print the missed promises and a summary of all; return whether there is a miss."""
     losers = sorted([c for c in comparisons if c.misses], key=lambda c: -proofs.worst(c))
     for one in losers:
         said = ", ".join(f"{row.name} {row.error:+.1%}" for row in one.misses)
@@ -141,7 +141,7 @@ def sanitized(
     out: Out = None,
     listed: Listed = False,
 ) -> None:
-    """Small plans of every family under compute-sanitizer; `--out` keeps the table as sanitize.json."""
+    """Run small plans of every family under compute-sanitizer; `--out` keeps the table as sanitize.json."""
     unknown = [name for name in tool or () if name not in TOOLS]
     if unknown:
         raise UnsupportedError(f"sanitize: no tool is called {unknown[0]!r}; there are {', '.join(TOOLS)}.")

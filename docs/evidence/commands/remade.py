@@ -1,4 +1,4 @@
-"""`run` and `report`: the measurements of the documents, all of them by one command, and the pages."""
+"""`run`, `report` and `listing`: repeat all measurements, and make the pages."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run_steps(
     budget: Annotated[float | None, typer.Option(help="Seconds for all; what does not fit is left out.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
 ) -> None:
-    """Make every file of docs/evidence/data again, the most telling ones first; then run `report`.
+    """Make every file of docs/evidence/data again, the most important ones first; then run `report`.
 
-    Each step is a process of its own, with a time limit. It ends with 1 where a step failed, or none was done.
+    Each step is a process with a time limit. The status is 1 if a step failed or no step was done.
     """
     steps = named(only or [])
     console = Console(highlight=False)
@@ -59,7 +59,7 @@ def run_steps(
 
 
 def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
-    """The pages of speeds and ladders with their plots, and the tables of the analysis, from docs/evidence/data."""
+    """Make the measured pages with their plots and tables from docs/evidence/data."""
     data = docs / "evidence" / "data"
     if not data.is_dir():
         raise UnsupportedError(f"report: there is no folder {data}, of whose measurements pages are made.")

@@ -22,21 +22,21 @@ def _show(module: Any, as_json: bool) -> None:
 
 
 def algebra(as_json: Json = False) -> None:
-    """Operations of the algebra against the peers that are installed."""
+    """Time operations of the algebra beside the other libraries that are installed."""
     from docs.evidence import algebra as module
 
     _show(module, as_json)
 
 
 def simulate(as_json: Json = False) -> None:
-    """Time and memory of the simulator."""
+    """Measure time and memory of the simulator."""
     from docs.evidence import simulate as module
 
     _show(module, as_json)
 
 
 def choosing(as_json: Json = False) -> None:
-    """How long a choice takes, on problems drawn by a seed."""
+    """Time the choice of a plan on random problems."""
     from docs.evidence import choosing as module
 
     _show(module, as_json)
@@ -48,7 +48,7 @@ def ladder(
     counters: Annotated[bool, typer.Option(help="Also what ncu counts, where there is one.")] = True,
     sizes: Annotated[str, typer.Option(help="N of the problems N x N x N.")] = "4096,6144",
 ) -> None:
-    """Every step of a ladder: compiled and analysed, and timed where there is a GPU."""
+    """Compile and analyse every step of a ladder, and time it if the machine has a GPU."""
     from docs.evidence import ladder as module
 
     if name not in module.LADDERS:
@@ -70,7 +70,7 @@ def functions(
     step: Annotated[int | None, typer.Option(help="Every how many-th pattern of bits is an input.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Errors of the elementwise functions against float64, and their instructions."""
+    """Measure errors of the elementwise functions against float64, and count their instructions."""
     from docs.evidence import functions as module
 
     if kind not in module.FLOATS:

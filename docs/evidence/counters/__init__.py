@@ -1,1 +1,1 @@
-"""Predictions of the analysis beside hardware counters: which cases, what was counted, which predictions miss."""
+"""Predictions of the analysis beside hardware counters: the cases, the recorded counters, the missed predictions."""

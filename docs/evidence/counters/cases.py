@@ -1,4 +1,4 @@
-"""What is measured: plans with known conflicts, paddings, swizzles and rasters, and single instructions."""
+"""Cases to count: plans with known conflicts, paddings, swizzles and rasters, and single instructions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BANDS = {"raster": "grouped_m:8"}
 
 
 def proof_cases() -> list[Case]:
-    """The plans of the proof, f32: conflicts on purpose, paddings, swizzles, majorness, rasters, ragged K."""
+    """Return f32 plans with deliberate conflicts, paddings, swizzles, all majornesses, rasters and a ragged K."""
     return [*_conflicted(), *_shapes(), *_rasters()]
 
 
@@ -28,7 +28,7 @@ _SMALL: dict[str, Any] = {"block": (128, 128, 8), "warp": (64, 32), "thread": (8
 
 
 def _spelled(family: str, options: dict[str, Any]) -> str:
-    """The name of a plan that spells its options out; of the family's own plan, its tile."""
+    """Return the text that spells a plan's options out, or the tile of the family's default plan if there are none."""
     told = options or {"tile": (128, 128, 64)}
     return f"{family}:{','.join([f'{name}={written(value)}' for name, value in told.items()])}"
 
@@ -41,7 +41,7 @@ def _simt(
     launches: int = 1,
     **options: Any,
 ) -> Case:
-    """A case of a SIMT plan; its tile sizes are `_SMALL` unless a block is given."""
+    """Return a case of a SIMT plan; its tile sizes are `_SMALL` unless a block is given."""
     ops = ops or Operands.of("f32")
     given = options if "block" in options else {**_SMALL, **options}
     plan = simt_plan(ops, name=what, summary=_spelled("simt", given), **given)
@@ -99,7 +99,7 @@ def _rasters() -> Iterator[Case]:
 
 
 def hopper_cases() -> list[Case]:
-    """bf16 by TMA and wgmma: D through swizzled, plain and padded shared memory, clusters, rasters."""
+    """Return bf16 plans with TMA and wgmma: D through swizzled, plain and padded shared memory; clusters; rasters."""
     options: dict[str, dict[str, Any]] = {
         "sm90_swizzled_d": {},
         "sm90_plain_d": {"shared_d": "plain"},
@@ -112,14 +112,14 @@ def hopper_cases() -> list[Case]:
 
 
 def _sm90(name: str, plan_name: str, extents: tuple[int, int, int], given: dict[str, Any]) -> Case:
-    """A plan for Hopper of bf16, in the bands of tiles with which it was counted, unless a raster is given."""
+    """Return a case of a Hopper plan for bf16, with the raster of the recorded run unless another is given."""
     ops, given = Operands.of("bf16", layout="nt"), _BANDS | given
     plan = sm90_plan(ops, name=plan_name, summary=_spelled("sm90", given), **given)
     return Case(name, plan, Problem(*extents, operands=ops), _TRAFFIC_LAUNCHES)
 
 
 def traffic_cases() -> list[Case]:
-    """Other sizes and rasters. No constant of the model of L2 was fitted to the SIMT plans among them."""
+    """Return other sizes and rasters. No constant of the model of L2 was fitted to the SIMT plans among them."""
     out = []
     f32, block = Operands.of("f32", layout="tn"), {"block": (128, 128, 8)}
     wide = {"block": (128, 256, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2}
@@ -144,7 +144,7 @@ def traffic_cases() -> list[Case]:
 
 
 def mma_cases() -> list[Case]:
-    """16 bits by ldmatrix, plain and transposed, and by LDS; swizzled, padded and conflicted; tf32; fed by TMA."""
+    """Return mma.sync plans: ldmatrix, plain and transposed, LDS; swizzled, padded, conflicting; tf32; TMA loads."""
     out = []
     options: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ldmatrix_swizzled": ("bf16", "nt", {}),

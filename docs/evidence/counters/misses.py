@@ -1,7 +1,6 @@
 """Predictions that a counter contradicts beyond their tolerance, each with the reason as far as it is known.
 
-A test holds the list against the recorded runs: a miss without a reason fails, and so does a reason without a
-miss.
+A test compares the list with the recorded runs: a miss without a reason fails, and so does a reason without a miss.
 """
 
 _JOINED = (

@@ -28,10 +28,10 @@ _COUNTERS = {
 class ProbeCase:
     """One instruction of one warp.
 
-    op, bits          see `analysis.wavefronts`
-    offsets           byte addresses in shared memory, of 32 lanes
-    sources           cp.async: byte addresses in global memory
-    matrices, transpose   of ldmatrix and stmatrix
+    op, bits              see `analysis.wavefronts`
+    offsets               byte addresses in shared memory of the 32 lanes
+    sources               byte addresses in global memory, for cp.async
+    matrices, transpose   arguments of ldmatrix and stmatrix
     """
 
     name: str
@@ -44,28 +44,28 @@ class ProbeCase:
 
     @property
     def launches(self) -> int:
-        """An instruction by itself counts the same each time."""
+        """Number of launches: 1, because a single instruction counts the same each time."""
         return 1
 
     @property
     def lanes(self) -> int:
-        """Lanes whose addresses are used."""
+        """Number of lanes whose addresses are used."""
         return _MATRIX_ROWS * self.matrices if self.op.endswith("matrix") else 32
 
     @property
     def instruction(self) -> str:
-        """In words."""
+        """The instruction as text."""
         if self.op.endswith("matrix"):
             return f"{self.op}.x{self.matrices}{'.trans' if self.transpose else ''}"
         return f"{self.op} {self.bits} bits"
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Of all kinds of instructions: those that run together are counted together."""
+        """Counters of all kinds of instructions, so that different probes can share one run of ncu."""
         return tuple(dict.fromkeys(_COUNTERS.values()))
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        """What launches it; neither argument matters."""
+        """Return a function that launches the probe; the arguments do not matter."""
         import torch
 
         from docs.evidence.kernels.probe import asm_of
@@ -79,7 +79,7 @@ class ProbeCase:
         return lambda: kernel(offsets, sources, data, out)
 
     def compared(self, counters: Mapping[str, float]) -> Comparison:
-        """The predicted wavefronts beside those that were counted."""
+        """Return the predicted wavefronts beside the counted ones."""
         sources = [list(self.sources)] if self.sources is not None else None
         total, _ = wavefronts([list(self.offsets[: self.lanes])], self.bits, op=self.op, sources=sources)
         measured = counters.get(_COUNTERS[self.op])
@@ -94,7 +94,7 @@ def _compiled(text: str) -> Any:
 
 
 def _patterns(size: int) -> dict[str, np.ndarray]:
-    """Names to the epilogue stage of `size` bytes that each lane touches."""
+    """Return access patterns by name: for each, the index of the `size`-byte slot that each lane accesses."""
     random = np.random.default_rng(7)
     patterns = {"in a row": _LANES, "all alike": _LANES * 0, "reversed": 31 - _LANES}
     patterns |= {f"stride {s}": _LANES * s for s in (2, 3, 4, 8, 16, 32, 33)}
@@ -120,7 +120,7 @@ def _patterns(size: int) -> dict[str, np.ndarray]:
 
 
 def proof_probes() -> list[ProbeCase]:
-    """Every kind of access at addresses with and without conflicts."""
+    """Return probes of every kind of access, at addresses with and without conflicts."""
     out = []
     for op in ("load", "store"):
         for bits in (32, 64, 128):

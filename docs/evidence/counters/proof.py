@@ -1,7 +1,7 @@
-"""Drawn plans beside hardware counters: what `python -m docs.evidence proof` writes, the losers first.
+"""Random plans beside hardware counters: what `python -m docs.evidence proof` writes, the largest misses first.
 
-The file keeps what was drawn, every counter of every launch, and the predictions; `again` computes those of today
-beside the counters of then.
+The file keeps the random plans, every counter of every launch, and the predictions. `again` computes today's
+predictions for the same counters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from docs.evidence.machine import asked, this_machine
 
 @dataclass(frozen=True)
 class ProofCase(Case):
-    """A drawn plan; only counters of which something is promised are asked for."""
+    """A random plan. Only counters with a promise are requested."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -42,11 +42,11 @@ class ProofCase(Case):
 
 @dataclass(frozen=True)
 class Counted:
-    """A drawn plan and what was counted.
+    """A random plan and its counters.
 
-    key                 of the plan that was measured: what its text makes may be another one by now
+    key                 key of the plan that was measured; today its text may make another plan
     registers, spills   of the compiled kernel
-    launches            metric -> value of each launch
+    launches            values of each launch, by metric
     """
 
     drawn: Drawn
@@ -57,7 +57,7 @@ class Counted:
 
 
 def digest(plan: GemmPlan) -> str:
-    """What two plans differ in that are carried out differently."""
+    """Return a hash of what affects how a plan is carried out."""
     return hashlib.sha256(plan.key().encode()).hexdigest()[:16]
 
 
@@ -66,9 +66,9 @@ class Proof:
     """A run.
 
     machine   date, GPU, driver, versions and the command
-    device    of the predictions
-    cases     in the order in which they were drawn
-    failed    why others were not launched, by name
+    device    device of the predictions
+    cases     in the order in which they were sampled
+    failed    reasons why cases were not launched, by name
     """
 
     machine: Mapping[str, str]
@@ -84,10 +84,10 @@ def measure(
     family: str, plans: int, seed: int, *, launches: int = 1, device: str | None = None, ncu: str = "ncu",
     said: str = "", limit_seconds: float | None = None,
 ) -> Proof:  # fmt: skip
-    """Counts so many drawn plans of a family on this machine's GPU.
+    """Count `plans` random plans of a family on the GPU of this machine.
 
-    device   that the plans are compiled in parallel for, and of the predictions
-    raises   UnsupportedError without ncu; NcuError with what it said
+    device   device of the predictions; plans are compiled for it in parallel
+    raises   UnsupportedError without ncu; NcuError with its output
     """
     drawn = {d.name: d for d in draw(family, plans, seed)}
     cases = []
@@ -115,7 +115,7 @@ def measure(
 
 
 def compared(proof: Proof, workers: int | None = None) -> list[Comparison]:
-    """The predictions of today beside the counters, in the order of the cases."""
+    """Return today's predictions beside the counters, in the order of the cases."""
     jobs = [(one, proof.arch, proof.device) for one in proof.cases]
     many = workers or processors()
     if many == 1 or len(jobs) < 2:
@@ -137,7 +137,7 @@ def _compare(job: tuple[Counted, str, str]) -> Comparison:
 
 
 def worst(found: Comparison) -> float:
-    """By how much its worst promise is missed: 0 where all are kept."""
+    """Return by how much the worst promise of a case is missed; 0 if all are kept."""
     return max([_excess(row) for row in found.misses], default=0.0)
 
 
@@ -146,7 +146,7 @@ def _excess(row: Row) -> float:
 
 
 def save(proof: Proof, found: Sequence[Comparison], path: Path) -> None:
-    """The file: a line for each plan, those that miss a promise by most first."""
+    """Write a file with one line per plan, the largest misses first."""
     metrics = sorted({m for one in proof.cases for launch in one.launches for m in launch})
     head = {
         "machine": dict(proof.machine), "arch": proof.arch, "device": proof.device, "family": proof.family,
@@ -169,7 +169,7 @@ def save(proof: Proof, found: Sequence[Comparison], path: Path) -> None:
 
 
 def _told(comparison: Comparison) -> list[Row]:
-    """The rows of which something is promised and there is something."""
+    """Return the rows that have a promise and a nonzero count."""
     return [r for r in comparison.rows if r.holds is not None and (r.predicted or r.measured)]
 
 
@@ -178,7 +178,7 @@ def _rounded(error: float | None) -> float | None:
 
 
 def _promise(row: Row) -> float | int | list[float | int | None] | None:
-    """What is predicted, or the range."""
+    """Return the predicted value, or the range."""
     return _short(row.predicted) if row.between is None else [_short(end) for end in row.between]
 
 
@@ -189,7 +189,7 @@ def _short(value: float | None) -> float | int | None:
 
 
 def load(path: Path) -> Proof:
-    """What `save` wrote; the predictions are left behind.
+    """Read what `save` wrote, without the predictions.
 
     raises   CutegemmError for another file
     """
@@ -215,7 +215,7 @@ def load(path: Path) -> Proof:
 
 
 def again(path: Path, workers: int | None = None) -> tuple[Proof, list[Comparison]]:
-    """The predictions of today, written beside the counters of a file."""
+    """Write today's predictions beside the counters of a file."""
     proof = load(path)
     found = compared(proof, workers)
     save(proof, found, path)
@@ -223,12 +223,12 @@ def again(path: Path, workers: int | None = None) -> tuple[Proof, list[Compariso
 
 
 def first(proof: Proof, plans: int) -> Proof:
-    """The first plans of it."""
+    """Return the run with its first plans only."""
     return replace(proof, cases=proof.cases[:plans])
 
 
 def summary(found: Sequence[Comparison]) -> dict[str, tuple[int, int, Any]]:
-    """By counter of which something is promised: how many keep it, of how many, and the worst error."""
+    """Return, for each counter with a promise, how many cases keep it, of how many, and the worst error."""
     out: dict[str, tuple[int, int, Any]] = {}
     for one in found:
         for row in one.rows:

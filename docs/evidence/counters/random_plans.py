@@ -1,4 +1,4 @@
-"""Plans and ragged problems that nobody chose: drawn by a seed, the plan as the text that spells it out."""
+"""Random plans and ragged problems, sampled by a seed. A plan is the text that spells it out."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ _MAX_ACCUMULATORS = 128  # of a thread of mma.sync or SIMT: more of them spill w
 
 @dataclass(frozen=True)
 class Drawn:
-    """A plan and a problem.
+    """A random plan and a problem.
 
-    plan          the text that `plan_named` reads
-    dtype         of A and B; layout: BLAS letters; align_bytes: of all matrices
+    plan          text that `plan_named` reads
+    dtype         element type of A and B
+    layout        BLAS letters
+    align_bytes   alignment of all matrices
     extents       (M, N, K, L)
     """
 
@@ -40,23 +42,23 @@ class Drawn:
 
     @property
     def operands(self) -> Operands:
-        """The matrices."""
+        """Operands of the problem."""
         return Operands.of(self.dtype, layout=self.layout, align_bytes=self.align_bytes, batched=self.extents[3] > 1)
 
     def case(self) -> Case:
-        """What is launched. raises PlanError where a rule is broken"""
+        """Return the case to launch. Raises PlanError if a rule is broken."""
         plan = plan_named(self.plan, self.operands)
         return Case(self.name, plan, Problem(*self.extents, operands=plan.operands))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, which `Drawn(**data)` takes."""
+        """Return plain data, which `Drawn(**data)` accepts."""
         return asdict(self)
 
 
 def draw(family: str, plans: int, seed: int) -> list[Drawn]:
-    """So many plans of a family that break no rule, each with a problem of its own.
+    """Return `plans` random plans of a family that break no rule, each with a problem of its own.
 
-    family   of `FAMILIES`
+    family   one of `FAMILIES`
 
     >>> [d.extents for d in draw("simt", 2, seed=0)] == [d.extents for d in draw("simt", 2, seed=0)]
     True
@@ -104,7 +106,7 @@ def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
 
 
 def _extents(chance: random.Random, step: int, family: str) -> tuple[int, int, int, int]:
-    """Multiples of a step, so that rows stay aligned; some of a tile's sizes, so that not all modes are ragged."""
+    """Return random extents: multiples of `step`, so that rows stay aligned, and sometimes multiples of 64."""
     most_mn, most_k = (9000, 3000) if chance.random() < _LARGE else (2600, 1500)
 
     def one(most: int) -> int:
@@ -116,7 +118,7 @@ def _extents(chance: random.Random, step: int, family: str) -> tuple[int, int, i
 
 
 def _text(family: str, **options: Any) -> str:
-    """The text that spells a plan out; options of None are left to the builder."""
+    """Return the text that spells a random plan out; the builder decides options that are None."""
     parts = []
     for key, value in options.items():
         if value is not None:

@@ -1,6 +1,6 @@
-"""Counters that a run recorded, with the machine that they come from; and today's predictions beside them.
+"""Counters of a recorded run with its machine, and today's predictions beside them.
 
-A model is developed against such a file without a GPU: `replay` computes every prediction anew.
+A model can be developed with such a file without a GPU: `replay` computes every prediction again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from docs.evidence.machine import asked, this_machine
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was counted of a case.
+    """Counters of one case.
 
-    what        was launched; a case of that name which is another by now is passed over
-    registers   of a thread of the compiled kernel; None of a single instruction
-    launches    metric -> value of each launch, in order
+    what        description of the launch; a case of the same name with another description is skipped
+    registers   registers per thread of the compiled kernel; None for a single instruction
+    launches    values of each launch, by metric
     """
 
     what: str
@@ -35,18 +35,18 @@ class Recorded:
     launches: tuple[Mapping[str, float], ...]
 
     def counters(self) -> dict[str, float]:
-        """The median of the launches."""
+        """Return the median of the launches, by metric."""
         return median(self.launches)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run.
+    """A recorded run.
 
     machine   date, GPU, driver, versions and the command
-    device    of `analysis.DEVICES`
+    device    key in `analysis.DEVICES`
     cases     by name
-    failed    why others were not launched
+    failed    reasons why other cases were not launched
     """
 
     machine: Mapping[str, str]
@@ -56,7 +56,7 @@ class Evidence:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """A line for each launch."""
+        """Write a file with one line per launch."""
         metrics = sorted({m for r in self.cases.values() for launch in r.launches for m in launch})
         head = {"machine": dict(self.machine), "arch": self.arch, "device": self.device}
         lines = [json.dumps(head)[1:-1], f'"failed": {json.dumps(dict(self.failed))}']
@@ -71,7 +71,7 @@ class Evidence:
 
     @staticmethod
     def load(path: Path) -> Evidence:
-        """What `save` wrote.
+        """Read what `save` wrote.
 
         raises   CutegemmError for another file
         """
@@ -96,7 +96,7 @@ def _short(value: float | None) -> float | int | None:
 
 
 def describe(case: Case | ProbeCase) -> str:
-    """What is launched, as far as predictions depend on it."""
+    """Return a description of a launch, with everything on which predictions depend."""
     if isinstance(case, ProbeCase):
         return case.instruction
     plan = case.plan
@@ -119,13 +119,13 @@ def measure(
     said: str = "",
     limit_seconds: float | None = None,
 ) -> tuple[list[Comparison], Evidence]:
-    """Predicted beside measured for each case, and what was counted.
+    """Count each case; return predictions beside counters, and the recorded run.
 
-    device     of the predictions, for which plans are also compiled in parallel; one that stands for the
-               architecture where left out
-    said       the command, for the record
-    limit_seconds   that ncu may take
-    raises     UnsupportedError without ncu; NcuError with what it said
+    device          device of the predictions, for which plans are compiled in parallel; None for the one that
+                    represents the architecture
+    said            the command, for the record
+    limit_seconds   time limit of ncu
+    raises          UnsupportedError without ncu; NcuError with its output
     """
     found = count(cases, device=device, ncu=ncu, limit_seconds=limit_seconds)
     clocks = "free (--clock-control none); caches flushed before each pass"
@@ -148,7 +148,7 @@ def _recorded(cases: Sequence[Case | ProbeCase], found: Counted) -> dict[str, Re
 
 
 def replay(evidence: Evidence, cases: Sequence[Case | ProbeCase]) -> tuple[list[Comparison], list[str]]:
-    """The predictions of today beside the counters of then; and the names of cases that are others by now."""
+    """Return today's predictions beside recorded counters, and the names of cases that have changed since."""
     found, stale = [], []
     known = {case.name: case for case in cases}
     for name, recorded in evidence.cases.items():

@@ -1,1 +1,1 @@
-"""Kernels that no plan stands behind: what is measured by itself, or beside the plans' own."""
+"""Kernels without a plan, which are measured by themselves or beside plans."""

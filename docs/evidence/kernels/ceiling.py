@@ -1,7 +1,7 @@
-"""mma.sync and nothing else: the rate that no GEMM of the family can exceed on a chip, at its clock.
+"""A loop of mma.sync alone: the rate that no mma.sync GEMM can exceed on a chip at its clock.
 
-Each warp keeps the fragments of two k-blocks of a 64 x 64 tile in registers and multiplies them again and again,
-back and forth as the large plans do; nothing is loaded in between.
+Each warp keeps the fragments of two k-blocks of a 64 x 64 tile in registers and multiplies them repeatedly, in the
+order of the large plans. It loads nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RegisterLoop:
     """The kernel: (values, out, turns, ctas, stream) -> None.
 
     kind    f16, bf16 or tf32
-    warps   of a CTA
+    warps   warps of a CTA
     """
 
     def __init__(self, kind: DType, warps: int) -> None:
@@ -36,12 +36,12 @@ class RegisterLoop:
 
     @property
     def threads(self) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return self.warps * WARP_THREADS
 
     @property
     def flops(self) -> int:
-        """Of a CTA and a turn."""
+        """FLOP of a CTA in one iteration."""
         return 2 * self.warps * _TILE[0] * _TILE[1] * self.atom.shape_mnk[2] * _K_BLOCKS
 
     @cute.jit
@@ -76,14 +76,14 @@ class RegisterLoop:
         out[cta * self.threads + tid] = total
 
     def of_a_tile(self, operand: str) -> tuple[Any, int]:
-        """(values of a fragment, atoms) of a warp's tile."""
+        """Return (values per fragment, number of atoms) of an operand of a warp's tile."""
         held = self.atom.layout_a_tv if operand == "a" else self.atom.layout_b_tv
         extent, step = (_TILE[0], self.atom.shape_mnk[0]) if operand == "a" else (_TILE[1], self.atom.shape_mnk[1])
         return held[1].size(), extent // step
 
 
 def words_needed(loop: RegisterLoop) -> int:
-    """32-bit words of `values` that a launch reads, and `out` has 1 of for each thread of the grid.
+    """Return the number of 32-bit words of `values` that a launch reads; `out` has one for each thread of the grid.
 
     >>> from cutegemm.dtypes import bf16
     >>> words_needed(RegisterLoop(bf16, 8))
@@ -94,9 +94,9 @@ def words_needed(loop: RegisterLoop) -> int:
 
 
 def compile_loop(loop: RegisterLoop, options: str = "") -> Any:
-    """The compiled kernel: (values as int32, out as float32, turns, ctas).
+    """Return the compiled kernel, called with values as int32, out as float32, turns and ctas.
 
-    options   of the DSL's compiler, besides
+    options   additional options of the DSL's compiler
     """
     values = cute.runtime.make_fake_compact_tensor(Int32, (cute.sym_int32(),), assumed_align=16)
     out = cute.runtime.make_fake_compact_tensor(Float32, (cute.sym_int32(),), assumed_align=16)

@@ -1,6 +1,6 @@
-"""One kernel for each elementwise function, on vectors: what a function is by itself.
+"""One kernel for each elementwise function, on vectors.
 
-The kernels of a type are launched by one host function, one after the other, and are compiled together.
+One host function launches the kernels of a type in a row; they are compiled together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = {"f32": Float32, "f64": Float64}
 
 
 class OneFunction:
-    """The kernel of a function: (address of x, of y, of the results, elements) -> None."""
+    """The kernel of one function: (address of x, of y, of the results, elements) -> None."""
 
     def __init__(self, name: str, kind: Any) -> None:
         self.name, self.kind = name, kind
@@ -48,7 +48,7 @@ class OneFunction:
 
 
 class AllFunctions:
-    """The host function: (x, y, results, stream) -> None, with a row of results for each of the names."""
+    """The host function: (x, y, results, stream) -> None. `results` has a row for each function."""
 
     def __init__(self, names: Sequence[str], kind: str) -> None:
         self.kind = KINDS[kind]
@@ -64,9 +64,9 @@ class AllFunctions:
             )
 
     def compiled(self, folder: Path | None = None) -> Any:
-        """The function, called as (x, y, results) of tensors on a GPU.
+        """Return the compiled function, called as (x, y, results) with tensors on a GPU.
 
-        folder   leaves PTX and cubin there, and gives nothing that can be called: for a machine without a GPU
+        folder   if given, PTX and cubin are written there, and nothing is returned: for a machine without a GPU
         """
         vector = cute.runtime.make_fake_compact_tensor(self.kind, (cute.sym_int(),))
         rows = cute.runtime.make_fake_compact_tensor(

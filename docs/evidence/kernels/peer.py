@@ -1,4 +1,4 @@
-"""A GEMM that somebody else wrote in the CuTe DSL, compiled for one problem, to be timed beside the plans."""
+"""A GEMM of another project in the CuTe DSL, compiled for one problem, to be timed beside the plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ATOMS_MNK = (2, 2, 1)  # warps of the example's own default
 
 
 class TensorOpExample:
-    """CUTLASS's example for Ampere behind the interface of a plan's kernel: (a, b, d, stream), without batch.
+    """CUTLASS's example for Ampere with the interface of a plan's kernel: (a, b, d, stream), without a batch.
 
     made   an instance of its class `TensorOpGemm`, which takes (M, K, L), (N, K, L), (M, N, L) and a stream
     """
@@ -26,15 +26,15 @@ class TensorOpExample:
         self.made(self.batch_of_one(a, 0, 1), self.batch_of_one(b, 1, 0), self.batch_of_one(d, 0, 1), stream)
 
     def batch_of_one(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
-        """A matrix with its modes in CuTe's order, and a batch."""
+        """Return a matrix with its modes in CuTe's order, and a batch mode of 1."""
         matrix = cute.select(tensor.layout, mode=[first, second])
         return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
 
 
 def compile_tensorop(kind: Any, problem: Problem) -> Any:
-    """The example's kernel for the extents of a problem, known to the compiler: (a, b, d) as torch has them.
+    """Return the example's kernel, compiled for the extents of a problem and called with (a, b, d) as in torch.
 
-    kind      the example's class `TensorOpGemm`
+    kind      class `TensorOpGemm` of the example
     """
     ops = problem.operands
     types = [lower.dtype(t) for t in (ops.a.dtype, ops.d.dtype, ops.acc)]

@@ -1,7 +1,7 @@
-"""One instruction of one warp on shared memory, at addresses that the caller gives: counters see it alone.
+"""One instruction of one warp on shared memory at given addresses, so that counters show this instruction alone.
 
-Each lane reads its byte offset from global memory, and where it copies also its source, then carries out one
-`ld`, `st`, `ldmatrix`, `stmatrix` or `cp.async` as written, which the compiler may neither widen nor drop.
+Each lane loads its byte offset from global memory, and for a copy also its source. Then it executes one `ld`, `st`,
+`ldmatrix`, `stmatrix` or `cp.async`, which the compiler can neither widen nor remove.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STORES = {
 
 
 def asm_of(op: str, bits: int, matrices: int = 4, transpose: bool = False) -> str:
-    """The instruction, with $0 for a result, $1 for the shared address and $2 for the global one.
+    """Return the instruction as inline assembly: $0 is the result, $1 the shared address, $2 the global address.
 
     op   load, store, ldmatrix, stmatrix or cp.async
     """
@@ -86,7 +86,7 @@ class Probe:
 
 
 def compile_probe(text: str) -> Any:
-    """The compiled probe: takes int32 tensors of 32 offsets, 32 sources, the data and 32 results."""
+    """Return the compiled probe, called with int32 tensors: 32 offsets, 32 sources, the data and 32 results."""
     lanes = [cute.runtime.make_fake_compact_tensor(Int32, (WARP_THREADS,), assumed_align=16) for _ in range(3)]
     data = cute.runtime.make_fake_compact_tensor(Int32, (cute.sym_int32(),), assumed_align=16)
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)

@@ -1,1 +1,1 @@
-"""Pages of the documents, made from what was measured."""
+"""Generators of the measured pages."""

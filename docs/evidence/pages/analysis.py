@@ -37,7 +37,7 @@ _COLUMNS = {
 
 
 class Runs:
-    """The recorded runs, replayed once."""
+    """The recorded runs, with today's predictions."""
 
     def __init__(self, folder: Path) -> None:
         self.evidence: dict[str, Evidence] = {}
@@ -50,11 +50,11 @@ class Runs:
                 self.found[group], self.stale[group] = replay(self.evidence[group], cases())
 
     def plans(self, *groups: str) -> list[Comparison]:
-        """Of plans, those that are still what they were."""
+        """Return the comparisons of plans that have not changed since they were counted."""
         return [c for group in groups or _PLANS for c in self.found.get(group, [])]
 
     def misses(self) -> list[tuple[Comparison, Row]]:
-        """Every promise that is not kept."""
+        """Return every missed promise."""
         return [(c, row) for found in self.found.values() for c in found for row in c.misses]
 
 
@@ -63,7 +63,7 @@ def _percent(error: float | None) -> str:
 
 
 def runs_table(runs: Runs) -> str:
-    """Where the counters come from."""
+    """Return a table of the runs: machine, versions, date and command."""
     rows = []
     for group, e in runs.evidence.items():
         m = e.machine
@@ -80,19 +80,19 @@ def runs_table(runs: Runs) -> str:
 
 @cache
 def _played(group: str) -> frozenset[str]:
-    """The cases of a group that are launched several times, for the model of L2."""
+    """Return the names of the cases of a group that are launched several times, to test the model of L2."""
     return frozenset([case.name for case in GROUPS[group]() if isinstance(case, Case) and case.launches > 1])
 
 
 def _basis(group: str, name: str) -> str:
-    """What the model of L2 and the plan have to do with each other."""
+    """Return what the DRAM counter of a case proves: see the text of the page."""
     if name not in _played(group):
         return "each byte once"
     return "out of sample" if name.startswith("simt") else "fitted"
 
 
 def summary_table(runs: Runs) -> str:
-    """How many plans each counter with a promise is within its tolerance for, group by group."""
+    """Return, for each counter with a promise, how many plans keep it, group by group."""
 
     def seen(rows: Sequence[Row]) -> list[Row]:
         return [r for r in rows if r.holds is not None and (r.measured or r.predicted)]
@@ -122,7 +122,7 @@ def summary_table(runs: Runs) -> str:
 
 
 def probes_table(runs: Runs) -> str:
-    """Single instructions: how many counters equal the prediction."""
+    """Return, for single instructions, how many counters equal the prediction."""
     kinds: dict[str, list[Row]] = {}
     for c in runs.found.get("probes", []):
         kinds.setdefault(c.what, []).append(c.rows[0])
@@ -136,7 +136,7 @@ def probes_table(runs: Runs) -> str:
 
 
 def plans_table(runs: Runs) -> str:
-    """Every plan: the error of each prediction."""
+    """Return the error of each prediction for every plan."""
     rows = []
     for c in runs.plans():
         by_name = {row.name: row for row in c.rows}
@@ -152,7 +152,7 @@ def plans_table(runs: Runs) -> str:
 
 
 def traffic_table(runs: Runs) -> str:
-    """DRAM and the traffic between partitions, where matrices do not fit the L2 cache."""
+    """Return DRAM traffic and traffic between L2 partitions, for matrices that do not fit into L2."""
     rows = []
     for group in ("plans", "hopper", "traffic"):
         if group not in runs.evidence:
@@ -195,7 +195,7 @@ def traffic_table(runs: Runs) -> str:
 
 
 def misses_table(runs: Runs) -> str:
-    """What is beyond its tolerance, and why."""
+    """Return the missed promises with their reasons."""
     rows = [
         [c.case, row.name, f"{row.predicted:,.0f}", f"{row.measured:,.0f}", _percent(row.error),
          REASONS.get((c.case, row.name), "not understood")]
@@ -205,7 +205,7 @@ def misses_table(runs: Runs) -> str:
 
 
 def unpromised_table(runs: Runs) -> str:
-    """What is shown without a promise, and why."""
+    """Return the counters without a promise, with the reasons."""
     rows = []
     for q in QUANTITIES:
         if q.tolerance is not None:
@@ -232,9 +232,9 @@ TABLES: dict[str, Callable[[Runs], str]] = {
 
 
 def regenerated(text: str, runs: Runs) -> str:
-    """The document with its tables made anew.
+    """Return a page with its tables made again.
 
-    raises   CutegemmError for a marker that names no table
+    raises   CutegemmError for a marker with an unknown table
     """
 
     def made(match: re.Match[str]) -> str:

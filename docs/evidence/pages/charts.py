@@ -1,4 +1,4 @@
-"""Plots of measurements as SVG, for light and for dark paper: bars of the steps of a ladder, curves over K."""
+"""Plots of measurements as SVG, for light and dark pages: bars for the steps of a ladder, curves over K."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def bars(
     marks: Mapping[str, float],
     notes: Sequence[str],
 ) -> str:
-    """A row for each name, in it a bar for each series; a line with its name at each mark.
+    """Return a bar chart with a row for each name, a bar for each series in it, and a labelled line at each mark.
 
-    series   label -> a value for each name, at most four labels; None where there is none
-    notes    what stands beside the bars of each name
+    series   label -> one value per name, None if it is missing; at most four labels
+    notes    text next to the bars of each name
     """
     canvas, left = Canvas(), PAD + max(text_width(name, _CHARACTER) for name in names) + 12
     known = [v for values in series.values() for v in values if v is not None]
@@ -50,7 +50,7 @@ def bars(
 
 
 def curves(title: str, xs: Sequence[int], series: Mapping[str, Values], x_label: str, y_label: str) -> str:
-    """A curve for each series over `xs`, whose axis is logarithmic; the other one begins at 0."""
+    """Return a plot with a curve for each series; the axis of `xs` is logarithmic, the other one starts at 0."""
     canvas = Canvas()
     left, top = PAD + 52.0, _heading(canvas, f"{title}, {y_label}", list(series), PAD, curve=True) + 8
     highest = _round_up(max([v for values in series.values() for v in values if v is not None] + [1e-9]))
@@ -78,7 +78,7 @@ def curves(title: str, xs: Sequence[int], series: Mapping[str, Values], x_label:
 
 
 def _round_up(value: float) -> float:
-    """The next number that `_TICKS` parts of are short.
+    """Return the smallest number that is at least `value` and whose `_TICKS` parts are short.
 
     >>> _round_up(731.6), _round_up(0.93)
     (900.0, 1.2)
@@ -89,7 +89,7 @@ def _round_up(value: float) -> float:
 
 
 def _heading(canvas: Canvas, title: str, labels: Sequence[str], left: float, curve: bool = False) -> float:
-    """Title and legend; returns where the plot begins."""
+    """Draw title and legend; return where the plot starts."""
     canvas.text(PAD, PAD + 12, title, "title ink", 15.0, mono=False)
     x, y = left, PAD + 36.0
     for number, label in enumerate(labels):
@@ -104,7 +104,7 @@ def _heading(canvas: Canvas, title: str, labels: Sequence[str], left: float, cur
 
 
 def _colour(number: int) -> str:
-    """Of a curve, which the pale colours of areas are too faint for; dashes tell those of one colour apart."""
+    """Return the colour class of a curve, stronger than that of areas; dashes distinguish curves of one colour."""
     return ("ink", "accent", "accent", "muted")[number]
 
 

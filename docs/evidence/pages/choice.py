@@ -54,7 +54,7 @@ on 1,911 problems that they had not seen, where the model loses 1.70%."""
 
 
 def pages(benchmarks: Path) -> dict[str, str]:
-    """Text by file name; nothing where no measurement is there."""
+    """Return the text of the page by its path below `docs`; nothing if there are no measurements."""
     found = recorded(benchmarks, [*_FILES, *_CLASSES])
     parts = [_TEXT]
     for name in _FILES:
@@ -95,7 +95,7 @@ def _by_type(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _distribution(ratios: Sequence[float]) -> list[str]:
-    """`distribution`, as the cells of a table."""
+    """Return the result of `distribution` as cells of a table."""
     count, *numbers = distribution(ratios)
     return [str(count), *[f"{number:.3f}" for number in numbers]]
 

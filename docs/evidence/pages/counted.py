@@ -1,4 +1,4 @@
-"""What was predicted, and what ncu counted, of plans that a page shows: from docs/evidence/data/analysis_*.json."""
+"""Predicted and counted values of the plans of a page, from docs/evidence/data/analysis_*.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTERS = (
 
 
 def counters(benchmarks: Path, begin: str) -> list[str]:
-    """A section with the counters of the cases whose names begin so; nothing where none was recorded."""
+    """Return a section with the counters of the cases whose names start with `begin`; nothing if there are none."""
     rows = []
     for group in _GROUPS:
         file = benchmarks / f"analysis_{group}.json"

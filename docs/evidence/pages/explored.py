@@ -1,4 +1,4 @@
-"""What the explorer shows of the measurements: counters of plans, and how fast named plans were, in one small file."""
+"""The measurements that the explorer shows, in one small file: counters of plans, and speeds of named plans."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _METRICS = sorted({name for quantity in QUANTITIES for name in (*quantity.metric
 
 
 def measured(data: Path) -> str:
-    """The text of the file.
+    """Return the text of the file.
 
-    data   the folder of the measurements
+    data   folder of the measurements
     """
     counted = [case for group in GROUPS for case in _counted(data / f"analysis_{group}.json", group)]
     lines = [
@@ -40,7 +40,7 @@ def _lines(rows: list[Any]) -> str:
 
 
 def _counted(path: Path, group: str) -> list[dict[str, Any]]:
-    """The cases of plans whose launch is still what was counted."""
+    """Return the cases of plans whose launch has not changed since it was counted."""
     if not path.exists():
         return []
     evidence = Evidence.load(path)
@@ -74,7 +74,7 @@ def _short(value: float | None) -> float | int | None:
 
 
 def _speeds(data: Path) -> list[list[Any]]:
-    """[plan, type, letters, device, date, [[m, n, k, microseconds, ratio to the library], ...]]."""
+    """Return rows [plan, type, letters, device, date, [[m, n, k, microseconds, ratio to cuBLAS], ...]]."""
     found: dict[tuple[str, ...], dict[tuple[int, int, int], tuple[float, float | None]]] = {}
     for name in _SPEEDS:
         path = data / f"{name}.json"

@@ -22,13 +22,14 @@ _SLOWER = 0.99  # times the fastest speed before
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the documents.
+    """A page of one ladder.
 
-    name    of the page and its plot
-    about   page of the family, without .md
-    files   name of a file of measurements, without .json -> of the ladder: of `evidence ladder`, or of `evidence gemm`,
-            which knows of times alone
-    counted cases of `profile` whose counters belong to it: how their names begin
+    name      name of the page and of its plot
+    about     guide to the family, without .md
+    title     heading of the page
+    files     name of a file of measurements, without .json -> name of its ladder. `evidence ladder` makes the file,
+              or `evidence gemm`, which has times only
+    counted   prefix of the names of the `profile` cases whose counters the page shows; "" for none
     """
 
     name: str
@@ -58,10 +59,10 @@ PAGES = (
 
 @dataclass(frozen=True)
 class Series:
-    """The ratios of a ladder's plans over some shapes: a suite, or all that were timed.
+    """Ratios of a ladder's plans over some shapes: those of a suite, or all that were timed.
 
     timed   see `rows.by_plan`
-    peak    of the chip, in TFLOP/s, where it is known
+    peak    peak of the chip in TFLOP/s, or None if it is unknown
     """
 
     label: str
@@ -70,12 +71,12 @@ class Series:
     peak: float | None
 
     def means(self, names: Iterable[str]) -> list[float | None]:
-        """Geometric means over the shapes, None for plans that did not run at all of them."""
+        """Return the geometric means of plans over the shapes, None for plans that did not run at all of them."""
         return [mean_ratio(self.timed.get(name, {}), self.shapes) for name in names]
 
 
 def pages(benchmarks: Path) -> dict[str, str]:
-    """Text by file name, of the pages whose measurements are there and of their plots."""
+    """Return the text of the pages whose measurements exist, and of their plots, by path below `docs`."""
     made = {}
     for page in PAGES:
         found = recorded(benchmarks, page.files)
@@ -98,7 +99,7 @@ def _series(ladder: str, data: Mapping[str, Any]) -> list[Series]:
 
 
 def _names(page: Page, found: Mapping[str, Mapping[str, Any]], series: Sequence[Series]) -> list[str]:
-    """Of the plans: the steps of the ladders, what else was timed, what was chosen."""
+    """Return the names of the plans: the steps of the ladders, other timed plans, the chosen one."""
     known = dict.fromkeys(name for one in series for name in one.timed)
     known |= dict.fromkeys(name for data in found.values() for name in data.get("steps", ()))
     steps = [name for name in _steps(page, found) if name in known]
@@ -174,7 +175,7 @@ def _speeds(one: Series, names: Sequence[str]) -> str:
 
 
 def _brought(ratios: Sequence[float | None], series: Sequence[Series]) -> str:
-    """What a step brought, from its ratio of the first series, the last one here, and those before it."""
+    """Return a sentence that says what a step gained, from its ratio (the last one) and those before it."""
     before, own = [ratio for ratio in ratios[:-1] if ratio is not None], ratios[-1]
     if own is None or not before:
         return ""
@@ -189,7 +190,7 @@ def _sentence(text: str) -> str:
 
 
 def _known(ladder: str, data: Mapping[str, Any]) -> list[str]:
-    """What is known of the kernels of the steps, and what went wrong."""
+    """Return sections about the kernels of the steps, and about failures."""
     steps, parts = data.get("steps", {}), []
     if steps:
         parts = [f"## Resources: {ladder}", _columns(_RESOURCES, steps)]
@@ -244,7 +245,7 @@ _MEMORY_SAYS = (
 
 
 def _plot(page: Page, series: Sequence[Series], names: Sequence[str]) -> str:
-    """Bars of the ratio to cuBLAS, one of each series for a step, as SVG."""
+    """Return the bar chart of ratios, one bar per series for a step, as SVG."""
     values = {one.label: one.means(names) for one in series}
     notes = [", ".join("" if of[i] is None else f"{of[i]:.3f}" for of in values.values()) for i in range(len(names))]
     title = f"{page.title}: ratio to cuBLAS, geometric means"

@@ -114,7 +114,7 @@ def _barriers(described: GemmPlan) -> str:
 
 
 def _programs(described: GemmPlan, code: Iterable[Instruction]) -> Iterator[str]:
-    """Yield a heading and a table for each program: its lines, the reason for each, and its notable machine code."""
+    """Yield a heading and a table for each program: its lines, a note for each, and its notable machine code."""
     by_line: dict[tuple[str, int], Counter[str]] = {}
     for one in code:
         by_line.setdefault((one.program, one.line), Counter())[_opcode(one)] += 1

@@ -1,4 +1,4 @@
-"""Pieces of the pages that are made from measurements."""
+"""Building blocks of the measured pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[-+]?[\d,.]*%?( \*\*!\*\*)?( \(.*\))?$|not yet counted$|e
 
 
 def recorded(benchmarks: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What the files of these names hold, without .json: of those that are there and hold more than errors."""
+    """Return the content of the files of these names, without .json, that exist and have more than errors."""
     found = {}
     for name in names:
         file = benchmarks / f"{name}.json"
@@ -25,7 +25,7 @@ def recorded(benchmarks: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Rows of cells under a head; columns of numbers to the right.
+    """Return a Markdown table; columns of numbers are aligned to the right.
 
     >>> print(table(("step", "ratio"), [("a", "1.0")]))
     | step | ratio |
@@ -38,7 +38,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def source(machine: Mapping[str, Any], name: str) -> str:
-    """Where numbers come from: the machine, the versions, the date, the file."""
+    """Return a sentence with the machine, the versions, the date and the file of a measurement."""
     return (
         f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, DSL "
         f"{machine['nvidia-cutlass-dsl']}, {machine['date']}: `{name}`."

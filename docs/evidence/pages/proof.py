@@ -1,4 +1,4 @@
-"""The page of the proof: random plans and ragged problems, predicted and counted, the losers first."""
+"""docs/measured/proof.md: predictions and counters of random plans and ragged problems, the largest misses first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def pages(data: Path) -> dict[str, str]:
-    """The page; none where nothing was recorded."""
+    """Return the text of the page by its path below `docs`; nothing if nothing was recorded."""
     found = {
         (device, family): json.loads(file.read_text())
         for device in DEVICES
@@ -35,7 +35,7 @@ def pages(data: Path) -> dict[str, str]:
 
 
 def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """The page of the recorded devices and families."""
+    """Return the page of the recorded devices and families."""
     of_device = {device: held["machine"] for (device, _), held in found.items()}
     machines = [
         f"{machine['gpu']}, driver {machine['driver']}, ncu {machine['ncu']}, DSL {machine['nvidia-cutlass-dsl']}, "
@@ -75,7 +75,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
 
 
 def summary(cases: Sequence[tuple[str, Row]]) -> str:
-    """How often each promise is kept, family by family."""
+    """Return a table that shows how often each promise is kept, family by family."""
     names: dict[str, dict[str, list[Row]]] = {}
     for family, row in cases:
         for name, told in row["promised"].items():
@@ -91,7 +91,7 @@ def summary(cases: Sequence[tuple[str, Row]]) -> str:
 
 
 def bound(cases: Sequence[tuple[str, Row]]) -> str:
-    """Whether what is said to be the least time is."""
+    """Return a sentence that says for how many plans the predicted least time is below the measured time."""
     timed = [(*row["time_ns"], row) for _, row in cases if len(row["time_ns"]) == 2 and None not in row["time_ns"]]
     below = [(least / took, row) for least, took, row in timed if least > took]
     said = (
@@ -110,7 +110,7 @@ def _kept(found: Sequence[Row]) -> str:
 
 
 def losers(cases: Sequence[tuple[str, Row]]) -> str:
-    """What misses its promise, and why."""
+    """Return a table of the missed promises, with reasons."""
     rows = []
     seen: dict[Any, list[Row]] = {}
     for _, row in cases:
@@ -143,13 +143,14 @@ def losers(cases: Sequence[tuple[str, Row]]) -> str:
 
 
 def _question(row: Row) -> tuple[Any, ...]:
-    """A plan and a problem, whatever the device."""
+    """Return the key of a plan and a problem, without the device."""
     return (row["plan"], *row["extents"])
 
 
 def _reason(name: str, row: Row, on_all: Sequence[Row]) -> str:
-    """
-    on_all   the plan's rows of all devices, which execute the same instructions
+    """Return why a promise is missed.
+
+    on_all   rows of the plan on all devices, which execute the same instructions
     """
     if row["spills"] and name != "shared load wavefronts, by instructions":
         return f"{row['spills']} instructions spill"

@@ -1,1 +1,1 @@
-"""Small plans of every family under compute-sanitizer: which, what the tool prints, and one table of it."""
+"""Small plans of every family under compute-sanitizer: the cases, the tool's output, and one table."""

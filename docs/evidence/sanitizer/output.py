@@ -1,8 +1,8 @@
-"""compute-sanitizer from the outside: the command line, and what it prints.
+"""The command line and the output of compute-sanitizer.
 
-Every line of the tool begins with =========. A message is a line that is not indented and those indented below it;
-which thread, block and address it was is left out here, so that a message of many threads is one, with a count.
-The last message is the tool's own summary.
+Every line of the tool begins with =========. A message is a line without indentation and the indented lines below it.
+Thread, block and address are removed, so that a message of many threads is one message with a count. The last message
+is the tool's own summary.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CALLS = "CUDA API call"
 
 @dataclass(frozen=True)
 class Message:
-    """One thing that a tool says, however often.
+    """A message of a tool.
 
-    text    its first line, without addresses and numbers of threads
+    text    its first line, without addresses and thread numbers
     where   the first place in code that it names; for a race those of both accesses
-    count   how often it is said
+    count   how often it is printed
     """
 
     text: str
@@ -39,7 +39,7 @@ class Message:
 
     @property
     def is_of_the_host(self) -> bool:
-        """Whether it is about a call of the host that failed, not about the kernel."""
+        """Return whether it is about a failed call of the host, not about the kernel."""
         return _CALLS in self.text
 
     def __str__(self) -> str:
@@ -49,11 +49,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tool found in one run.
+    """Result of a tool in one run.
 
-    summary    the tool's own last line, or why there is none
-    finished   whether the tool came to its summary
-    errors     and `warnings`: how many it counts itself
+    summary    the tool's last line, or the reason why there is none
+    finished   whether the tool printed its summary
+    errors     number of errors that the tool counts
+    warnings   number of warnings that the tool counts
     messages   the most frequent first
     """
 
@@ -65,11 +66,11 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the tool ran to its end and had nothing to say."""
+        """Whether the tool ran to its end and reported nothing."""
         return self.finished and not self.errors and not self.warnings and not self.messages
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return plain data for JSON."""
         messages = [{"text": m.text, "where": m.where, "count": m.count} for m in self.messages]
         return {
             "summary": self.summary, "finished": self.finished, "errors": self.errors,
@@ -78,7 +79,7 @@ class Outcome:
 
 
 def command(target: Sequence[str], tool: str, *, sanitizer: str = "compute-sanitizer") -> list[str]:
-    """The command line that runs `target` under a tool.
+    """Return the command line that runs `target` under a tool.
 
     tool   one of `TOOLS`
 
@@ -92,7 +93,7 @@ def command(target: Sequence[str], tool: str, *, sanitizer: str = "compute-sanit
 
 
 def parse(text: str) -> Outcome:
-    """What a tool has printed, between whatever the target has.
+    """Parse the output of a tool, which may be mixed with that of the target.
 
     >>> found = parse('''hello
     ... ========= COMPUTE-SANITIZER
@@ -123,7 +124,7 @@ def parse(text: str) -> Outcome:
 
 
 def _messages(text: str) -> list[tuple[str, list[str]]]:
-    """Each message: its first line, and those indented below it."""
+    """Yield each message: its first line, and the indented lines below it."""
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         match = _PREFIX.match(line)
@@ -139,7 +140,7 @@ def _messages(text: str) -> list[tuple[str, list[str]]]:
 
 
 def _without_instance(text: str) -> str:
-    """A line without what differs from thread to thread.
+    """Return a line without the numbers that differ between threads.
 
     >>> _without_instance("Potential WAR hazard detected at __shared__ 0x10 in block (0, 0, 0) :")
     'Potential WAR hazard detected at __shared__ ... in block ...'
@@ -148,7 +149,7 @@ def _without_instance(text: str) -> str:
 
 
 def _where(head: str, details: Sequence[str]) -> str:
-    """The places in code that a message names."""
+    """Return the places in code that a message names."""
     if "race" in head.lower():  # both accesses: one in the first line, the others below
         lines = [head, *(line for line in details if "ccess" in line)]
         places = [found["where"] for line in lines for found in [_AT.search(line)] if found]

@@ -1,7 +1,7 @@
-"""Small plans of every family under compute-sanitizer, and one table of what its tools say.
+"""Small plans of every family under compute-sanitizer, and one table of its findings.
 
-Each case runs in a process of its own under each tool, so that a message belongs to one plan and a kernel that
-hangs holds up nobody. Extents are ragged and grids small: a CTA of a persistent grid takes several tiles.
+Each case runs in a process of its own under each tool, so that a message belongs to one plan, and a kernel that hangs
+stops nothing else. Extents are ragged and grids small: a CTA of a persistent grid takes several tiles.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _WITH_C = ("sm90_pingpong", "sm90_padded", "sm90_bytes")
 
 
 def sanitize_cases() -> list[Case]:
-    """Plans of every family, on problems of a few tiles.
+    """Return plans of every family, on problems of a few tiles.
 
     >>> sorted({case.plan.family for case in sanitize_cases()})
     ['mma_sync', 'simt', 'sm90']
@@ -96,10 +96,10 @@ def sanitize(
     jobs: int = 4,
     so_far: Callable[[Found], None] = lambda _: None,
 ) -> Found:
-    """Each case under each tool: case -> tool -> what it found.
+    """Run each case under each tool; return case -> tool -> outcome.
 
-    jobs     processes at a time
-    so_far   is told what is known after each of them
+    jobs     number of concurrent processes
+    so_far   called with all results after each of them
     raises   UnsupportedError without the sanitizer
     """
     if shutil.which(sanitizer) is None:
@@ -117,7 +117,7 @@ def sanitize(
 
 
 def _run(case: Case, tool: str, sanitizer: str) -> Outcome:
-    """One case in a process of its own, every tensor in an allocation of its own."""
+    """Run one case in a process of its own, with every tensor in an allocation of its own."""
     within = {**environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryDirectory(prefix="cutegemm-sanitize-") as name:
         target = launcher(Path(name), [case], _BETA)
@@ -129,7 +129,7 @@ def _run(case: Case, tool: str, sanitizer: str) -> Outcome:
 
 
 def outcome_of(said: str, logged: dict[str, Any] | None) -> Outcome:
-    """What a process said, and whether its log has the case as launched.
+    """Return the outcome of a process from its output and its log, which must list the case as launched.
 
     >>> outcome_of("========= ERROR SUMMARY: 0 errors", {"launched": [], "failed": {"0": "no GPU"}}).summary
     'not launched: no GPU'
@@ -144,7 +144,7 @@ def outcome_of(said: str, logged: dict[str, Any] | None) -> Outcome:
 
 
 def table(found: Found) -> str:
-    """A line a case, a column a tool; below it every message, once for all cases that it is said of."""
+    """Return a table, one line per case and one column per tool, and below it each message with its cases."""
     tools = list(dict.fromkeys(tool for outcomes in found.values() for tool in outcomes))
     rows = [["case", *tools]]
     rows += [[name, *(_cell(outcomes.get(tool)) for tool in tools)] for name, outcomes in found.items()]
@@ -174,7 +174,7 @@ def _cell(outcome: Outcome | None) -> str:
 
 
 def record(found: Found, machine: Mapping[str, str], path: Path) -> None:
-    """The table as JSON, with the machine that it comes from."""
+    """Write the table as JSON, with the machine."""
     cases = {name: {tool: o.to_dict() for tool, o in outcomes.items()} for name, outcomes in found.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps({"machine": dict(machine), "cases": cases}, indent=1) + "\n")
