@@ -327,6 +327,7 @@ class Player(StepReader, Machine):
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
         """Execute a step that computes in registers, by the method that `reads` names for its type."""
+        super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
     @reads(Promote)
