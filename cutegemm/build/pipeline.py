@@ -134,12 +134,14 @@ class PipelineBuilder(PlanBuilder):
         reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
         split: KSplit | None = None,
+        further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
         """The plan of such parts.
 
         registers   of a producer's thread and of a consumer's
         reads       by stream: how its fragments are read from shared memory
+        further     streams besides A and B
         others      the fields of `GemmPlan` that do not follow from the parts
         raises      PlanError with every rule that is broken
         """
@@ -148,7 +150,7 @@ class PipelineBuilder(PlanBuilder):
             arch=self.arch,
             cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
-            streams=tuple([replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)]),
+            streams=(*[replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)], *further),
             store_d=buffers.store,
             smem_d=buffers.smem_d,
             epi_stages=buffers.epi_stages,

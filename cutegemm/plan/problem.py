@@ -33,8 +33,8 @@ class Operand:
     broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
     gated         of B, or of a row beside it: where the two columns lie that a column of D is made of, "halves" or
                   "pairs"; "" where it is one
-    modes         of a further operand of the mainloop: ("m", "k") or ("n", "k"). A mode "k/128" or "n/128" has an element
-                  for every 128 of K or N. () for all others, whose modes follow from their names
+    modes         of a further operand of the mainloop: ("m", "k") or ("n", "k"). A mode "k/128" or "n/128" has an
+                  element for every 128 of K or N. () for all others, whose modes follow from their names
     """
 
     dtype: DType

@@ -24,6 +24,7 @@ from cutegemm.kernels.glu import box_tile, columns_of_b, gate_and_up
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.repack import Repacker, region
+from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
