@@ -112,8 +112,9 @@ def sm90_plan(
     ctas                                   of the persistent grid: as many as there are multiprocessors; None: one for
                                            each tile
     stagger_cycles, promoted, overlapped   see `WarpRoles`
-    scales                                 granularity of the scales of A and of B, "1x128" or "128x128": accumulators of
-                                           each k-tile of 128 are promoted with them. None: those of `operands`, if any
+    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
+                                           accumulators of each k-tile of 128 are multiplied when they are promoted.
+                                           None: the scales of `operands`, if any
     split_k                                parts that the k-tiles of each tile of D are cut into, a work tile each
     stream                                 waves of the persistent grid whose k-tiles are divided evenly among it; see
                                            `KSplit`

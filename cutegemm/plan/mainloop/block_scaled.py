@@ -1,7 +1,8 @@
-"""Block-scaled operands: threads multiply the accumulators of each k-tile by scales of A and B, and add them to a total.
+"""Block-scaled operands: threads multiply the accumulators of a k-tile by scales of A and B, and add them to a total.
 
-An operand has one f32 scale for each row (of B: column) and 128 of K, or one for each block of 128 x 128. Scales of rows
-are an operand stream: TMA loads them with the k-tile. Scales of blocks are few: threads read them from global memory.
+An operand has one f32 scale for each row (of B: column) and 128 of K, or one for each block of 128 x 128. Scales of
+rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few: threads read them from global
+memory.
 """
 
 from __future__ import annotations
@@ -111,16 +112,14 @@ class Scales:
         return place // (_WGMMA_ROWS if self.mode == "m" else 2 * _LANES_OF_ROW) * 2 + neighbour
 
 
-def scales_of(plan: GemmPlan) -> tuple[Scales, Scales]:
-    """Return the scales of rows and of columns.
+def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
+    """Return the scales of rows and of columns; the rules of the mainloop ask for both.
 
     A plan that swaps A and B has the caller's scales of B along its rows.
     """
-    found = []
-    for mode, extent in zip("mn", plan.consumer_mma_tile, strict=True):
-        name = next(name for name in plan.operands.of_mainloop if plan.operands.modes(name)[0][0] == mode)
-        found.append(Scales(name, mode, extent, by_block=plan.operands.modes(name)[0] != mode))
-    return found[0], found[1]
+    extents = dict(zip("mn", plan.consumer_mma_tile, strict=True))
+    along = sorted([(plan.operands.modes(name)[0], name) for name in plan.operands.of_mainloop])
+    return tuple([Scales(name, mode[0], extents[mode[0]], by_block=len(mode) > 1) for mode, name in along])
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -191,30 +190,31 @@ class BlockScaled(Promoted):
             first = np.arange(warps) // plan.consumer_warps * rows.extent + np.arange(warps) % plan.consumer_warps * 16
             own = np.arange(0, rows.extent, _WGMMA_ROWS)[:, None] + np.array([0, 8])
             elements = first[:, None, None] + (lanes // _LANES_OF_ROW)[None, :, None] + own.reshape(-1)
-            yield SmemAccess("read scales", rows.name, "load", elements, 32)
+            yield SmemAccess(f"read {rows.name.upper()}", rows.name, "load", elements, 32)
         if not columns.by_block:
             pairs = (lanes % _LANES_OF_ROW * 2)[:, None] + np.arange(0, columns.extent, 2 * _LANES_OF_ROW)
             elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
-            yield SmemAccess("read scales", columns.name, "load", np.repeat(elements, warps, axis=0), 64)
+            elements = np.repeat(elements, warps, axis=0)
+            yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield the rules that the scales break."""
         operands, bk = plan.operands, plan.cta_tile[2]
-        modes = sorted([operands.modes(name)[0][0] for name in operands.of_mainloop])
-        if modes != ["m", "n"]:
-            yield f"the mainloop has scales of {', '.join(operands.of_mainloop) or 'nothing'}; A and B each need theirs."
+        if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
+            have = ", ".join(operands.of_mainloop) or "none"
+            yield f"the scales are {have}; one operand for the rows of D and one for its columns are needed."
             return
         if bk != BLOCK:
             yield f"bK = {bk}; scales belong to {BLOCK} of K. Take bK = {BLOCK}."
         if plan.cluster_k > 1 or operands.gated:
-            yield "block scales exist for the columns of one CTA: leave out cluster_k and gated epilogues."
+            yield "block scales are read for the columns of one CTA's tile. Leave out cluster_k and gated epilogues."
         streams = [stream.name for stream in plan.streams]
         for scales in scales_of(plan):
             operand = operands.matrix(scales.name)
             along, deep = operand.modes
             wanted = (f"{scales.mode}/{BLOCK}" if scales.by_block else scales.mode, f"k/{BLOCK}")
             if operand.dtype != f32 or (along, deep) != wanted:
-                yield f"{scales.name} is {operand.dtype} with the modes {along} and {deep}; f32 with {wanted} is needed."
+                yield f"{scales.name} is {operand.dtype} with the modes {operand.modes}; f32 with {wanted} is needed."
             if (scales.name in streams) == scales.by_block:
                 where = "read from global memory" if scales.by_block else "an operand stream"
-                yield f"{scales.name} has the modes {along} and {deep}; such scales are {where}."
+                yield f"{scales.name} has the modes {operand.modes}; such scales are {where}."

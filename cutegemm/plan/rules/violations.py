@@ -359,6 +359,8 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
 
 
 def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
+    if operand.modes:
+        return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, as TMA needs. Pad its rows."
     return (
         f"{have_bytes} bytes, which is no multiple of the {operand.align_bytes} that the plan's accesses need. Make "
         f"the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted does."
