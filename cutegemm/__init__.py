@@ -1,6 +1,6 @@
-"""cutegemm: a GEMM described once, by layouts; checked, simulated, analysed, drawn, and run at full speed.
+"""cutegemm: describe a GEMM kernel once, by layouts; then check, simulate, analyse, draw and run it.
 
-`import cutegemm` needs numpy and imports the layout algebra. Everything else here is imported at its first use.
+`import cutegemm` needs numpy alone and imports only the layout algebra. All other names are imported at first use.
 """
 
 from importlib import import_module
@@ -19,17 +19,18 @@ from cutegemm.layout import __all__ as _algebra
 from cutegemm.layout import filter as filter  # not in __all__: `import *` must not shadow Python's
 from cutegemm.layout import hooks as _hooks
 from cutegemm.run import graph as _graph
-
-__version__ = "0.2.0"
+from cutegemm.version import __version__ as __version__
 
 _LATER = {
     "bf16": "cutegemm.dtypes",
+    "choose": "cutegemm.choice.catalog",
     "compile_plan": "cutegemm.compile.plans",
     "CopyAtom": "cutegemm.tile",
     "cp_async": "cutegemm.tile",
     "DType": "cutegemm.dtypes",
     "e4m3": "cutegemm.dtypes",
     "e5m2": "cutegemm.dtypes",
+    "emulate": "cutegemm.run.emulated",
     "export": "cutegemm.compile.export",
     "f16": "cutegemm.dtypes",
     "f32": "cutegemm.dtypes",
@@ -65,6 +66,7 @@ _LATER = {
     "s32": "cutegemm.dtypes",
     "s8": "cutegemm.dtypes",
     "simt_plan": "cutegemm.build",
+    "simulate": "cutegemm.simulator",
     "simt_tiled_mma": "cutegemm.tile",
     "gemv_plan": "cutegemm.build",
     "sm90_plan": "cutegemm.build",
@@ -82,7 +84,7 @@ _LATER = {
     "wgmma": "cutegemm.tile",
     "widest_smem_kind": "cutegemm.tile",
 }
-_OF_TORCH = {  # not in `__all__`: `import *` needs no torch, and none of its names are shadowed
+_OF_TORCH = {  # not in `__all__`: `import *` must work without torch, and must not shadow names of torch
     "addmm": "cutegemm.torch",
     "bmm": "cutegemm.torch",
     "GatedMLP": "cutegemm.torch",
@@ -127,12 +129,13 @@ __all__ = [
     "UnsupportedError",
 ]
 
-if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
+if TYPE_CHECKING:  # the names of `_LATER` and `_OF_TORCH`, for type checkers and editors
     from cutegemm.build import gemv_plan as gemv_plan
     from cutegemm.build import mma_sync_plan as mma_sync_plan
     from cutegemm.build import mma_tma_plan as mma_tma_plan
     from cutegemm.build import simt_plan as simt_plan
     from cutegemm.build import sm90_plan as sm90_plan
+    from cutegemm.choice.catalog import choose as choose
     from cutegemm.choice.catalog import plan_named as plan_named
     from cutegemm.choice.catalog import plans as plans
     from cutegemm.choice.names import register_plan as register_plan
@@ -154,10 +157,12 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
     from cutegemm.plan import Operands as Operands
     from cutegemm.plan import Problem as Problem
     from cutegemm.run.ahead import prepare as prepare
+    from cutegemm.run.emulated import emulate as emulate
     from cutegemm.run.gemm import gemm as gemm
     from cutegemm.run.gemm import plan_of as plan_of
     from cutegemm.run.tune import tuning as tuning
     from cutegemm.run.tune import use_tuned as use_tuned
+    from cutegemm.simulator import simulate as simulate
     from cutegemm.tile import CopyAtom as CopyAtom
     from cutegemm.tile import MmaAtom as MmaAtom
     from cutegemm.tile import Raster as Raster
@@ -202,6 +207,7 @@ if TYPE_CHECKING:  # the names of `_LATER`, for type checkers and editors
 else:
 
     def __getattr__(name: str) -> Any:
+        """Import a public name or subpackage when it is first used."""
         if name in _LATER:
             return getattr(import_module(_LATER[name]), name)
         if name in _OF_TORCH:
@@ -212,27 +218,41 @@ else:
 
 
 def __dir__() -> list[str]:
+    """Return all public names, also those that are not imported yet."""
     return sorted({*__all__, *_OF_TORCH, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
+# The functions below connect lower modules to higher ones, which are imported when the function is first called.
+
+
 def _notebook(thing: Any) -> Any:
+    """Return the HTML that a notebook displays for a layout or a plan."""
     return import_module(f"{__name__}.draw").notebook(thing)
 
 
 _hooks.notebook.register(_notebook)
 
 
-def _through_torch(given: Any) -> Any:
-    from cutegemm.torch.gemm import gemm_in_torch  # a statement, which Dynamo follows
+def _fused(*values: Any) -> Any:
+    return import_module(f"{__name__}.build.fused").fused(*values)
 
-    return gemm_in_torch(given)
+
+_hooks.fused.register(_fused)
+
+
+def _through_torch(arguments: Any) -> Any:
+    """Run a call of `gemm` as a torch operator. `arguments` maps the parameters of `gemm` to their values."""
+    from cutegemm.torch.gemm import gemm_in_torch  # an import statement: Dynamo does not trace `import_module`
+
+    return gemm_in_torch(arguments)
 
 
 _graph.through_torch.register(_through_torch)
 
 
-def _questions_of(given: Any) -> Any:
-    return import_module(f"{__name__}.torch.models.preparation").questions_of(*given)
+def _questions_of(modules_and_rows: Any) -> Any:
+    """Return a `Question` for each layer in a pair (torch modules, numbers of rows of their inputs)."""
+    return import_module(f"{__name__}.torch.models.preparation").questions_of(*modules_and_rows)
 
 
 _graph.questions_of.register(_questions_of)

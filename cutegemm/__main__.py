@@ -1,4 +1,4 @@
-"""`python -m cutegemm` is the command line."""
+"""Run the command line: `python -m cutegemm` does the same as `cutegemm`."""
 
 from cutegemm.cli import main
 

@@ -1,7 +1,7 @@
-"""Element types, and their rounding in numpy.
+"""Element types, and rounding to them in numpy.
 
-Names are PTX's. A float type is its number of exponent and mantissa bits: tf32 has the exponent of f32 and
-the mantissa of f16; e4m3 has no infinity, its largest value is 448.
+The names are those of PTX. A floating type is defined by its numbers of exponent and mantissa bits: tf32 has the
+exponent of f32 and the mantissa of f16. e4m3 has no infinity; its largest value is 448.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ ROUNDINGS = ("rne", "rna", "rz")
 
 @dataclass(frozen=True)
 class DType:
-    """An element type.
+    """An element type of a matrix, or the type of the accumulator.
 
-    name            as in PTX: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8, s32
-    bits            of storage: a tf32 takes 32
+    name            PTX name: f16, bf16, tf32, f32, f64, e4m3, e5m2, s8 or s32
+    bits            size of an element in memory; 32 for tf32
     exponent_bits   0 for an integer type
-    mantissa_bits   stored ones, without the leading 1; 0 for an integer type
-    largest         the largest finite value
-    storage         the numpy dtype that holds every value exactly; float32 for types that numpy lacks
-    rounding        the default of `round_to`: rne, or rna for tf32 (cvt.rna.tf32)
-    saturates       values past the largest become it, as cvt.rn.satfinite does; else infinity
+    mantissa_bits   number of stored mantissa bits, without the leading 1; 0 for an integer type
+    largest         largest finite value
+    storage         name of the numpy dtype that holds every value exactly; float32 for types that numpy lacks
+    rounding        default rounding of `round_to`: rne, or rna for tf32 (cvt.rna.tf32)
+    saturates       True: a larger value is rounded to `largest`, as cvt.rn.satfinite does. False: it becomes infinity
+    aliases         further names that `parse` accepts
     """
 
     name: str
@@ -45,24 +46,24 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by name: each process has one object of each type."""
+        """Pickle the type by its name, so that each process has one object of each type."""
         return DType.parse, (self.name,)
 
     @property
     def is_float(self) -> bool:
-        """Whether it has an exponent."""
+        """Return whether this is a floating type."""
         return self.exponent_bits > 0
 
     @property
     def smallest_exponent(self) -> int:
-        """The exponent of its smallest normal value, and of all subnormal ones."""
+        """Return the exponent of the smallest normal value, which all subnormal values have too."""
         return 2 - (1 << (self.exponent_bits - 1))
 
     @staticmethod
     def parse(name: str | DType) -> DType:
-        """The type of that name; `float32`, `fp32`, `f32` and `torch.float32` are one.
+        """Return the element type of a name: `float32`, `fp32`, `f32` and `torch.float32` are the same type.
 
-        raises   UnsupportedError for another name; the message lists the types
+        raises   UnsupportedError for an unknown name; the message lists the types and names that are similar
 
         >>> DType.parse("torch.bfloat16"), str(DType.parse("fp8_e4m3"))
         (bf16, 'e4m3')
@@ -72,9 +73,10 @@ class DType:
         key = str(name).strip().lower().removeprefix("torch.").removeprefix("numpy.")
         if key not in _BY_NAME:
             known = ", ".join(t.name for t in DTYPES)
-            close = _FAMILIES.get(key) or get_close_matches(key, [*_BY_NAME], n=3, cutoff=0.7)
+            near = _FAMILIES.get(key) or get_close_matches(key, [*_BY_NAME], n=3, cutoff=0.7)
+            close = [name if _BY_NAME[name].name == name else f"{_BY_NAME[name]} ({name})" for name in near]
             meant = f" Is it {' or '.join(close)}?" if close else ""
-            raise UnsupportedError(f"DType.parse: {name!r} is no element type; the types are {known}.{meant}")
+            raise UnsupportedError(f"DType.parse: {name!r} is not an element type. The types are {known}.{meant}")
         return _BY_NAME[key]
 
     def __repr__(self) -> str:
@@ -102,7 +104,7 @@ s32 = DType("s32", 32, 0, 0, 2.0**31 - 1, "int32", saturates=True, aliases=("int
 
 DTYPES = (f16, bf16, tf32, f32, f64, e4m3, e5m2, s8, s32)
 _BY_NAME = {name: t for t in DTYPES for name in (t.name, *t.aliases)}
-# Names of several types at once.
+# Names that may mean several types, and the types to suggest.
 _FAMILIES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fp8", "f8", "float8"), ("e4m3", "e5m2")),
     "bf8": ("e5m2",),
@@ -111,15 +113,18 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarray:
-    """The nearest values of a type: one rounding, straight from the float32 or float64 given.
+    """Return an array of the values rounded to an element type.
 
+    Each value is rounded once, from float64 or float32 directly to the type.
+
+    values     numbers, or an array of any shape
     rounding   rne   to nearest, ties to even
                rna   to nearest, ties away from zero
                rz    towards zero, as mma truncates the low bits of a tf32 operand
-               None  the type's own
-    returns    an array of `dtype.storage`; NaN stays NaN (0 in an integer type), and where the type
-               saturates an infinity becomes the largest value
-    raises     UnsupportedError for another rounding
+               None  `dtype.rounding`
+    returns    an array of the numpy type `dtype.storage`. NaN stays NaN, or becomes 0 in an integer type. If the type
+               saturates, an infinity becomes the largest value
+    raises     UnsupportedError for an unknown rounding
     source     PTX ISA, `cvt`
 
     >>> round_to(bf16, [1.00390625, 1.01171875]).tolist()
@@ -129,19 +134,19 @@ def round_to(dtype: DType, values: Any, rounding: str | None = None) -> np.ndarr
     """
     mode = dtype.rounding if rounding is None else rounding
     if mode not in ROUNDINGS:
-        raise UnsupportedError(f"round_to: the rounding {rounding!r} is none of {', '.join(ROUNDINGS)}.")
-    given = np.asarray(values)
-    if dtype is f64 or (dtype is f32 and (mode == "rne" or given.dtype == np.float32)):
+        raise UnsupportedError(f"round_to: rounding = {rounding!r} is unknown. Use {', '.join(ROUNDINGS)} or None.")
+    array = np.asarray(values)
+    if dtype is f64 or (dtype is f32 and (mode == "rne" or array.dtype == np.float32)):
         with np.errstate(over="ignore"):
-            return given.astype(dtype.storage)
-    exact = given.astype(np.float64)
+            return array.astype(dtype.storage)
+    exact = array.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         out = _rounded(exact, dtype, mode) if dtype.is_float else _to_integer(exact, mode)
         return _bounded(out, exact, dtype, mode).astype(dtype.storage)
 
 
 def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Rounded to the type's mantissa, whatever the magnitude."""
+    """Return the values rounded to the type's mantissa bits; values beyond `dtype.largest` are not bounded here."""
     _, exponent = np.frexp(exact)  # |x| = m * 2**exponent, 0.5 <= m < 1
     quantum = np.maximum(exponent - 1, dtype.smallest_exponent) - dtype.mantissa_bits
     out: np.ndarray = np.ldexp(_to_integer(np.ldexp(exact, -quantum), mode), quantum)
@@ -149,6 +154,7 @@ def _rounded(exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
 
 
 def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
+    """Return the values rounded to integers by one of `ROUNDINGS`."""
     if mode == "rne":
         out: np.ndarray = np.rint(values)
         return out
@@ -159,15 +165,19 @@ def _to_integer(values: np.ndarray, mode: str) -> np.ndarray:
 
 
 def _bounded(out: np.ndarray, exact: np.ndarray, dtype: DType, mode: str) -> np.ndarray:
-    """Values with those past the largest one saturated, or infinite."""
+    """Return the rounded values `out` with those beyond `dtype.largest` saturated, or replaced by infinity.
+
+    exact   the values before rounding
+    mode    one of `ROUNDINGS`: rz rounds a finite value to a finite one
+    """
     bounded: np.ndarray
-    past = np.abs(out) > dtype.largest
+    too_large = np.abs(out) > dtype.largest
     if not dtype.is_float:
         bounded = np.nan_to_num(np.clip(out, -dtype.largest - 1, dtype.largest), nan=0.0)
     elif dtype.saturates:
         bounded = np.clip(out, -dtype.largest, dtype.largest)
-    elif mode == "rz":  # rounding towards zero never leaves the finite values
-        bounded = np.where(past & np.isfinite(exact), np.copysign(dtype.largest, out), out)
+    elif mode == "rz":  # rounding towards zero never makes a finite value infinite
+        bounded = np.where(too_large & np.isfinite(exact), np.copysign(dtype.largest, out), out)
     else:
-        bounded = np.where(past, np.copysign(np.inf, out), out)
+        bounded = np.where(too_large, np.copysign(np.inf, out), out)
     return bounded

@@ -1,4 +1,4 @@
-"""What the epilogue of `gemm` may be made of, by the names of the field.
+"""Functions for the epilogue of `gemm`: activations, gated activations, reductions and arithmetic.
 
 >>> from cutegemm.epilogue import gelu, softcap, where
 >>> from cutegemm.plan.epilogue import Row, epilogue_of

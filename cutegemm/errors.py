@@ -1,4 +1,4 @@
-"""The errors that cutegemm raises for anything that a user can cause."""
+"""The errors and warnings that cutegemm raises for whatever a user can cause."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 
 
 class CutegemmError(Exception):
-    """The base of every error of this package."""
+    """Base class of all errors of this package."""
 
 
 class LayoutError(CutegemmError, ValueError):
-    """An operation of the layout algebra has no answer for its arguments, or refuses an argument.
+    """Raised if an operation of the layout algebra has no result for its arguments, or does not accept one of them.
 
-    The message names the operation, the arguments as given, the condition that fails, a coordinate at which it
-    fails (where there is one), and a remedy.
+    The message names the operation, the arguments, the condition that fails, a coordinate at which it fails (if
+    there is one), and a remedy.
     """
 
 
 class PlanError(CutegemmError, ValueError):
-    """A plan breaks rules of the algebra or of the hardware.
+    """Raised if a plan, or the arguments that it is made from, break rules of the algebra or of the hardware.
 
-    violations   every broken rule, a sentence each
+    subject      the operation and its argument, such as "sm90_plan(cluster=(3, 1))"
+    violations   one sentence for each broken rule
     """
 
     def __init__(self, subject: str, violations: Sequence[str]) -> None:
@@ -38,9 +39,10 @@ class PlanError(CutegemmError, ValueError):
 
 
 class SimulationError(CutegemmError):
-    """A plan computes wrong results, or makes a faulty access, when it is simulated on the CPU.
+    """Raised if a plan that is simulated on the CPU computes wrong results or makes a faulty access.
 
-    faults   one for each kind of fault, with examples in words; see `cutegemm.simulator.Fault`
+    subject   what was simulated: the plan and the problem
+    faults    one `cutegemm.simulator.Fault` for each kind of fault, with examples
     """
 
     def __init__(self, subject: str, faults: Sequence[Any]) -> None:
@@ -53,27 +55,41 @@ class SimulationError(CutegemmError):
 
 
 class EmulationError(CutegemmError):
-    """A compiled kernel makes a faulty access, or ends in a deadlock, when it is executed on the CPU.
+    """Raised if a compiled kernel that is executed on the CPU makes a faulty access or ends in a deadlock.
 
     The message names the kernel, the line of its PTX, the CTA, the thread and the address.
     """
 
 
 class UnsupportedError(CutegemmError):
-    """A meaningful request that this package or this machine does not support; the message lists what it does."""
+    """Raised for a request that this package or this machine does not support. The message lists what is supported."""
 
 
 class CompileError(CutegemmError):
-    """The DSL, ptxas or the linker refused a plan; the message holds their messages."""
+    """Raised if the CuTe DSL, ptxas or the linker fails on a plan. The message includes the message of that tool."""
+
+
+def how_to_install(*extras: str) -> str:
+    """Return the sentence that says how extras of this package are installed from a clone of its repository.
+
+    extras   names of optional dependencies in pyproject.toml
+
+    >>> how_to_install("kernels", "torch")
+    "Run pip install -e '.[kernels,torch]' in a clone of cutegemm."
+    """
+    return f"Run pip install -e '.[{','.join(extras)}]' in a clone of cutegemm."
 
 
 class CopyWarning(UserWarning):
-    """Warns that an operand is copied before it is multiplied: correct, but slower. The message names the operand."""
+    """Issued if `gemm` copies an operand before the launch: the result is right, but slower. The message names it."""
 
 
 @contextmanager
 def ended_in_words(program: str) -> Iterator[None]:
-    """Ends a program with a message and status 2 where the error is one that its user can mend.
+    """Turn an error that the user can correct into a message on stderr and exit status 2.
+
+    program   name of the program, which the message starts with
+    raises    SystemExit instead of a CutegemmError, an OSError or a MemoryError; other errors pass through
 
     >>> with ended_in_words("cutegemm"):
     ...     open("/no/such/file")
@@ -88,7 +104,7 @@ def ended_in_words(program: str) -> Iterator[None]:
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except MemoryError as error:
-        message = f"this does not fit into memory: {error}"
+        message = f"not enough memory: {error}"
     else:
         return
     print(f"{program}: {message}", file=sys.stderr)

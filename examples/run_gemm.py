@@ -20,7 +20,7 @@ def on_the_cpu(m: int, n: int, k: int) -> None:
     print(f"{plan.name}, simulated: {result.stats.ctas} CTAs, {result.stats.k_tiles} k-tiles each")
     print(f"largest error against float64: {np.abs(result.d - exact).max():.2e}")
     if find_spec("tvm_ffi") is None:
-        print("not compiled: pip install 'cutegemm[kernels]'")
+        print("The CuTe DSL is not installed. Run pip install -e '.[kernels]' in the clone.")
         return
     from cutegemm import compile_plan
 

@@ -3,7 +3,7 @@ analysed.
 
 python examples/sgemm_ladder.py              every step: right or wrong, how fast, or what bounds it
 python examples/sgemm_ladder.py --size 2048  of another size, on a GPU
-python examples/sgemm_ladder.py --sass       what the compiler made of each step (needs cutegemm[kernels])
+python examples/sgemm_ladder.py --sass       what the compiler made of each step (needs the extra `kernels`)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 if find_spec("torch") is None:
-    print("this example needs torch: pip install 'cutegemm[torch]'")
+    print("This example needs torch. Run pip install -e '.[torch]' in the clone.")
     raise SystemExit
 
 import torch

@@ -1,13 +1,27 @@
-"""What holds for all tests: the architecture that is traced for, and how tests are dealt out to processes."""
+"""What holds for all tests: the traced architecture, how processes share the tests, and a list of skipped tests."""
 
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 # The DSL traces for one architecture, which it reads when it is first imported, by whichever test that is.
 os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--skipped FILE`: `pytest @FILE` then runs what this run skipped, and nothing else."""
+    parser.addoption("--skipped", type=Path, metavar="FILE", help="write the names of skipped tests and files to FILE")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the file that `--skipped` names: one test or file per line."""
+    file = config.getoption("skipped")
+    if file is not None:
+        names = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("skipped", []))
+        file.write_text("".join(f"{name}\n" for name in names))
 
 
 def pytest_configure(config: pytest.Config) -> None:

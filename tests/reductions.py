@@ -15,24 +15,23 @@ from tests.epilogues import CASES, reference
 BF16, F32, F64 = (Operands.of(dtype, layout="nt") for dtype in ("bf16", "f32", "f64"))
 NN = Operands.of("bf16", layout="nn")
 M_MAJOR = Operands.of("f32", out_major="m")
-WARPS = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
-# Few sums of a thread: faster to compile
-FEWER = {"block": (32, 64, 8), "warp": (16, 32), "thread": (4, 4)}
+# Few accumulators per thread: faster to compile
+WARPS = {"block": (32, 64, 8), "warp": (16, 32), "thread": (4, 4)}
 TILE = {"tile": (64, 32, 64), "ctas": 2}
 SHARED = {"tile": (128, 32, 64), "schedule": "cooperative", "ctas": 4}
 
 PLANS: dict[str, Callable[[], GemmPlan]] = {
     "simt": lambda: simt_plan(F32, **WARPS),
     "simt, one warp": lambda: simt_plan(F32, block=(16, 32, 8), warp=(16, 32), thread=(4, 4)),
-    "simt, m-major": lambda: simt_plan(M_MAJOR, **FEWER),
-    "simt, f64": lambda: simt_plan(F64, **FEWER),
-    "simt, packed": lambda: simt_plan(F32, **FEWER, repack="a"),
-    "simt, split, kernel": lambda: simt_plan(F32, **FEWER, split_k=2),
-    "simt, split, kernel, m-major": lambda: simt_plan(M_MAJOR, **FEWER, split_k=2),
-    "simt, split, last": lambda: simt_plan(F32, **FEWER, split_k=2, reduction="last"),
-    "simt, waves": lambda: simt_plan(F32, **FEWER, waves=1, persistent=4),
-    "mma.sync": lambda: mma_sync_plan(NN, block=(64, 64, 32), warp=(32, 32)),
-    "mma.sync, TMA": lambda: mma_tma_plan(NN, block=(64, 64, 64), warp=(32, 32)),
+    "simt, m-major": lambda: simt_plan(M_MAJOR, **WARPS),
+    "simt, f64": lambda: simt_plan(F64, **WARPS),
+    "simt, packed": lambda: simt_plan(F32, **WARPS, repack="a"),
+    "simt, split, kernel": lambda: simt_plan(F32, **WARPS, split_k=2),
+    "simt, split, kernel, m-major": lambda: simt_plan(M_MAJOR, **WARPS, split_k=2),
+    "simt, split, last": lambda: simt_plan(F32, **WARPS, split_k=2, reduction="last"),
+    "simt, waves": lambda: simt_plan(F32, **WARPS, waves=1, persistent=4),
+    "mma.sync": lambda: mma_sync_plan(NN, block=(32, 32, 32), warp=(16, 16)),
+    "mma.sync, TMA": lambda: mma_tma_plan(NN, block=(32, 32, 64), warp=(16, 16)),
     "pingpong": lambda: sm90_plan(BF16, **TILE, epi_tile_n=16),
     "cooperative": lambda: sm90_plan(BF16, **SHARED),
     "cooperative, rows of two": lambda: sm90_plan(BF16, **{**SHARED, "tile": (256, 32, 64)}),

@@ -32,7 +32,7 @@ def compiled(monkeypatch, tmp_path):
 def test_shapes(compiled, capsys):
     found = cutegemm.prepare([*SHAPES, SHAPES[0]], device="h200")
     assert len(found.plans) == len(compiled) == found.compiled == 3
-    assert f"cutegemm: 3 kernels: 3 compiled in {found.seconds:.1f} s, 0 were there\n" == capsys.readouterr().err
+    assert f"cutegemm: 3 kernels: 3 compiled in {found.seconds:.1f} s, 0 existed before\n" == capsys.readouterr().err
     assert cutegemm.prepare([(64, 512, 512)], dtype="f32", layout="nn").plans[0].family == "simt"
 
 
@@ -41,7 +41,7 @@ def test_what_was_compiled_is_there(compiled, monkeypatch):
     found = cutegemm.prepare(SHAPES)
     assert (compiled, found.compiled) == ([], 0)
     assert str(found).startswith("3 kernels: 0 compiled in")
-    assert str(found).endswith("s, 3 were there")
+    assert str(found).endswith("s, 3 existed before")
 
 
 def test_what_fails_is_told(compiled, monkeypatch):
@@ -62,11 +62,15 @@ def test_a_weight_for_any_number_of_rows(compiled):
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
-        ([(1, 2)], {}, r"\(1, 2\); numbers \(M, N, K\), or with L, are expected"),
-        ([(1, 2, 3)], {"rows": [1]}, r"\(1, 2, 3\); numbers \(N, K\), beside rows, are expected"),
-        ([(0, 2, 3), "x"], {}, "(?s)2 rules are broken.*'x'; numbers"),
-        ([(4, 4)], {"rows": []}, "numbers from 1 on are expected"),
-        ([(4, 4)], {"rows": range(4)}, "numbers from 1 on are expected"),
+        ([(1, 2)], {}, r"the shape \(1, 2\) is invalid. Pass integers of 1 or more: \(M, N, K\) or \(M, N, K, L\)"),
+        (
+            [(1, 2, 3)],
+            {"rows": [1]},
+            r"the shape \(1, 2, 3\) is invalid. Pass integers of 1 or more: \(N, K\), since rows",
+        ),
+        ([(0, 2, 3), "x"], {}, "(?s)2 rules are broken.*'x' is invalid"),
+        ([(4, 4)], {"rows": []}, "Pass numbers of 1 or more"),
+        ([(4, 4)], {"rows": range(4)}, "Pass numbers of 1 or more"),
     ],
 )
 def test_what_is_refused(compiled, what, options, words):

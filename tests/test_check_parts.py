@@ -66,8 +66,8 @@ def test_ptx_on_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "block", "text"),
     [
-        (["s32[64]"], (64,), "1 arguments for the parameters out (8 bytes), stride (4 bytes)"),
-        (["s32[64]", "four"], (64,), "'four' is neither a buffer"),
+        (["s32[64]"], (64,), "arguments is 1, but the parameters are out (8 bytes), stride (4 bytes)"),
+        (["s32[64]", "four"], (64,), "'four' is not valid. Pass a whole number, or a buffer"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, block, text):
@@ -76,7 +76,7 @@ def test_arguments_that_do_not_fit(arguments, block, text):
 
 
 def test_a_kernel_must_be_named_among_several():
-    with pytest.raises(UnsupportedError, match="name one of them"):
+    with pytest.raises(UnsupportedError, match="start of one of these names"):
         executed_ptx(PTX + PTX.replace("columns", "others"), ["s32[64]", "4"])
 
 
@@ -84,6 +84,8 @@ def test_a_thread_value_layout_on_the_command_line():
     given = ("check", "(32,32):(1,32)", "--dtype", "f32", "--access-bits", "32", "--shared")
     assert "1024 wavefronts, 32 at least: 32-way" in said(*given, "(32,32):(32,1)")[1]
     assert "32 wavefronts, 32 at least: no conflicts" in said(*given, "(32,32):(33,1)")[1]
+    rows = ("check", "(32,8):(1,128)", "--shared", "(128,64):(64,1)", "--dtype", "bf16", "--op", "ldmatrix")
+    assert said(*rows)[1].startswith("1 instructions of warps (ldmatrix.x4), 32 wavefronts, 4 at least: 8-way")
     code, text = said("check", "(32,32):(1,32)", "--dtype", "f32")
     assert code != 0
     assert "--shared" in text

@@ -19,7 +19,7 @@ from cutegemm.cli import app, main
 from cutegemm.cli.inputs import plan_for
 from cutegemm.compile.cubin import ResourceReport
 from cutegemm.dtypes import DType
-from cutegemm.errors import CompileError, CutegemmError
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
 from cutegemm.machine.device import device_named
 from cutegemm.parse.epilogue import parsed_epilogue
 from cutegemm.parse.plan import operands_for
@@ -125,7 +125,7 @@ def test_why_a_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "nvidia-smi").write_text("")
     (tmp_path / "nvidia-smi").chmod(0o755)
     extras = {("torch",): "[torch]", ("tvm_ffi", "torch"): "[kernels,torch]"}
-    wanted = f"'cutegemm{extras[missing]}'" if missing else "torch 2.0 sees no CUDA device"
+    wanted = f"'.{extras[missing]}'" if missing else "torch 2.0 sees no CUDA device"
     assert wanted in json.loads(run("gemm", "8", "8", "8", "--json"))["no_gpu"]
     assert wanted in run("gemm", "8", "8", "8")
 
@@ -134,6 +134,45 @@ def test_gemm_for_a_person() -> None:
     said = run("gemm", "64", "64", "64", "--plan", "simt_64x64")
     for part in ("simt_64x64", "CTA", "warp", "thread", "simulated on the CPU", "correct", "no fault"):
         assert part in said
+
+
+def test_gemm_without_extents_names_them_once() -> None:
+    with pytest.raises(UnsupportedError, match=r"^gemm: M, N and K are not given\. Write `cutegemm gemm M N K`"):
+        run("gemm")
+    with pytest.raises(PlanError, match=r"1 rule is broken\.\n  - N and K are not given\. Write"):
+        run("gemm", "128")
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_a_swapped_plan_names_the_operands_of_the_user() -> None:
+    """Both A and B are K-major in "nt": in D^T = B^T A^T they would be called n-major and m-major."""
+    asked = ("--dtype", "f16", "--layout", "nt")
+    names = "A f16 k-major, 16-byte aligned; B f16 k-major, 16-byte aligned; C f16 n-major"
+    swap = "swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
+    swapped = "swap_ab:sm90_64x16_multistage"
+    for said in (
+        run("gemm", "64", "64", "64", *asked, "--plan", swapped),
+        run("show", swapped, *asked),
+        run("check", swapped, *asked, *SMALL),
+    ):
+        assert names in said
+        assert swap in said
+    found = json.loads(run("gemm", "64", "64", "64", *asked, "--plan", swapped, "--json"))
+    assert found["operands"].startswith(names)
+    assert "swap A/B" not in run("show", "sm90_64x16_multistage", *asked)
+
+
+def test_a_persistent_grid_computes_tiles_in_rounds() -> None:
+    said = run("check", "sm90_pingpong", "--layout", "nt", "--problem", "4096x4096x4096")
+    assert "1024 tiles on 132 persistent CTAs in 8 rounds of 132" in said
+    assert "16 CTAs in 1 waves of" in run("check", "mma_128x128", "--dtype", "bf16", *SMALL)
+
+
+@pytest.mark.usefixtures("not_compiled")
+def test_a_device_that_stands_in_for_another_architecture_is_named() -> None:
+    said = run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_100a")
+    assert "on h200 (sm_90a; no rates of sm_100a are known)" in said
+    assert "no rates" not in run("gemm", "64", "64", "64", "--dtype", "bf16", "--arch", "sm_90a")
 
 
 def test_the_sample_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +337,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("gemm",), "M is not given"),
+        (("gemm",), "M, N and K are not given"),
         (("gemm", "--batch", "-2", "--seed", "-1", "--", "8", "-8", "8"), "N is -8. Give 0 or more"),
         (("gemm", "--batch", "-2", "8", "8", "8"), "the batch is -2"),
         (("gemm", "--seed", "-1", "8", "8", "8"), "--seed -1 is negative"),
@@ -315,7 +354,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "8", "8", "8", "--dtype", "f17"), "f17"),
         (
             ("gemm", "7", "9", "8", "--plan", "sm90_pingpong", "--dtype", "f32"),
-            "takes tf32 operands k-major alone",
+            "takes only k-major tf32 operands",
         ),
         (("show", "(4,8:(8,1)"), "^"),
         (("show", "SIMT_64x64"), "no plan is called 'SIMT_64x64'"),
@@ -325,7 +364,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
         (("gemm", "8", "8", "8", "--a", "none.npy"), "--a none.npy: No such file or directory."),
         (
             ("gemm", "64", "64", "64", "--dtype", "e4m3", "--plan", "sm90_epi_stages"),
-            "B is n-major, but wgmma takes e4m3 operands k-major alone, as layout 'nt' has them. +repack behind the",
+            "B is n-major, but wgmma takes only k-major e4m3 operands, as in layout 'nt'. Add +repack to the name",
         ),
         (("gemm", "64", "64", "64", "--dtype", "s8", "--arch", "sm_80"), "by wgmma alone; sm_90a has it"),
         (("show", "simt:block=128x128"), "block = (128, 128); 3 positive integers are expected"),
@@ -376,7 +415,7 @@ def test_what_was_simulated_of_a_large_problem_is_told() -> None:
                 "--plan",
                 "sm90:tile=64x64x64,fixup=yes",
             ),
-            "'fixup=yes' does not read as 1 for yes or 0 for no",
+            "'fixup=yes': 1 for yes or 0 for no is expected",
         ),
         (("plans", "nothing"), "no name begins with nothing. Names begin with simt, mma, gemv"),
     ],
@@ -477,6 +516,25 @@ def test_what_is_explained_is_what_gemm_takes(dtype: str) -> None:
         assert first["plan"] == str(chosen(operands, Problem(m, n, k, operands=operands))[0])
 
 
+def test_explain_names_the_higher_bound_and_joins_plans_of_one_time() -> None:
+    asked = ("explain", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt", "--count", "4")
+    rows = json.loads(run(*asked, "--json"))
+    first, times = rows[0], sorted({row["us"] for row in rows})
+    assert len(times) == 4 < len(rows)
+    table = {line.split()[0]: line for line in run(*asked).splitlines()[3:]}
+    assert len(table) == 4
+    for us in times:
+        name, *ties = [row["plan"] for row in rows if row["us"] == us]
+        assert (f"; as fast: {', '.join(ties)}" in table[name]) == bool(ties)
+    assert "chosen" in table[first["plan"]]
+    for row in rows:
+        if row["plan"] in table and row["us"] > times[0]:
+            name, us, other = re.search(r"slower: ([\w -]+) ([\d.]+) us, not ([\d.]+) us", table[row["plan"]]).groups()
+            assert float(us) == pytest.approx(row["bounds_us"][name], rel=1e-3)
+            assert float(other) == pytest.approx(first["bounds_us"][name], rel=1e-3)
+            assert float(us) > float(other)
+
+
 @pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_what_is_not_finite_is_right_where_float64_has_the_same(tmp_path: Path, value: str) -> None:
@@ -498,6 +556,22 @@ def test_show_a_swizzle(tmp_path: Path) -> None:
     said = run("show", "S<1,0,2>", "--svg", str(tmp_path / "x.svg"))
     assert re.search(r"1 │ 4 5 6 7 │ .*1 │ 5 4 7 6 │", said)
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "make_layout((4,8), stride=(8,1))",
+        "make_layout((4,8),(8,1))",
+        "Layout<Shape<_4,_8>,Stride<_8,_1>>",
+        "auto x = make_layout(make_shape(_4{}, _8{}), LayoutRight{});",
+        "logical_product(8:1, 4)(_, _)",
+        "_32:_1",
+    ],
+)
+def test_a_layout_is_shown_as_it_is_typed(typed):
+    shown = {"logical_product(8:1, 4)(_, _)": "(8,4):(1,8)", "_32:_1": "32:1"}.get(typed, "(4,8):(8,1)")
+    assert run("show", typed).startswith(f"layout: {shown}\n")
 
 
 def test_show_a_plan(tmp_path: Path) -> None:
@@ -605,7 +679,7 @@ def test_check_of_an_empty_problem() -> None:
     [
         (
             MemoryError("Unable to allocate 74.5 GiB"),
-            "this does not fit into memory: Unable to allocate 74.5 GiB",
+            "not enough memory: Unable to allocate 74.5 GiB",
         ),
         (
             FileNotFoundError(2, "No such file or directory", "/proc/d.npy"),
@@ -759,6 +833,15 @@ def test_any_encoding_will_do() -> None:
     shown = rich.stdout.split("-" * 9)
     assert [text.isascii() for text in shown] == [False] * 3 + [True]  # nothing behind the last one
     assert [len(line) for line in plain.stdout.splitlines()] == [len(line) for line in rich.stdout.splitlines()]
+
+
+def test_a_pipe_is_not_wrapped() -> None:
+    """A name of a plan that `grep` looks for is whole, and its row is one line."""
+    said = alone("explain", "4096", "4096", "4096", "--dtype", "bf16", "--layout", "nt").stdout
+    assert re.search(r"^sm90_overlapped_2x1 .* power .* swap_ab:sm90_overlapped_2x1\b", said, re.MULTILINE)
+    said = alone("plans", "sm90_overlapped_2x1").stdout
+    (row,) = [line for line in said.splitlines() if line.startswith("  sm90_overlapped_2x1 ")]
+    assert row.split(maxsplit=1)[1].strip() == dict(plans())["sm90_overlapped_2x1"]
 
 
 def test_a_narrow_terminal_cuts_no_number_off() -> None:

@@ -134,7 +134,7 @@ def test_tune_says_that_torch_is_missing(shapes, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "cutegemm.run.on_gpu", raising=False)
     shapes.write_text("m,n,k\n64,64,64\n")
-    with pytest.raises(UnsupportedError, match=r"torch is not installed: pip install 'cutegemm\[kernels,torch\]'"):
+    with pytest.raises(UnsupportedError, match=r"torch is not installed. Run pip install -e '\.\[kernels,torch\]'"):
         CliRunner().invoke(app, ["tune", str(shapes)], catch_exceptions=False)
 
 

@@ -14,7 +14,7 @@ import pytest
 from cutegemm.choice import names as of_plans
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/measured").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PICTURES = sorted((ROOT / "docs").glob("[fp]*s/*.svg"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -44,9 +44,12 @@ def test_code_blocks(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_files_that_are_named_exist(document: Path) -> None:
-    """`room/file.py`, in the package or from the root of the repository."""
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", document.read_text())) - _NEW
-    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))] == []
+    """`room/file.py`, in the package or from the root of the repository; and `file.py`, anywhere in the package."""
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", document.read_text())) - _NEW
+    known = {path.name for path in (ROOT / "cutegemm").rglob("*.py")}
+    paths = [name for name in named if "/" in name]
+    assert [name for name in paths if not any((root / name).exists() for root in (ROOT, ROOT / "cutegemm"))] == []
+    assert named - {*paths} <= known
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)

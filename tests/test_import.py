@@ -51,6 +51,38 @@ def test_the_command_line_starts_without_torch_and_the_dsl():
     assert not {"torch", "cutlass"} & {*probe("import cutegemm.cli")[0]}
 
 
+FUNCTIONS = {"simulate": "simulator", "emulate": "emulator", "choose": "choice"}
+
+
+@pytest.mark.parametrize("package_first", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_their_packages_in_either_order(name, package_first):
+    """The import of a package must not hide a function, nor the function the package."""
+    package = FUNCTIONS[name]
+    lines = [f"import cutegemm.{package}", f"from cutegemm import {name}"]
+    code = "; ".join(["import cutegemm", *(lines if package_first else lines[::-1])])
+    code += f"; print(callable(cutegemm.{name}), cutegemm.{package}.__name__)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert said.split() == ["True", f"cutegemm.{package}"]
+
+
+@pytest.mark.parametrize("epilogue", ["", ", epilogue=lambda acc, bias: acc + bias, bias=a[0]", ", epilogue=abs"])
+def test_gemm_without_torch_says_so(epilogue):
+    code = f"""
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import numpy as np, cutegemm
+a = np.ones((8, 8), np.float32)
+try:
+    cutegemm.gemm(a, a{epilogue})
+except cutegemm.UnsupportedError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert said.startswith("gemm: torch is needed to launch a kernel")
+    assert "simulate" in said
+
+
 @pytest.mark.parametrize("package", ["rich", "pytest", "hypothesis"])
 def test_an_import_of_something_else_is_seen(package):
     assert package in probe(f"import cutegemm, {package}")[0]

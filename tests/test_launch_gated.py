@@ -132,11 +132,11 @@ def test_gradients_of_gates_and_ups_are_stored_side_by_side(launched):
     ("epilogue", "given", "n", "rule"),
     [
         (lambda acc, x: swiglu(acc + x), {"x": (512,)}, 1024, "x has shape (512,), but D has half of the 1024 columns"),
-        (lambda acc, x: swiglu(acc) + x, {"x": (1024,)}, 1024, "512 columns of it are expected"),
+        (lambda acc, x: swiglu(acc) + x, {"x": (1024,)}, 1024, "512 columns"),
         (lambda acc, x: acc + x, {"x": (512,)}, 1024, "x has shape (512,), but b has 1024 columns"),
         (lambda acc: (swiglu(acc), acc), {}, 1024, "aux = acc has all columns of A @ B, D half of them"),
-        (lambda acc: swiglu(acc), {}, 1023, "b has 1023 columns; halves of an even number of them are expected"),
-        (lambda acc: swiglu(acc), {"out": (256, 1024)}, 1024, "out has shape (256, 1024); (256, 512) is expected"),
+        (lambda acc: swiglu(acc), {}, 1023, "b has 1023 columns, but a gated epilogue reads halves of them"),
+        (lambda acc: swiglu(acc), {"out": (256, 1024)}, 1024, "out has shape (256, 1024). Pass a tensor of shape"),
     ],
 )  # fmt: skip
 def test_what_is_refused(launched, epilogue, given, n, rule):

@@ -110,7 +110,7 @@ def test_a_plan_of_the_caller_that_does_not_read_c(taken):
     a, b, c = matrix(64, 64), matrix(64, 64).t(), matrix(64, 64)
     plan = sm90_plan(Operands.of("bf16", layout="nt"))
     assert plan_for(taken, a, b, plan=plan) is plan
-    with pytest.raises(PlanError, match=r"does not read C. Make it with_c=True"):
+    with pytest.raises(PlanError, match=r"does not read C. Make the plan with with_c=True"):
         gemm(a, b, c=c, beta=1.0, plan=plan)
     assert plan_for(taken, a, b, c=c, beta=1.0, plan="sm90_wide_2x1").has_c
 
@@ -126,7 +126,7 @@ def test_bytes(taken, kind, result):
     many = matrix(512, 256, kind), matrix(384, 256, kind).t()  # K of more than one k-tile
     assert plan_for(taken, *many, accumulate="promoted").body.promoted == (kind != torch.int8)
     assert launch.plan_of(*many, accumulate="promoted") is taken[-1].plan
-    with pytest.raises(UnsupportedError, match=r"accumulate = 'exact'; 'fast' or 'promoted' is expected"):
+    with pytest.raises(UnsupportedError, match=r"accumulate = 'exact' is unknown. Pass 'fast' or 'promoted'"):
         gemm(a, b, accumulate="exact")
     assert plan.cta_tile[2] == 128
     assert plan_for(taken, a, b, out=torch.zeros(64, 96)).operands.d.dtype.name == "f32"
@@ -151,7 +151,7 @@ def test_float8_of_two_types(taken):
         assert packed(plan) == ("" if is_turned else "a" if plan.swap_ab else "b")
     mixed = plan_for(taken, b.t().contiguous(), a.t(), accumulate="promoted", out_dtype=torch.float32)
     assert mixed.family == "sm90"
-    with pytest.raises(UnsupportedError, match="they must be of one type, or both of float8"):
+    with pytest.raises(UnsupportedError, match="Pass two tensors of one type, or two of float8"):
         gemm(a, b.to(torch.bfloat16))
 
 
@@ -180,7 +180,7 @@ def test_c_of_another_type_beside_bytes(taken):
         None,
     )
     assert gemm(a, b, c=c, beta=1.0).dtype == torch.bfloat16
-    with pytest.raises(UnsupportedError, match="they must be of one type"):
+    with pytest.raises(UnsupportedError, match="Pass two tensors of one type"):
         gemm(matrix(64, 64), matrix(64, 64), c=torch.zeros(64, 64), beta=1.0, out=matrix(64, 64))
 
 
@@ -400,7 +400,7 @@ def test_a_kernel_takes_the_operands_of_its_epilogue(stream):
     kernel(Memory(256, 64), Memory(64, 512), "e", "d", 1.0, 2.0)
     ((_, _, e, d, space, *scalars),) = calls
     assert (e, d, space.dtype, scalars) == ("e", "d", torch.uint8, [1.0, 2.0])
-    with pytest.raises(UnsupportedError, match=r"7 arguments are given. .*; pass \(a, b, e, d, alpha, gamma\)"):
+    with pytest.raises(UnsupportedError, match=r"got 7 arguments. .*\. Pass \(a, b, e, d, alpha, gamma\)"):
         kernel(Memory(256, 64), Memory(64, 512), "c", "e", "d", 1.0, 2.0)
 
 

@@ -24,7 +24,7 @@ import cutegemm
 from cutegemm.compile import cuda
 from cutegemm.run import recall
 
-recall._can_implement = lambda key, a, how: not recall._is_of_process(how)
+recall._may_have_record = lambda key, a, how: not recall._depends_on_process(how)
 cuda.device_name = lambda index: "Some"
 cuda.devices = lambda: 1
 torch.cuda.is_current_stream_capturing = lambda: False
@@ -93,7 +93,7 @@ def test_a_name_of_ones_own_has_no_record(monkeypatch):
     from cutegemm.run.calls import How
 
     written = []
-    monkeypatch.setattr(recall, "_can_implement", lambda key, a, how: True)
+    monkeypatch.setattr(recall, "_may_have_record", lambda key, a, how: True)
     monkeypatch.setattr(recall, "_text", lambda key, a: "")
     monkeypatch.setattr(recall, "remember", lambda kind, text, record: written.append(record))
     monkeypatch.setattr(names, "_OWN", {})
@@ -115,14 +115,14 @@ def test_what_has_no_record():
         is_cuda = True
 
     key = (torch.Tensor, "fast", False)
-    assert recall._can_implement(key, OnDevice(), How())
-    assert recall._can_implement(key, OnDevice(), How(plan="sm90_128x128"))
-    assert not recall._can_implement(key, OnDevice(), How(plan=cutegemm.sm90_plan()))
-    assert not recall._can_implement(key, OnDevice(), How(tune=True))
-    assert not recall._can_implement((int, *key[1:]), OnDevice(), How())
+    assert recall._may_have_record(key, OnDevice(), How())
+    assert recall._may_have_record(key, OnDevice(), How(plan="sm90_128x128"))
+    assert not recall._may_have_record(key, OnDevice(), How(plan=cutegemm.sm90_plan()))
+    assert not recall._may_have_record(key, OnDevice(), How(tune=True))
+    assert not recall._may_have_record((int, *key[1:]), OnDevice(), How())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "_used", ["a table"])
-        assert not recall._can_implement(key, OnDevice(), How())
+        assert not recall._may_have_record(key, OnDevice(), How())
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(exported._LOADED, "a key", "its function")
-        assert not recall._can_implement(key, OnDevice(), How())
+        assert not recall._may_have_record(key, OnDevice(), How())

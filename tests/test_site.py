@@ -21,6 +21,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert named == {name for name in there if ".ipynb_checkpoints" not in name}
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_to_files_of_the_site(page: Path) -> None:
+    """A link to another file of the repository works on a code host, but not on the site."""
+    links = re.findall(r"\]\(([^)#:\s]+\.\w+)(?:#[^)]*)?\)", page.read_text())
+    targets = {link: (page.parent / link).resolve() for link in links}
+    assert [link for link, path in targets.items() if not path.exists() or ROOT / "docs" not in path.parents] == []
+
+
 def test_every_module_of_the_reference_is_there() -> None:
     import importlib
 

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "cutegemm"
 
 # Each row may import from the rows above it in this list, and a room from itself.
 ROWS = (
-    ("errors",),
+    ("errors", "version"),
     ("dtypes",),
     ("layout",),
     ("machine", "tile"),

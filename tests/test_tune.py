@@ -176,7 +176,10 @@ def test_nothing_is_timed_while_a_graph_is_captured(device, tmp_path, capsys):
     with tune.tuning(cache=tmp_path / "tuned.json"):
         assert chosen(device, a, b) == model
     assert (device.rounds, (tmp_path / "tuned.json").exists()) == ([], False)
-    assert "is not tuned: a CUDA graph is being captured. Call it once before." in capsys.readouterr().err
+    assert (
+        "is not tuned, since a CUDA graph is being captured. Call gemm once before the capture."
+        in capsys.readouterr().err
+    )
 
 
 def test_one_call_may_ask_for_it(device):
@@ -245,25 +248,33 @@ def written(folder, text):
 
 
 WRONG = [
-    (lambda path: tune.use_tuned(5), UnsupportedError, "the tuned plans 5: the path of a file is expected"),
+    (lambda path: tune.use_tuned(5), UnsupportedError, "path = 5 is not a path. Pass the path of a file"),
     (lambda path: tune.use_tuned(written(path, "[" * 100_000)), UnsupportedError, "recursion"),
     (
         lambda path: tune.use_tuned(written(path, '{"format": 1, "records": {"x": {"plan": 5, "us": {}}}}')),
         UnsupportedError,
-        "5 is no name of a plan",
+        "5 is not the name of a plan",
     ),
     (
         lambda path: tune.use_tuned(path / "none.json"),
         UnsupportedError,
-        "there is no such file. `cutegemm tune`",
+        "none.json does not exist. `cutegemm tune`",
     ),
     (
         lambda path: tune.tuning(best=0).__enter__(),
         PlanError,
-        "best = 0; a whole number from 1 on is expected",
+        "best = 0 is not a number of plans. Pass an integer of 1 or more",
     ),
-    (lambda path: gemm(*matrices(), plan="sm90_64x64", tune=True), UnsupportedError, "Leave one out"),
-    (lambda path: gemm(*matrices(), varying_rows=1), UnsupportedError, "varying_rows = 1; True or False"),
+    (
+        lambda path: gemm(*matrices(), plan="sm90_64x64", tune=True),
+        UnsupportedError,
+        "which times several plans and uses the fastest. Leave out one",
+    ),
+    (
+        lambda path: gemm(*matrices(), varying_rows=1),
+        UnsupportedError,
+        "varying_rows = 1 is not a bool. Pass True or False",
+    ),
 ]
 
 
@@ -277,9 +288,9 @@ def test_what_is_refused(device, tmp_path, call, kind, words):
     ("text", "words"),
     [
         ("{", "Expecting property name"),
-        ("[]", "no file of tuned plans of format 1"),
-        ('{"format": 7}', "no file of tuned plans of format 1"),
-        ('{"format": 1, "records": {"a": {"plan": "x"}}}', "a record does not read: KeyError"),
+        ("[]", "not a file of tuned plans of format 1"),
+        ('{"format": 7}', "not a file of tuned plans of format 1"),
+        ('{"format": 1, "records": {"a": {"plan": "x"}}}', "a record is not valid: KeyError"),
     ],
 )
 def test_files_that_are_none(tmp_path, text, words):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts, byte_addresses, cost, widest_access
+from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts, tile_cost
 from cutegemm.dtypes import DType
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, F2Matrix, Layout, Swizzle, from_f2, parse
@@ -26,8 +26,6 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import WARP_THREADS
 
 OPS = ("load", "store", "ldmatrix", "stmatrix")
-_MATRIX_ROWS = 8  # rows of a matrix of ldmatrix and stmatrix; a lane gives the address of one row
-_ROW_BITS = 128
 _TV = re.compile(r"TV Layout tiled:\s*(\S+)")
 _TILER = re.compile(r"Tiler MN:\s*\((\d+):\d+,\s*(\d+):\d+\)")
 _TYPE = re.compile(r"Value type:\s*(\w+)")
@@ -69,7 +67,7 @@ def check_part(
     tile          extents of the tile that `part` refers to; None: all of shared memory. If the tile is
                   smaller, the threads repeat it over all of shared memory
     op            "load", "store", "ldmatrix" or "stmatrix"
-    access_bits   bits that a lane accesses per instruction; None: the widest vector that the layout allows
+    access_bits   bits that a lane accesses per instruction; None: the widest that the layout allows, see `tile_cost`
     side          layout of a tiled copy to use: "src" or "dst"
     operand       layout of a tiled MMA to use: "A", "B" or "C"
     swizzle_of    unit of the swizzle: "bytes", as in the DSL's shared-memory layouts, or "elements"; "": bytes for a
@@ -99,15 +97,7 @@ def check_part(
     if len(places) % WARP_THREADS:
         raise LayoutError(f"check_part: {len(places)} threads are not whole warps of {WARP_THREADS}.")
     grouped = places.reshape(-1, WARP_THREADS, places.shape[1])
-    if op in ("ldmatrix", "stmatrix"):
-        row = _ROW_BITS // bits
-        lanes = _MATRIX_ROWS * max(1, places.shape[1] * bits // _ROW_BITS) if access_bits is None else (
-            _MATRIX_ROWS * access_bits // WARP_THREADS
-        )  # fmt: skip
-        used = grouped[:, : min(lanes, WARP_THREADS), : places.shape[1] // row * row]
-        return cost(byte_addresses(table, used, bits, _ROW_BITS), _ROW_BITS, op=op, rules=rules)
-    width = access_bits or widest_access(table, grouped, bits)
-    return cost(byte_addresses(table, grouped, bits, width), width, op=op, rules=rules)
+    return tile_cost(table, grouped, bits, op=op, access_bits=access_bits, rules=rules)
 
 
 def _part(part: Any, side: str, operand: str) -> Part:

@@ -9,8 +9,7 @@ Clusters are assigned to the GPCs in rounds; see `plan.work.gpcs`. The model sta
 fills the chip.
 
 Measured: 1599 x 1216 x 2624 in bf16 by 5 x 13 clusters of 2 x 1, one wave, takes 24.4 us with raster bands that leave
-0.77 of the bytes, and 22.0 us with bands that leave 0.69 (H100, 2026-11-23). See docs/hopper.md, "Who takes which
-tile".
+0.77 of the bytes, and 22.0 us with bands that leave 0.69 (H100, 2026-11-23). See docs/raster.md.
 """
 
 from __future__ import annotations

@@ -145,12 +145,15 @@ class Waves:
     per_wave     CTAs that run at once
     tile_waste   share of the tiles' elements that lies outside of D
     is_even      whether a persistent grid divides the k-tiles of the last wave evenly among its CTAs
+    persistent   CTAs that are launched to compute all tiles one after another; 0 if each CTA has one tile. Then `ctas`
+                 is the number of tiles, and a wave is one tile of each CTA
     """
 
     ctas: int
     per_wave: int
     tile_waste: float = 0.0
     is_even: bool = False
+    persistent: int = 0
 
     @property
     def count(self) -> int:
@@ -191,7 +194,7 @@ def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves
     is_even = plan.split.waves > 0
     if plan.split.fixup:  # the tile scheduler omits the fixup for some problems
         is_even = plan.scheduler.of(problem).shared > 0
-    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even)
+    return Waves(ctas, sms * max(1, ctas_per_sm), waste, is_even, plan.scheduler.persistent or 0)
 
 
 def _up(value: int, step: int) -> int:

@@ -11,7 +11,7 @@ the 132 multiprocessors, 12 TPCs, were always faster; it is inferred that they a
 128 x 128 in bf16 with 32 KiB per k-tile they took 0.76 to 0.84 of the others' time in nine of eleven plans, and 0.87 to
 0.93 in two; with 24 KiB for the same work 0.91 to 1; with 16 KiB 1. This gives the rate of the port,
 `Measured.cpc_bytes_per_clock`. `FED_JITTER` and `WAIT` are fitted to the DRAM bytes of eleven of these plans, and
-`JITTER` to the DRAM bytes of five SIMT plans; see docs/analysis.md.
+`JITTER` to the DRAM bytes of five SIMT plans; see docs/measured/counters.md.
 """
 
 from __future__ import annotations

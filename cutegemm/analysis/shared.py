@@ -13,13 +13,13 @@ cp.async follows other rules: see `copies`.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later (banks, broadcast); NVIDIA
 developer forum, topic 77228 (128-bit loads: 4 requests, 2 if pairs are uniform); public counter studies on sm_120
-(stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` never merges phases. docs/analysis.md compares
-the default rules with the counters of an H200.
+(stores and cp.async never merge, read wavefronts of cp.async). `PLAIN` never merges phases. docs/measured/counters.md
+compares the default rules with the counters of an H200.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ PHASE_BITS = 8 * SMEM_BANKS * SMEM_BANK_BYTES  # most bits of one wavefront
 ACCESS_BITS = (8, 16, 32, 64, 128)
 OPS = ("load", "store", "ldmatrix", "stmatrix", "cp.async", "st.async", "wgmma", "tma")
 _MATRIX_OPS = ("ldmatrix", "stmatrix", "wgmma")
+_MATRIX_ROWS, _ROW_BITS = 8, 128  # of an 8 x 8 matrix of ldmatrix and stmatrix: each lane gives the address of a row
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ class Wavefronts:
     wavefronts   wavefronts of these instructions
     ideal        wavefronts without bank conflicts: one per phase
     worst        the worst bank conflict; None if no phase has one
+    form         the instruction that was counted, such as "ldmatrix.x4" or "128-bit load"; "" if it is not one form
     """
 
     requests: int
     wavefronts: int
     ideal: int
     worst: Collision | None = None
+    form: str = ""
 
     @property
     def conflicts(self) -> int:
@@ -315,7 +318,8 @@ def bank_conflicts(
     tv             thread-value layout: (thread, value) -> colexicographic index in the tile; or its table, an array
                    (threads, values)
     element_bits   bits of an element
-    access_bits    bits that a lane accesses per instruction; None: one element
+    access_bits    bits that a lane accesses per instruction, see `tile_cost`. None: one element, or the widest form of
+                   ldmatrix and stmatrix
     op             operation, see `wavefronts`
     raises         LayoutError if a lane's elements are not aligned vectors of that width, or lie outside of the tile
 
@@ -326,7 +330,6 @@ def bank_conflicts(
     0
     """
     elements = tv if isinstance(tv, np.ndarray) else tv.offsets().reshape(tv[0].size(), -1, order="F")
-    bits = element_bits if access_bits is None else access_bits
     table = layout.offsets()
     if table.ndim != 1:
         raise LayoutError(f"bank_conflicts: {layout} returns coordinates. Pass a layout that returns offsets.")
@@ -343,7 +346,58 @@ def bank_conflicts(
     if elements.shape[0] % lanes:
         raise LayoutError(f"bank_conflicts: {elements.shape[0]} threads are not whole warps of {WARP_THREADS}.")
     grouped = elements.reshape(-1, lanes, elements.shape[1])
-    return cost(byte_addresses(table, grouped, element_bits, bits), bits, op=op, rules=rules)
+    bits = element_bits if access_bits is None and op not in _MATRIX_OPS else access_bits
+    return tile_cost(table, grouped, element_bits, op=op, access_bits=bits, rules=rules)
+
+
+def tile_cost(
+    table: np.ndarray,
+    elements: np.ndarray,
+    element_bits: int,
+    *,
+    op: str = "load",
+    access_bits: int | None = None,
+    rules: Rules = DEFAULT_RULES,
+) -> Wavefronts:
+    """Return the wavefronts of one pass over a tile, for elements that each lane accesses.
+
+    ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
+    the instruction is .x1 or .x2; else it is .x4.
+
+    table         index in the tile -> offset in elements
+    elements      (warps, lanes, values): index in the tile of each value of each lane
+    access_bits   bits that a lane accesses with one instruction, None for the widest that the layout permits.
+                  For ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    raises        LayoutError if a lane's elements are not aligned vectors of that width
+
+    >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements
+    >>> tile_cost(np.arange(256), rows, 16, op="ldmatrix")
+    Wavefronts(requests=1, wavefronts=4, ideal=4, worst=None, form='ldmatrix.x4')
+    >>> tile_cost(np.arange(256), rows % 64, 16, op="ldmatrix").form
+    'ldmatrix.x1'
+    """
+    if op not in ("ldmatrix", "stmatrix"):
+        width = access_bits or widest_access(table, elements, element_bits)
+        found = cost(byte_addresses(table, elements, element_bits, width), width, op=op, rules=rules)
+        return replace(found, form=f"{width}-bit {op}")
+    lanes = _address_lanes(elements) if access_bits is None else access_bits * _MATRIX_ROWS // 32
+    if lanes not in (8, 16, 32):
+        raise LayoutError(f"{op}: {access_bits} bits of a lane. Use 32 for .x1, 64 for .x2 or 128 for .x4.")
+    used = elements[:, : max(lanes, _address_lanes(elements))]
+    if used.shape[1] % lanes:
+        raise LayoutError(f"{op}: {used.shape[1]} lanes give addresses. A multiple of {lanes} is expected.")
+    addresses = byte_addresses(table, used, element_bits, _ROW_BITS)
+    found = cost(addresses.reshape(len(addresses), -1, lanes), _ROW_BITS, op=op, rules=rules)
+    return replace(found, form=f"{op}.x{lanes // _MATRIX_ROWS}")
+
+
+def _address_lanes(elements: np.ndarray) -> int:
+    """Return how many first lanes have rows of their own: 8 or 16 if the other lanes repeat them, else all."""
+    lanes = elements.shape[1]
+    for first in (8, 16):
+        if lanes % first == 0 and (elements == elements[:, np.arange(lanes) % first]).all():
+            return first
+    return lanes
 
 
 def byte_addresses(table: np.ndarray, elements: np.ndarray, element_bits: int, bits: int) -> np.ndarray:

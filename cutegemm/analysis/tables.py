@@ -148,10 +148,10 @@ def _occupancy(analysis: Analysis) -> Section:
         lines.append("0 spills")
     fill = analysis.waves
     if fill is not None:
-        used = (
-            f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}; the last is {fill.tail:.0%} full, "
-            f"{fill.efficiency:.1%} of the CTA slots are used"
-        )
+        grid = f"{fill.ctas} CTAs in {fill.count} waves of {fill.per_wave}"
+        if fill.persistent:
+            grid = f"{fill.ctas} tiles on {fill.persistent} persistent CTAs in {fill.count} rounds of {fill.per_wave}"
+        used = f"{grid}; the last is {fill.tail:.0%} full, {fill.efficiency:.1%} of the CTA slots are used"
         if fill.is_even:
             used = f"{fill.ctas} tiles on {fill.per_wave} persistent CTAs, which share the k-tiles of the last wave"
         lines.append(f"{used}; {fill.tile_waste:.1%} of the tiles' elements lie outside of D")

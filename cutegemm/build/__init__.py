@@ -1,4 +1,4 @@
-"""Builders: from tile sizes, and what else a person says, to a plan."""
+"""Builders: functions that make a complete plan from tile sizes and a few options."""
 
 from cutegemm.build.building import Shared
 from cutegemm.build.epilogue import with_epilogue

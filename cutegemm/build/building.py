@@ -1,16 +1,19 @@
-"""What the builders of plans share: complaints; and, for threads, how tiles are copied and lie in shared memory."""
+"""Base classes and helpers of the plan builders: collected violations, copies by threads, tiles in shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from math import gcd
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from cutegemm.errors import CutegemmError, PlanError
-from cutegemm.layout import ComposedLayout, Layout, Swizzle
+from cutegemm.layout import ComposedLayout, Layout, Swizzle, hooks
 from cutegemm.machine.arch import ACCESS_BITS, WARP_THREADS
+from cutegemm.plan.epilogue import Epilogue
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
@@ -23,20 +26,21 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy_tv
 from cutegemm.tile.tiled_mma import TiledMma
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-K_RUN = 8  # elements along K that neighbouring threads fetch of a k-major operand: one 32-byte sector of f32
-LOADS = (None, "cp.async", "register")  # how threads copy A and B; None: as their alignment asks for
+K_RUN = 8  # elements along K that neighbouring threads load of a K-major operand: one sector of 32 bytes of f32
+LOADS = (None, "cp.async", "register")  # how threads load A and B; None: as their alignment allows
 
 
 @dataclass(frozen=True)
 class Shared:
-    """How a tile lies in shared memory.
+    """Layout of a tile of A or B in shared memory.
 
-    major     "mn": the elements along M or N are neighbours, as the threads read them; "k": those along K
-    pad       elements left free after each run of neighbours
-    swizzle   of the offsets, in elements, or None
-    raises    PlanError for other values
+    major     contiguous mode: "mn" for M or N, along which threads read fragments, or "k"
+    pad       unused elements after each contiguous run
+    swizzle   swizzle of the offsets in elements, or None
+    raises    PlanError with every rule that is broken
     """
 
     major: str = "mn"
@@ -53,7 +57,7 @@ class Shared:
             raise PlanError("Shared", violations)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
-        """The layout (extent, bK, stages).
+        """Return the layout (extent, bK, stages) of all stages.
 
         >>> str(Shared(pad=4).layout(128, 8, 3))
         '(128,8,3):(1,132,1056)'
@@ -66,23 +70,79 @@ class Shared:
 
 
 def vector_copy(operand: Operand, elements: int) -> CopyAtom:
-    """A plain access to so many elements of an operand, or to as many as one access may have."""
+    """Return a plain copy atom of `elements` elements of an operand, or of 16 bytes if they are more."""
     bits = operand.dtype.bits
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Threads that copy lines of D: `run` of them neighbours of a line, by `vector` elements each."""
+    """Return a tiled copy of D along its contiguous mode.
+
+    vector    elements of one access
+    run       threads that copy neighbouring vectors of one line; the other threads copy further lines
+    threads   number of threads
+    """
     atom, across = vector_copy(d, vector), threads // run
     if d.major == "n":
         return make_tiled_copy_tv(atom, Layout((across, run), (run, 1)), Layout((1, vector)))
     return make_tiled_copy_tv(atom, Layout((run, across)), Layout((vector, 1)))
 
 
-class Complaints:
-    """Complaints about several arguments, so that all can be said at once.
+class _Builds(Protocol[P]):
+    """A builder of plans that also takes an epilogue."""
 
-    subject   what they are arguments of
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...
+    @overload
+    def __call__(
+        self,
+        ops: Operands | None = None,
+        /,
+        *,
+        epilogue: Callable[..., Any] | Epilogue | str,
+        operands: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> GemmPlan: ...
+
+
+def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
+    """Return a builder with two more arguments, for a plan with a custom epilogue.
+
+    epilogue   a function of the accumulator and of operands by name, as `gemm` takes it; or its text
+    operands   kind of each operand by name, such as {"bias": "row"} or {"bias": "row:f32"}: row, column, tile,
+               element or scalar. A type alone, {"aux": "f16"}, is that of an auxiliary output
+    raises     PlanError if the plan cannot have this epilogue
+
+    >>> from cutegemm.build import sm90_plan
+    >>> plan = sm90_plan(epilogue="relu(acc + bias)", operands={"bias": "row:f32"})
+    >>> print(plan.epilogue, "|", plan.operands.matrix("bias"))
+    relu(acc + bias) | f32 row of N, 4-byte aligned
+    """
+    reads_c = "with_c" in signature(builder).parameters
+
+    @wraps(builder)
+    def build(ops: Any = None, /, *, epilogue: Any = None, operands: Any = None, **options: Any) -> GemmPlan:
+        if operands is not None and not isinstance(operands, Mapping):  # the first argument, by its name
+            ops, operands = operands, None
+        if operands and epilogue is None:
+            raise PlanError(builder.__name__, [f"operands = {operands!r}, but no epilogue. Give epilogue=... too."])
+        plan = builder(ops, **options)
+        if epilogue is None:
+            return plan
+        spec = hooks.fused(epilogue, operands)
+        if spec.reads_tiles and reads_c:
+            plan = builder(spec.made_for(plan.operands), **{**options, "with_c": True})
+        ended: GemmPlan = spec.on(plan)
+        return ended
+
+    build.__doc__ = f"{builder.__doc__}\n    epilogue, operands: see `cutegemm.build.building.takes_epilogue`.\n    "
+    return build  # type: ignore[return-value]
+
+
+class Complaints:
+    """Collects the violations of several arguments, so that one error reports all of them.
+
+    subject   what the error is about, such as "sm90_plan 'mine'"
 
     >>> complaints = Complaints("a caller")
     >>> complaints.attempt(lambda: Raster.parse("along_q")), len(complaints.violations)
@@ -94,7 +154,7 @@ class Complaints:
         self.violations: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
-        """The result of `make`, or None with its complaint noted."""
+        """Return the result of `make`, or None if it raises an error of cutegemm, which is collected."""
         try:
             return make()
         except PlanError as error:
@@ -104,33 +164,36 @@ class Complaints:
         return None
 
     def check(self) -> None:
-        """raises PlanError with all that was noted, if anything was"""
+        """Raise PlanError with all violations if any was collected."""
         if self.violations:
             raise PlanError(self.subject, self.violations)
 
 
-def made(part: T | None) -> T:
-    """A part that was attempted, once it is known that nothing was wrong."""
-    assert part is not None
-    return part
+def made(result: T | None) -> T:
+    """Return the result of `Complaints.attempt`, after `check` has ruled out None."""
+    assert result is not None
+    return result
 
 
 class PlanBuilder(Complaints):
-    """The base of all builders of plans."""
+    """Base class of the plan builders."""
 
     def __init__(self, subject: str, operands: Operands) -> None:
         super().__init__(subject)
         self.operands = operands
 
-    def choices(self, **given: tuple[object, tuple[object, ...]]) -> None:
-        """Notes which arguments are none of those that there are."""
-        for name, (value, known) in given.items():
+    def choices(self, **arguments: tuple[object, tuple[object, ...]]) -> None:
+        """Collect a violation for each argument whose value is not allowed.
+
+        arguments   for each argument (value, allowed values)
+        """
+        for name, (value, known) in arguments.items():
             if value not in known:
-                names = " nor ".join(repr(each) for each in known if each is not None)
+                names = " nor ".join(repr(allowed) for allowed in known if allowed is not None)
                 self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
-        """The order of the tiles of D, or None with what is wrong with its text noted."""
+        """Return the raster, parsed if it is a text; None if it is not valid, which is collected as a violation."""
         if isinstance(raster, Raster):
             return raster
         if not isinstance(raster, str):
@@ -141,7 +204,12 @@ class PlanBuilder(Complaints):
 
 @dataclass(frozen=True)
 class Storing:
-    """How a tile of D leaves the threads: directly or, with the other two, as whole lines of shared memory."""
+    """How a tile of D gets from registers to global memory.
+
+    store   copy atom from registers to global memory, or to `smem` if there is one
+    smem    layout of the tile in shared memory; None if D is stored from registers
+    copy    copy of whole lines from shared to global memory; None if D is stored from registers
+    """
 
     store: CopyAtom
     smem: SharedLayout | None = None
@@ -149,7 +217,7 @@ class Storing:
 
 
 class Builder(PlanBuilder):
-    """The parts of a plan whose threads copy and multiply."""
+    """Builder of the components of a plan whose threads all copy and multiply."""
 
     least_stages = 1
 
@@ -160,9 +228,9 @@ class Builder(PlanBuilder):
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
     def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, d: Storing, **others: Any) -> GemmPlan:
-        """The plan of such parts, in which all threads have the same role and wait at the CTA's barrier.
+        """Return the plan of the components. All threads have the same role and meet at the barrier of the CTA.
 
-        others   the fields of `GemmPlan` that do not follow from the parts
+        others   fields of `GemmPlan` that do not follow from the components
         raises   PlanError with every rule that is broken
         """
         return GemmPlan(
@@ -189,13 +257,17 @@ class Builder(PlanBuilder):
         cache: str = "cg",
         several: int = 1,
     ) -> TiledCopy:
-        """Neighbouring threads along the contiguous mode, the others across it.
+        """Return the tiled copy that loads a tile of A or B.
 
+        Neighbouring threads lie along the contiguous mode, the others across it.
+
+        extent    extent of the tile along M or N
         kind      "cp.async" or "register"
-        vector    elements of an access at most; fewer where the tile has not so many for each thread
-        k_run     elements along K that neighbouring threads copy of a k-major operand; bK where left out
-        cache     of accesses of 16 bytes by cp.async
-        several   neighbours that a thread moves by as many accesses, where it moves one at a time; fewer likewise
+        vector    elements of an access at most; fewer if the tile does not have as many for each thread
+        k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
+        cache     "cg" or "ca", for cp.async of 16 bytes
+        several   if an access has one element: neighbouring elements that a thread copies one by one, at most; fewer if
+                  the tile does not have as many for each thread
         """
         bk, dtype = self.block[2], operand.dtype
         along = min(k_run or bk, bk) if operand.major == "k" else extent
@@ -210,24 +282,25 @@ class Builder(PlanBuilder):
         else:
             size = vector * dtype.bits // 8
             atom = cp_async(dtype, size, cache if size == 16 else "ca")
-        held = max(vector, several)
-        run = gcd(threads, along // held)
+        own = max(vector, several)
+        run = gcd(threads, along // own)
         across = threads // run
         if operand.major != "k":
-            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((held, 1)))
+            return make_tiled_copy_tv(atom, Layout((run, across)), Layout((own, 1)))
         rows = gcd(across, extent)
-        deep = across // rows  # the threads that the rows leave over: further along K
+        deep = across // rows  # if the tile has fewer rows than threads across, some threads copy further along K
         thr = Layout((rows, (run, deep)), (run, (1, run * rows)))
-        return make_tiled_copy_tv(atom, thr, Layout((1, held)))
+        return make_tiled_copy_tv(atom, thr, Layout((1, own)))
 
     def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
-        """The tile of D from shared to global memory: neighbouring threads move neighbours of a line.
+        """Return the tiled copy of D from shared to global memory, with neighbouring threads along its lines.
 
         vector   elements of an access
+        raises   PlanError if the threads do not divide the lines evenly
         """
         d, (bm, bn, _) = self.operands.d, self.block
         line = bn if d.major == "n" else bm
         run = gcd(line // vector, WARP_THREADS)
         if line % vector or threads % run:
-            raise PlanError(self.subject, [f"{threads} threads do not store lines of {line} elements of D."])
+            raise PlanError(self.subject, [f"{threads} threads cannot store lines of {line} elements of D evenly."])
         return copy_of_lines(d, vector, run, threads)

@@ -1,5 +1,4 @@
-"""How D leaves a plan with a pipeline: epilogue tiles in epilogue stages of shared memory, and the copies into and out
-of them."""
+"""Epilogue stages of plans with warp roles: their shared memory, and the copies of D and C through them."""
 
 from __future__ import annotations
 
@@ -26,34 +25,36 @@ from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
 
 SWIZZLES = {"interleave": "none", "32B": "32B", "64B": "64B", "128B": "128B"}
 SHARED_D = ("swizzled", "padded", "plain")
-# After each row of a padded epilogue stage: the next row begins 4 banks further, or 8 where elements of 32 bits are in
-# pairs.
+# Padding after each row of a padded epilogue stage, in bytes: the next row begins 4 banks further, or 8 banks for pairs
+# of 32-bit elements.
 _PAD_BYTES, MOST_PAD_BYTES = 16, 32
-# Of the columns of an epilogue tile that the threads store by less than 16 bytes, by D's majorness: long rows where
-# they lie along N; else many, for each of which there is a loop in the code.
+# Usual width of an epilogue tile that threads store by less than 16 bytes, in bytes of one row, by the majorness of D.
+# Rows of an N-major D are long, so that few sectors are partial.
 _LINE_BYTES = {"n": 768, "m": 256}
-_FEW_OF_LIMIT = 4  # times which the columns of an epilogue tile are fewer than they may be: then they are few
-_ENOUGH_STAGES = 4  # beside which epilogue tiles are as wide as they can be
-WHOLE_COLUMNS = 16  # of an epilogue tile, that one stmatrix.x4 of each warp of a consumer covers
-FEWEST_COLUMNS = 8  # the same of stmatrix.x2: of tiles whose columns are an odd multiple of them
-_MOST_GROUPS = 9  # of eight columns, in an epilogue tile of such a tile
+_FEW_OF_LIMIT = 4  # an epilogue tile is narrow if this many times its columns are still below the usual width
+_ENOUGH_STAGES = 4  # mainloop stages that are enough: epilogue tiles are not made narrower for more
+WHOLE_COLUMNS = 16  # columns of D that one stmatrix.x4 of each warp of a consumer covers
+FEWEST_COLUMNS = 8  # columns that stmatrix.x2 covers, for tiles with an odd number of groups of eight columns
+_MOST_GROUPS = 9  # groups of eight columns in an epilogue tile of such a tile
 
-# What a consumer holds of (64, 16) of its sums: lanes 4 along N, in pairs, and 8 along M; warps 16 rows
-# apart; values 2 along N, then 8 rows apart, then 8 columns (the layout of D of wgmma, 16 columns of it).
+# (thread, value) -> place in a column-major tile (64, 16): the layout of wgmma's accumulators for 16 columns. Lanes: 4
+# along N, two columns apart, and 8 along M; warps: 16 rows apart; values: 2 along N, then 8 rows, then 8 columns apart.
 _FRAGMENT = Layout(((4, 8, 4), (2, 2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
-_OF_FEWEST = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)))  # the same of (64, 8)
+_FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)))  # the same for (64, 8)
 
 
 def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
-    """What a consumer holds of 64 rows of its sums, and so many columns: 16, or 8; where wgmma reads A from shared
-    memory or from registers.
+    """Return the map (thread, value) -> place in a column-major tile (64, columns) for the accumulators of a consumer.
+
+    a_source   "shared" or "register": where wgmma reads A from. Rows are permuted if it is "register"
+    columns    16 or 8
 
     >>> print(fragment_of("register"))
     ((4,(4,2),(2,2)),(2,2,2)):((128,(1,16),(8,32)),(64,4,512))
     >>> print(fragment_of("shared", 8))
     ((4,8,4),(2,2)):((128,1,16),(64,8))
     """
-    fragment = _FRAGMENT if columns == WHOLE_COLUMNS else _OF_FEWEST
+    fragment = _FRAGMENT if columns == WHOLE_COLUMNS else _FRAGMENT_OF_8
     if a_source != "register":
         return fragment
     return composition(Layout((ROWS_IN_BANKS.shape, columns), (ROWS_IN_BANKS.stride, WGMMA_M)), fragment)
@@ -67,26 +68,30 @@ def warpgroup_epi_stages(
     most: int | None = None,
     stages: Callable[[SharedLayout], int] | None = None,
 ) -> EpiStageBuilder:
-    """Makes the epilogue stages of warpgroups whose tiles have so many columns: in steps of 16, or of 8 where 16 do not
-    divide them.
+    """Return the builder of epilogue stages for consumers that are warpgroups.
 
-    a_source   where wgmma reads A from: shared memory, or registers
-    most       columns of an epilogue tile that is not asked for
-    stages     that there is room for beside epilogue stages
+    Epilogue tiles have a multiple of 16 columns, or of 8 if 16 does not divide `columns`.
+
+    columns    columns of a consumer's tile
+    a_source   "shared" or "register": where wgmma reads A from
+    most       largest number of columns of an epilogue tile that the builder chooses; None: no limit
+    stages     see `EpiStageBuilder`
     """
     step = FEWEST_COLUMNS if columns % WHOLE_COLUMNS else WHOLE_COLUMNS
     return EpiStageBuilder(subject, operands, fragment_of(a_source, step), (WGMMA_M, step), most=most, stages=stages)
 
 
 class EpiStageBuilder:
-    """Makes the epilogue stages that D leaves through, and their shared memory.
+    """Builder of the epilogue stages that D is stored through.
 
-    fragment    (thread, value) -> place in a tile: what a consumer holds of it, in the order of its registers
-    tile        (M, N) of that tile: the rows of an epilogue tile, and its columns in steps
-    in_places   whether neighbours in a fragment are neighbours in D, so that matrices of them can be written
-    least       epilogue stages of a consumer
-    most        columns of an epilogue tile that is not asked for
-    stages      that there is room for beside epilogue stages; None: whatever epilogue stages take
+    fragment    (thread, value) -> place in a column-major tile: a consumer's accumulators, in the order of its
+                registers
+    tile        (M, N) of that tile: the rows of an epilogue tile, and the step of its columns
+    in_places   whether neighbours in a fragment are neighbours in D, so that stmatrix can be used
+    least       smallest number of epilogue stages of a consumer
+    most        largest number of columns of an epilogue tile that the builder chooses; None: no limit
+    stages      function that returns the number of mainloop stages that fit next to a layout of epilogue stages; None:
+                epilogue stages may take the room of mainloop stages
     """
 
     def __init__(
@@ -115,13 +120,16 @@ class EpiStageBuilder:
         with_c: bool,
         with_operands: bool = False,
     ) -> tuple[EpiStages, SharedLayout]:
-        """How D leaves, and the epilogue stages that it passes through: (rows, n, epilogue stages, consumers).
+        """Return the epilogue stages and their shared-memory layout (rows, columns, epilogue stages, consumers).
 
-        stored          rows of a box of an n-major D, and for how long the L2 cache is to keep it
+        consumer_tile   (M, N) of D that a consumer computes
+        stored          rows of a TMA box of an N-major D, and the L2 policy of D
         shared_d        one of `SHARED_D`: see `sm90_plan`
-        with_c          whether the epilogue reads a tile
-        with_operands   whether it reads anything but the sums
-        raises          PlanError where no epilogue tiles fill the tile
+        epi_tile_n      columns of an epilogue tile; None: the builder chooses
+        epi_stages      epilogue stages of a consumer; None: the builder chooses
+        with_c          whether the epilogue reads C or another tile operand
+        with_operands   whether the epilogue reads anything but the accumulators
+        raises          PlanError if no epilogue tiles fill the consumer's tile
         """
         c, d = self.operands.c, self.operands.d
         columns, epi_tiles, count = self.division(
@@ -151,10 +159,12 @@ class EpiStageBuilder:
         shared_d: str = "swizzled",
         with_operands: bool = False,
     ) -> tuple[int, int, int]:
-        """Columns of an epilogue tile, epilogue tiles of a consumer, and the epilogue stages that they pass through.
+        """Return (columns of an epilogue tile, epilogue tiles of a consumer, epilogue stages of a consumer).
 
-        with_operands   whether the epilogue reads anything but the sums
-        raises          PlanError where no epilogue tiles fill the tile
+        consumer_tile, consumers   (M, N) of D that a consumer computes, and the number of consumers
+        epi_tile_n, epi_stages     as in `epi_stages`
+        with_operands              whether the epilogue reads anything but the accumulators
+        raises                     PlanError if no epilogue tiles fill the consumer's tile
         """
         if epi_tile_n is not None:
             self.check_columns(epi_tile_n, consumer_tile[1])
@@ -169,11 +179,11 @@ class EpiStageBuilder:
         return columns, epi_tiles, epi_stages
 
     def count(self, epi_tiles: int, columns: int, consumers: int, with_operands: bool) -> int:
-        """Slots of a consumer that are not asked for: as many as divide its epilogue tiles, three rather than two, so
-        that two stores may be under way while the third is written; but none that take the room of a stage.
+        """Return the number of epilogue stages of a consumer if the caller does not give one.
 
-        By 128 x 96 in clusters of two, 2816 x 2208 x 256 of bf16 takes 10.95 us with three, 11.31 with two; by
-        256 x 144, 8192 x 2304 x 256 takes 27.1 and 27.9 (one H100, 2026-11-25).
+        It divides the number of epilogue tiles, and is three rather than two, so that two stores can run while a third
+        stage is written. But epilogue stages never take the room of a mainloop stage. 2816 x 2208 x 256 of bf16 in 128
+        x 96, clusters of two, takes 10.95 us with three stages and 11.31 us with two (H100, 2026-11-25).
         """
         usual = next((s for s in (2, 3, 5) if epi_tiles % s == 0), max(self.least, epi_tiles))
         if self.stages is None or with_operands or epi_tiles < self.least:
@@ -183,27 +193,38 @@ class EpiStageBuilder:
         return next(count for count in (*dividing, usual, 3, 2) if self.stages_left(count, columns, consumers) == most)
 
     def stages_left(self, count: int, columns: int, consumers: int) -> int:
-        """Stages that there is room for beside epilogue stages of so many columns."""
+        """Return the number of mainloop stages that fit next to the epilogue stages of all consumers.
+
+        count       epilogue stages of a consumer
+        columns     columns of an epilogue stage
+        consumers   number of consumers
+        """
         assert self.stages is not None
         return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
-    def check_columns(self, columns: int, of_tile: int) -> None:
-        """Checks that epilogue tiles of so many columns, as they were asked for, fill a tile."""
+    def check_columns(self, columns: int, tile_columns: int) -> None:
+        """Check that epilogue tiles of `columns` columns fill a tile of `tile_columns` columns.
+
+        raises   PlanError if they do not
+        """
         step = self.tile[1]
-        if of_tile % columns or columns % step:
-            serving = [n for n in range(step, of_tile + 1, step) if of_tile % n == 0]
-            expected = f"{_either(serving)} are expected" if serving else f"no multiples of {step} do"
+        if tile_columns % columns or columns % step:
+            serving = [n for n in range(step, tile_columns + 1, step) if tile_columns % n == 0]
+            expected = f"{_either(serving)} are expected" if serving else f"no multiple of {step} does"
             rule = (
                 f"epi_tile_n = {columns}: epilogue tiles of {columns} columns do not fill a tile of "
-                f"{of_tile}; {expected}."
+                f"{tile_columns}; {expected}."
             )
             raise PlanError(self.subject, [rule])
 
     def epi_tile_columns(self, consumer_tile: tuple[int, int], consumers: int, epi_stages: int | None = None) -> int:
-        """As many as a row of the widest swizzle holds, that leave epilogue tiles enough for the epilogue stages, and
-        room for stages; eight where the columns of D lie together, and not the few of a row, which are to be asked for.
+        """Return the number of columns of an epilogue tile that TMA stores, if the caller does not give one.
 
-        raises   PlanError where no row of a swizzle serves
+        It is the widest row of a swizzle (128, 64 or 32 bytes) that leaves enough epilogue tiles for the epilogue
+        stages, and room for mainloop stages. For an M-major D it may also be eight columns.
+
+        epi_stages   epilogue stages of a consumer; None: not given
+        raises       PlanError if no row of a swizzle is possible
         """
         rows, columns = consumer_tile
         dtype, n_major = self.operands.d.dtype, self.operands.d.major == "n"
@@ -214,8 +235,8 @@ class EpiStageBuilder:
         wide = [n for n in lengths if n % step == 0 and n <= (self.most or n)]
         if not wide:
             rule = (
-                f"D of {dtype} does not leave by TMA: no row of 32, 64 or 128 bytes holds {step} columns or more. "
-                "Take store = 'direct'."
+                f"TMA cannot store D of {dtype}: no row of 32, 64 or 128 bytes holds {step} columns or more. "
+                "Use store = 'direct'."
             )
             raise PlanError(self.subject, [rule])
         widths = [n for n in wide if columns % n == 0]
@@ -231,29 +252,38 @@ class EpiStageBuilder:
             return serving[room.index(max(room))]
         if not widths:
             rule = (
-                f"D of {dtype} leaves in epilogue tiles of {_either(wide[::-1])} columns, none of which fill a tile of "
-                f"{columns}. Take a multiple of {wide[-1]}, or store = 'direct'."
+                f"TMA stores D of {dtype} in epilogue tiles of {_either(wide[::-1])} columns, but none fills a tile of "
+                f"{columns}. Use a multiple of {wide[-1]}, or store = 'direct'."
             )
             raise PlanError(self.subject, [rule])
         return widths[0]
 
-    def line_columns(self, of_tile: int, with_operands: bool) -> int:
-        """Of an epilogue tile that the threads store by less than 16 bytes: see `line_columns`.
+    def line_columns(self, tile_columns: int, with_operands: bool) -> int:
+        """Return the columns of an epilogue tile that threads store by less than 16 bytes: see `line_columns`.
 
-        raises   PlanError where the columns of a tile are no multiple of an epilogue tile's least
+        raises   PlanError if `tile_columns` is not a multiple of the step of columns
         """
-        step, most = self.tile[1], of_tile if self.most is None else self.most
-        columns = line_columns(self.operands.d, of_tile, step, most, with_operands)
+        step, most = self.tile[1], tile_columns if self.most is None else self.most
+        columns = line_columns(self.operands.d, tile_columns, step, most, with_operands)
         if columns == 0:
-            rule = f"a tile of {of_tile} columns does not divide into epilogue tiles of some times {step}."
-            raise PlanError(self.subject, [f"{rule} Take store = 'direct'."])
+            rule = f"no epilogue tiles of a multiple of {step} columns fill a tile of {tile_columns} columns."
+            raise PlanError(self.subject, [f"{rule} Use store = 'direct'."])
         return columns
 
     def boxed_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
-        """Slots that TMA stores and loads: where epilogue tiles lie, and the boxes of D and of C. Rows of an odd number
-        of 16 bytes are not swizzled: eight of them begin in eight different groups of banks as they are."""
+        """Return the layout of epilogue stages that TMA stores and loads, the box of D and the box of C.
+
+        Rows of an odd multiple of 16 bytes are not swizzled: eight such rows begin in eight different groups of banks
+        anyway.
+
+        shape        (rows, columns) of an epilogue tile
+        copies       (epilogue stages of a consumer, consumers)
+        swizzles     whether rows may be swizzled
+        store_rows   rows of a box of an N-major D
+        l2           L2 policy of D
+        """
         d = self.operands.d
         n_major = d.major == "n"
         inner = shape[1] if n_major else shape[0]
@@ -271,8 +301,12 @@ class EpiStageBuilder:
     def padded_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """`padded_rows`, and the copy of whole rows by which threads store them: neighbouring lanes take neighbours,
-        as many elements at a time as D is aligned to."""
+        """Return the layout of padded epilogue stages, and the copy by which threads store their rows.
+
+        Neighbouring lanes copy neighbouring vectors of a row; a vector is as wide as D is aligned, at most 16 bytes.
+
+        raises   PlanError if warps are to store their own rows by TMA, or if threads do not divide the rows evenly
+        """
         d = self.operands.d
         inner, across = shape[::-1] if d.major == "n" else shape
         layout = self.padded_rows(shape, copies)
@@ -280,28 +314,31 @@ class EpiStageBuilder:
         run, threads = gcd(WARP_THREADS, inner // vector), self.fragment[0].size()
         violations = []
         if store_rows != self.tile[0]:
-            violations.append("warps store rows of their own by TMA, which padded rows do not leave by.")
+            violations.append("warps cannot store their own rows: that needs TMA, which cannot store padded rows.")
         if inner % vector or across % (threads // run):
             violations.append(
-                f"{threads} threads do not store {across} rows of {inner} elements of {d.dtype}, {vector} each at a "
-                "time."
+                f"{threads} threads cannot store {across} rows of {inner} elements of {d.dtype} evenly, {vector} "
+                "elements per access."
             )
         if violations:
             raise PlanError(self.subject, violations)
         return layout, copy_of_lines(d, vector, run, threads)
 
     def padded_rows(self, shape: tuple[int, int], copies: tuple[int, int]) -> Layout:
-        """Slots whose rows are padded by what the lanes write of a row at once: 16 bytes by stmatrix, 32 as pairs of 32
-        bits."""
+        """Return a layout whose rows are padded by the bytes of a row that lanes write at once.
+
+        These are 16 bytes for stmatrix, or 32 bytes for pairs of 32-bit elements.
+        """
         d = self.operands.d
         n_major = d.major == "n"
-        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes with 2 elements each
+        at_once_bytes = d.dtype.bits if n_major else _PAD_BYTES  # 4 lanes write 2 elements each
         return _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
-        """Between fragments and an epilogue stage: matrices of 16-bit elements, or a thread's neighbours.
+        """Return the copy atom between fragments and an epilogue stage.
 
-        Not for elements of 8 bits: a lane would have to hold four neighbours, but wgmma leaves it pairs.
+        It is `move` (stmatrix or ldmatrix) for 16-bit elements. Other elements are copied as pairs along an N-major D,
+        or one by one: stmatrix of 8-bit elements would need four neighbours per lane, but wgmma gives a lane two.
         """
         d = self.operands.d
         if d.dtype.bits == 16 and self.in_places:
@@ -310,8 +347,7 @@ class EpiStageBuilder:
 
 
 def has_odd_groups(columns: int | None) -> bool:
-    """Whether columns are an odd number of groups of eight; those of an epilogue tile that is not asked for, None, are
-    not.
+    """Return whether a number of columns is an odd number of groups of eight; False for None, a number not yet chosen.
 
     >>> has_odd_groups(40), has_odd_groups(48), has_odd_groups(None)
     (True, False, False)
@@ -319,31 +355,37 @@ def has_odd_groups(columns: int | None) -> bool:
     return (columns or 0) % WHOLE_COLUMNS != 0
 
 
-def odd_columns(of_tile: int) -> int:
-    """Columns of an epilogue tile of a tile whose columns are an odd number of groups of eight: the most that an odd
-    number of groups divides the tile into, or eight.
+def odd_columns(tile_columns: int) -> int:
+    """Return the columns of an epilogue tile for a tile with an odd number of groups of eight columns.
+
+    It is the largest odd number of groups that divides the tile and is less than the tile, at most 72 columns.
 
     >>> [odd_columns(columns) for columns in (200, 168, 216, 120, 152)]
     [40, 56, 72, 40, 8]
     """
-    groups = of_tile // FEWEST_COLUMNS
+    groups = tile_columns // FEWEST_COLUMNS
     dividing = [n for n in range(1, min(groups - 1, _MOST_GROUPS) + 1) if groups % n == 0]
     return FEWEST_COLUMNS * max(dividing, default=1)
 
 
 def line_columns(
     d: Operand,
-    of_tile: int,
+    tile_columns: int,
     step: int = WHOLE_COLUMNS,
     most: int | None = None,
     with_operands: bool = False,
 ) -> int:
-    """Columns of an epilogue tile that a consumer's threads store by less than 16 bytes: as many as `_LINE_BYTES` lets
-    them be, so that few of the sectors that they touch are filled in part; fewer where operands of the epilogue take
-    registers. Up to twice as many where the tile would have many epilogue tiles otherwise, each of which is waited for.
+    """Return the columns of an epilogue tile that the threads of a consumer store by less than 16 bytes.
 
-    of_tile   columns of a consumer's tile, which they divide; 0 where none of some times `step` do
-    most      of them
+    They are at most `_LINE_BYTES`, so that few sectors are partial, and at most 128 bytes if operands of the epilogue
+    need registers. They may be twice as many if the tile would otherwise have many epilogue tiles, since threads wait
+    for each of them.
+
+    tile_columns    columns of a consumer's tile
+    step            the result is a multiple of it
+    most            largest result; None: no limit
+    with_operands   whether the epilogue reads anything but the accumulators
+    returns         a divisor of `tile_columns`; 0 if no multiple of `step` divides it
 
     >>> from cutegemm.dtypes import bf16, f32
     >>> [line_columns(Operand(kind, "n", kind.bits // 8), 256) for kind in (bf16, f32)]
@@ -352,8 +394,8 @@ def line_columns(
     [80, 176, 96, 208]
     """
     size_bytes = CACHE_LINE_BYTES if with_operands else _LINE_BYTES[d.major]
-    usual, room = size_bytes * 8 // d.dtype.bits, of_tile if most is None else min(of_tile, most)
-    dividing = [n for n in range(step, room + 1, step) if of_tile % n == 0]
+    usual, limit = size_bytes * 8 // d.dtype.bits, tile_columns if most is None else min(tile_columns, most)
+    dividing = [n for n in range(step, limit + 1, step) if tile_columns % n == 0]
     columns = max((n for n in dividing if n <= usual), default=0)
     if columns * _FEW_OF_LIMIT < usual:
         columns = next((n for n in dividing if columns < n <= 2 * usual), columns)
@@ -361,12 +403,13 @@ def line_columns(
 
 
 def _either(numbers: list[int]) -> str:
+    """Return numbers as text: "8, 16 or 32"."""
     *others, last = [str(number) for number in numbers]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
-    """Tiles row after row, one after the other, with so many elements of padding after each row."""
+    """Return the layout of row-major or column-major tiles one after the other, with `pad` elements after each row."""
     pitch = (shape[1] if n_major else shape[0]) + pad
     size = pitch * (shape[0] if n_major else shape[1])
     return Layout((*shape, *copies), (*((pitch, 1) if n_major else (1, pitch)), size, size * copies[0]))
@@ -374,10 +417,11 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
 
 @lru_cache(maxsize=1024)
 def swizzled(dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]) -> ComposedLayout:
-    """Tiles in the widest canonical layout that fits, one after the other.
+    """Return the layout of tiles one after the other, each in the widest canonical swizzled layout that fits, cached.
 
-    second_major   whether neighbours lie along the second mode: a k-major (M, K), an n-major (M, N)
-    copies         stages, or epilogue stages and consumers: modes behind the tile's
+    second_major   whether the second mode is contiguous: in a K-major (M, K) or an N-major (M, N)
+    shape          (M, K), (N, K) or (M, N) of a tile
+    copies         extents of the modes after the tile's: stages, or epilogue stages and consumers
 
     >>> from cutegemm.dtypes import bf16
     >>> str(swizzled(bf16, False, (128, 64), (4,)))

@@ -1,4 +1,4 @@
-"""From a plan to one that ends in another epilogue."""
+"""Change the epilogue of a plan."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.warp_roles import EpiStages
 from cutegemm.tile.tma import TmaBox
 
-_COLUMNS_OF_SEVERAL = 32  # of lines that threads store: with 64, kernels of several results were seen to spill
+# Columns of lines that threads store, if the epilogue has auxiliary outputs; with 64, kernels spilled registers.
+_COLUMNS_OF_SEVERAL = 32
 
 
 def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand] | None = None) -> GemmPlan:
-    """A plan that ends in an epilogue.
+    """Return the plan with another epilogue.
 
-    aux      what its operands and results are made of, where it is not what C and D are made of
-    raises   PlanError with every rule that is then broken
+    A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. It is also laid out
+    again if threads store long rows and the epilogue needs their registers.
 
-    Where the epilogue is gated, D's tile has half the columns that are summed up: its way through shared memory is made
-    anew for them. So it is where threads store long rows, and the epilogue takes the registers of that.
+    aux      element type, majorness and alignment of the epilogue's operands and auxiliary outputs, by name, if they
+             differ from those of C and D
+    raises   PlanError with every rule that the new plan breaks
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.epilogue import Accumulator
@@ -38,7 +40,7 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
     ((128, 96), (64, 64), (64, 32))
     """
     if epilogue.gated and plan.body.has_roles and plan.cluster_k > 1:
-        rule = "where the epilogue is gated, CTAs do not share K. Take another plan."
+        rule = "a gated epilogue cannot be combined with cluster split-K. Use another plan."
         raise PlanError(f"plan {plan.name!r} for {epilogue}", [rule])
     operands = plan.operands.with_aux(**aux or {}).as_gated(epilogue.gated, epilogue.halved)
     if not epilogue.gated and not _takes_registers_of_lines(epilogue, plan):
@@ -54,8 +56,10 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
 
 
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
-    """Whether a consumer's threads store by less than 16 bytes, and their epilogue tiles are wider than they are to be
-    beside an epilogue that has functions, operands or several results."""
+    """Return whether epilogue tiles that threads store by less than 16 bytes are too wide for the epilogue.
+
+    They are narrower if the epilogue has functions, operands, auxiliary outputs or reductions, which need registers.
+    """
     epi_stages = plan.epi_stages
     if epi_stages is None or not epi_stages.rotates_lines or plan.consumer_warps == 1:
         return False
@@ -67,23 +71,29 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
 
 def _most_columns(epilogue: Epilogue, epi_stages: EpiStages) -> int | None:
-    """Of lines of one of several results: those of the others are computed beside it."""
+    """Return the largest number of columns of the lines that threads store; None: no limit.
+
+    Auxiliary outputs limit it, because all outputs of a line are computed together.
+    """
     return _COLUMNS_OF_SEVERAL if epi_stages.rotates_lines and epilogue.outputs[1:] else None
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """A plan with a schedule, with shared memory for D's tile; of SIMT plans D leaves straight out of registers."""
+    """Return a plan that has a thread schedule with another epilogue.
+
+    mma.sync plans store D through shared memory, SIMT plans from registers.
+    """
     changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
     if plan.family == "mma_sync":
         bm, bn, bk = plan.cta_tile
         subject = f"plan {plan.name!r} for {epilogue}"
-        made = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
-        changes = {"smem_d": made.smem, "copy_d": made.copy}
+        storing = lines_of_d(subject, operands, (bm, bn // 2, bk), plan.threads, plan.store_d.values)
+        changes = {"smem_d": storing.smem, "copy_d": storing.copy}
     return plan.with_(operands=operands, epilogue=epilogue, **changes)
 
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """A plan of a pipeline, with epilogue stages for D's tile."""
+    """Return a plan that has warp roles with another epilogue, and with epilogue stages for D's tile."""
     epi_stages = plan.epi_stages
     assert epi_stages is not None
     rows, columns = plan.consumer_tile
@@ -100,7 +110,9 @@ def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) 
     with_first = replace(operands, c=operands.matrix(first))
     most = _most_columns(epilogue, epi_stages)
     builder = warpgroup_epi_stages(subject, with_first, d_tile[1], plan.tiled_mma.atom.a_source, most)
-    made, smem_d = builder.epi_stages(
+    new_stages, smem_d = builder.epi_stages(
         d_tile, plan.body.consumers, stored, shared_d, None, None, bool(epilogue.tiles), True
     )
-    return plan.with_(operands=operands, epilogue=epilogue, epi_stages=made, smem_d=smem_d, store_d=made.to_shared.atom)
+    return plan.with_(
+        operands=operands, epilogue=epilogue, epi_stages=new_stages, smem_d=smem_d, store_d=new_stages.to_shared.atom
+    )

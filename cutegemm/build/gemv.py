@@ -1,8 +1,8 @@
-"""Builder of plans for few columns: a weight is streamed from global memory to registers, and multiplied there."""
+"""Builder of gemv plans, for few columns: A is loaded from global memory straight to the fragments of mma.sync."""
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Storing, made, vector_copy
+from cutegemm.build.building import Builder, Storing, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -20,11 +20,12 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy, make_tiled_copy
 from cutegemm.tile.tiled_mma import TiledMma
 
-ATOM_K_BITS = 256  # of m16n8: 16 elements of 16 bits, 32 of 8 bits, 8 of tf32
-_LANES_K, _LANES_MN = 4, 8  # how the lanes of a warp lie in the fragments of mma.sync
-_PAD = 4  # sums between columns of a warp's: with 16 rows, 8 rows of 4 pairs of columns are in banks of their own
+ATOM_K_BITS = 256  # bits along K of the m16n8 atoms: 16 elements of 16 bits, 32 of 8 bits, 8 of tf32
+_LANES_K, _LANES_MN = 4, 8  # lanes of a warp along K, and along M or N, in the fragments of mma.sync
+_PAD = 4  # unused accumulators after a warp's column of 16 rows: 8 rows of 4 pairs of columns hit different banks
 
 
+@takes_epilogue
 def gemv_plan(
     operands: Operands | None = None,
     *,
@@ -40,24 +41,29 @@ def gemv_plan(
     raster: Raster | str = "along_m",
     ctas_per_sm: int = 2,
 ) -> GemmPlan:
-    """A plan for a D of few columns, whose A is read once: at the bandwidth of memory.
+    """Return a plan for a D of few columns, which reads A once, at the bandwidth of memory.
 
-    The warps of a CTA share K. A lane reads 16 bytes of a row at once, which are its fragments of two k-blocks: which
-    k stands at which place of a fragment does not matter, as long as it is the same for A and for B. So nothing passes
-    through shared memory but, at the end, the sums of the warps. See `plan.sliced_k`.
+    The warps of a CTA split K. A lane loads 16 bytes of a row at once, and these are its fragments of two k-blocks: any
+    permutation of K is allowed if A and B have the same. So only the accumulators of the warps pass through shared
+    memory, at the end. See `plan.reduction.SlicedK`.
 
-    Of a problem of few rows it is the transpose that has few columns, and the weight is its A.
+    For a problem of few rows use the transpose D^T = B^T A^T, which has few columns.
 
-    operands      f16, bf16, e4m3, e5m2, or tf32, k-major and aligned to 16 bytes; bf16 where left out
-    tile          (bM, bN): rows of A that a CTA multiplies, and columns; multiples of 16 and 8
-    warps         of a CTA
-    vectors       of 16 bytes that a lane reads of a row, one after the other; with two, four lanes have read a line
-    load_chunks   that a k-tile is cut into: all but one are under way; see `streamed`
-    cluster       CTAs that share K besides: where there are few tiles. Each then stores a part of the rows
-    pdl           whether it may begin before the kernel ahead of it ends: see `GemmPlan`
-    rounding      of tf32 operands: see `GemmPlan`; to nearest where left out, for which there is time
-    ctas_per_sm   that must fit a multiprocessor together
-    raises        PlanError with every rule that is broken
+    operands        f16, bf16, e4m3, e5m2 or tf32, K-major and aligned to 16 bytes; None: bf16
+    name, summary   name of the plan, and what is special about it
+    tile            (bM, bN) that each CTA of a cluster multiplies: a multiple of 16 rows of A, and a multiple of 8
+                    columns
+    warps           warps of a CTA
+    vectors         vectors of 16 bytes that a lane loads of each row in a load chunk; with two, four lanes load a cache
+                    line
+    load_chunks     chunks that a k-tile is loaded in; all but one are in flight: see `streamed`
+    cluster         CTAs of a cluster that split K too, for problems of few tiles. Each stores an equal number of the
+                    rows
+    pdl             whether the kernel may begin before the previous kernel ends: see `GemmPlan`
+    rounding        rounding of tf32 operands: see `GemmPlan`; None: to nearest
+    raster          order of the tiles: see `Raster.parse`
+    ctas_per_sm     CTAs that an SM must hold; it limits registers and shared memory
+    raises          PlanError with every rule that is broken
 
     >>> plan = gemv_plan(tile=(32, 8), cluster=2, vectors=2)
     >>> plan.threads, plan.cta_tile, plan.mma_tile, plan.smem_bytes()["accumulators"]
@@ -77,7 +83,7 @@ def gemv_plan(
         if operand.major != "k"
     ]
     if tile[0] % 16 or tile[0] % cluster or tile[1] % 8:
-        rule = f"tile = {tile}, of {cluster} CTAs; whole atoms of 16 x 8, and whole rows of each CTA, are expected."
+        rule = f"tile = {tile} for {cluster} CTAs; a multiple of 16 x 8, and equally many rows per CTA, are expected."
         builder.violations.append(rule)
     builder.check()
     mma = made(builder.attempt(lambda: builder.mma(made(atom))))
@@ -106,10 +112,10 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """The parts of a plan whose warps share K.
+    """Builder of the components of a gemv plan.
 
-    warps     of a CTA
-    vectors   that lie side by side in a row, read by a lane
+    warps     warps of a CTA, which split K
+    vectors   vectors of 16 bytes that a lane loads of each row in a load chunk
     """
 
     least_stages = 0
@@ -117,36 +123,45 @@ class _GemvBuilder(Builder):
     def __init__(self, subject: str, operands: Operands, block: tuple[int, int, int], warps: int, vectors: int) -> None:
         super().__init__(subject, operands, block, 0)
         self.warps, self.vectors = warps, vectors
-        self.packed = REGISTER_BITS // operands.a.dtype.bits  # elements of a register
+        self.packed = REGISTER_BITS // operands.a.dtype.bits  # elements in a register
         self.vector = ACCESS_BITS // operands.a.dtype.bits
 
     def mma(self, atom: MmaAtom) -> TiledMma:
-        """Warps along K. Of a vector that a lane reads, a k-block takes the first two registers, the next one the other
-        two."""
-        each, vector = self.packed, self.vector
-        of_warp = self.vectors * _LANES_K * vector
+        """Return the tiled MMA with the warps along K.
+
+        Each vector that a lane loads serves two k-blocks: one takes its first two registers, the next one the other
+        two.
+        """
+        in_register, vector = self.packed, self.vector
+        warp_k = self.vectors * _LANES_K * vector
         along_k = Layout(
-            ((each, _LANES_K, 2), self.warps, (2, self.vectors)),
-            ((1, vector, each), of_warp, (2 * each, _LANES_K * vector)),
+            ((in_register, _LANES_K, 2), self.warps, (2, self.vectors)),
+            ((1, vector, in_register), warp_k, (2 * in_register, _LANES_K * vector)),
         )
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
     def load(self, cache: str) -> TiledCopy:
-        """What each lane multiplies, by vectors: from global memory straight to its fragments."""
+        """Return the tiled copy by which each lane loads the vectors that it multiplies straight to its fragments.
+
+        cache   cache hint of the loads
+        """
         operand, vector = self.operands.a, self.vector
-        of_warp, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
+        warp_k, deep = self.vectors * _LANES_K * vector, self.warps * self.vectors * _LANES_K * vector
         layout = Layout(
             ((_LANES_K, _LANES_MN, self.warps), (vector, self.vectors)),
-            ((_LANES_MN * vector, 1, _LANES_MN * of_warp), (_LANES_MN, _LANES_MN * _LANES_K * vector)),
+            ((_LANES_MN * vector, 1, _LANES_MN * warp_k), (_LANES_MN, _LANES_MN * _LANES_K * vector)),
         )
         return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sliced_k(self, cluster: int) -> SlicedK:
-        """How the sums of the warps are added: by threads that lie along the rows, as D does."""
+        """Return how the accumulators of the warps are added, by threads that lie along M.
+
+        raises   PlanError if the threads do not divide the tile evenly
+        """
         rows, columns, _ = self.block
         threads = min(self.warps * WARP_THREADS, rows * columns)
         if threads % WARP_THREADS or rows * columns % threads:
-            rule = f"{rows} x {columns} elements of D are not divided among {self.warps} warps."
+            rule = f"{rows} x {columns} elements of D cannot be divided evenly among {self.warps} warps."
             raise PlanError(self.subject, [rule])
         along_m = min(rows, threads)
         added = TiledMma(fma(self.operands.acc), Layout((along_m, threads // along_m, 1)))

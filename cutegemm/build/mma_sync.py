@@ -1,11 +1,11 @@
-"""Builder of mma.sync plans: Tensor Cores that multiply fragments in registers, from sm_80 on."""
+"""Builder of mma.sync plans: tensor cores that multiply fragments in registers, from sm_80 on."""
 
 from __future__ import annotations
 
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, vector_copy
+from cutegemm.build.building import LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from cutegemm.machine.arch import ACCESS_BITS, CACHE_LINE_BYTES
@@ -24,14 +24,14 @@ from cutegemm.tile.smem_atoms import SMEM_ATOM_ROWS, smem_atom, widest_smem_kind
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
-ATOM_K_BITS = 256  # the deepest atom: 16 elements of 16 bits, 8 of tf32
-# Rows of a 32-bit tile along M or N, for a read that takes 8 neighbours of each of 4 k: 8 banks apart.
-_PAD_ELEMS = 8
-_MATRICES = 4  # of an ldmatrix
-_LEAST_ARCH = "sm_80"  # with cp.async
-_FLOAT8_BYTES = 4  # of an access, at the least
+ATOM_K_BITS = 256  # bits along K of the deepest atom: 16 elements of 16 bits, 8 of tf32
+_PAD_ELEMS = 8  # padding of a 32-bit tile along M or N: reads of 8 neighbours for each of 4 k are 8 banks apart
+_MATRICES = 4  # 8x8 matrices that one ldmatrix reads
+_LEAST_ARCH = "sm_80"  # oldest architecture with cp.async
+_FLOAT8_BYTES = 4  # smallest access to float8 operands
 
 
+@takes_epilogue
 def mma_sync_plan(
     operands: Operands | None = None,
     *,
@@ -64,35 +64,43 @@ def mma_sync_plan(
     persistent: int | None = None,
     arch: str | None = None,
 ) -> GemmPlan:
-    """A plan for mma.sync from tile sizes.
+    """Return an mma.sync plan from tile sizes.
 
-    operands      of f16, bf16, tf32, e4m3 or e5m2; bf16, all rows contiguous, where left out
-    block         (bM, bN, bK) elements of a CTA; where left out 128 x 256 and rows of 128 bytes along K, of 64 for e4m3
-                  and e5m2, of which sm_89 has room for three stages
-    warp          (M, N) elements of a warp
-    atom_k        depth of the atom; the deepest where left out
-    stages        of shared memory; 1 is the textbook's loop with two barriers a k-tile
-    fragments     2: those of the next k-block are read while one is multiplied; 1: just before
-    load_chunks   that the copies of a k-tile are cut into; one for each k-block where left out
-    load          "cp.async" or "register"; where left out, by alignment, as cp.async moves 4 bytes or more. By TMA: see
-                  `mma_tma_plan`
-    load_bytes    that a thread moves at once, at most
-    load_run      neighbours that it loads by as many accesses, and writes to shared memory at once, where rows are
-                  aligned to single elements of 16 bits; at most
-    cache         of cp.async of 16 bytes: "cg" goes around L1, "ca" through it
-    k_run         elements along K that neighbouring threads copy of a k-major operand; bK where left out
-    shared        how A and B lie in shared memory: "swizzled", so that nothing conflicts; "padded", by 16 bytes along K
-                  or 8 elements across; "plain"
-    read          "ldmatrix", where it serves, or "plain"
-    store         "shared": D passes through shared memory and leaves by whole lines; "direct": from registers. The
-                  latter where left out and K is split
-    store_elems   neighbours that a thread writes at once out of registers, 1 or 2
-    rounding      see `GemmPlan`
-    warps_along   "m" or "n": in which direction neighbouring warps lie
-    split_k       CTAs that share a tile of D; split_order, reduction and waves: see `KSplit`
-    persistent    CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
-    arch          the least one, whose shared memory is the limit; where left out sm_80, or sm_89 for e4m3 and e5m2
-    raises        PlanError with every rule that is broken
+    operands                        f16, bf16, tf32, e4m3 or e5m2; None: bf16 with K-major A, N-major B and D
+    name, summary                   name of the plan, and what is special about it
+    block                           tile (bM, bN, bK) of a CTA; None: 128 x 256, and 128 bytes along K (64 bytes for
+                                    e4m3 and e5m2, for which sm_89 has room for three stages)
+    warp                            tile (M, N) of a warp
+    atom_k                          elements along K of the atom; None: the deepest atom
+    stages                          stages of shared memory; 1: the textbook loop with two barriers per k-tile
+    fragments                       2: fragments of the next k-block are read while one is multiplied; 1: just before
+                                    they are multiplied
+    load_chunks                     chunks that the copies of a k-tile are divided into; None: one for each k-block
+    load                            "cp.async" or "register"; None: cp.async if accesses have at least 4 bytes. For TMA
+                                    see `mma_tma_plan`
+    load_bytes                      bytes of an access to global memory, at most
+    load_run                        for rows that are aligned to single elements of 16 bits: neighbours that a thread
+                                    loads one by one, and writes to shared memory at once, at most
+    cache                           cache of cp.async of 16 bytes: "cg" bypasses L1, "ca" goes through it
+    k_run                           elements along K of a K-major operand that neighbouring threads copy; None: bK
+    shared                          layout of A and B in shared memory: "swizzled", without bank conflicts; "padded", by
+                                    16 bytes along K or 8 elements along M or N; "plain"; or a `Shared`
+    read                            "ldmatrix", if the layout allows it, or "plain"
+    store                           "shared": D is stored through shared memory by whole lines; "direct": from
+                                    registers; None: "direct" if K is split, else "shared"
+    store_elems                     neighbours that a thread stores at once from registers, 1 or 2
+    rounding                        rounding of tf32 operands: see `GemmPlan`
+    warps_along                     "m" or "n": the mode along which neighbouring warps lie
+    raster                          order of the tiles: see `Raster.parse`
+    mma_order                       "m" or "n": see `GemmPlan`
+    ctas_per_sm                     CTAs that an SM must hold; it limits registers and shared memory
+    split_k                         K splits of each tile of D
+    split_order, reduction, waves   see `KSplit`
+    persistent                      CTAs of the grid for stream-K, as many as the device runs at a time; None: one CTA
+                                    per tile
+    arch                            oldest architecture, whose shared memory is the limit; None: sm_80, or sm_89 for
+                                    e4m3 and e5m2
+    raises                          PlanError with every rule that is broken
 
     >>> plan = mma_sync_plan()
     >>> plan.threads, plan.cta_tile, plan.stages, plan.a.read.name
@@ -126,17 +134,17 @@ def mma_sync_plan(
     deep = ATOM_K_BITS // ops.a.dtype.bits if atom_k is None else atom_k
     atom = builder.attempt(lambda: mma_sync(ops.a.dtype, deep, ops.acc, ops.b.dtype))
     mma = None if atom is None else builder.attempt(lambda: builder.mma(atom, warp, warps_along))
-    if mma is None:  # without warps there is no number of threads
+    if mma is None:  # the tiles are not valid, so the number of threads is unknown
         raise PlanError(builder.subject, builder.violations)
     a, b = [
         builder.operand(which, mma.threads, shared, read, load, load_bytes, cache=cache, k_run=k_run, several=load_run)
         for which in "ab"
     ]
     split = builder.attempt(lambda: KSplit(split_k, split_order, reduction, waves))
-    leaves = store or ("direct" if split is not None and split.is_split else "shared")
-    is_shared_out = all(isinstance(each.load, TiledCopy) and each.load.atom.is_async for each in (a, b) if each)
-    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, load_chunks if is_shared_out else 1))
-    d = builder.attempt(lambda: builder.storing(mma.threads, leaves, store_elems))
+    store = store or ("direct" if split is not None and split.is_split else "shared")
+    is_async = all(isinstance(each.load, TiledCopy) and each.load.atom.is_async for each in (a, b) if each)
+    schedule = builder.attempt(lambda: builder.schedule(deep, fragments, load_chunks if is_async else 1))
+    d = builder.attempt(lambda: builder.storing(mma.threads, store, store_elems))
     builder.check()
     return builder.plan(
         mma,
@@ -158,7 +166,11 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Shared memory to fragments: by ldmatrix, by the neighbours along K of a register, or one by one."""
+    """Return the copy atom from shared memory to fragments.
+
+    It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
+    K, or one element.
+    """
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
         return ldmatrix(dtype, _MATRICES, transpose=not along_k)
@@ -166,15 +178,19 @@ def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
 
 
 def _runs_along_k(shared: SharedLayout) -> bool:
+    """Return whether K is the contiguous mode of a layout in shared memory."""
     outer = shared.outer if isinstance(shared, ComposedLayout) else shared
     return bool(outer(0, 1, 0) == 1)
 
 
 class _MmaBuilder(Builder):
-    """The parts of an mma.sync plan."""
+    """Builder of the components of an mma.sync plan."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Warps with a part of the tile each, that lies together."""
+        """Return the tiled MMA in which each warp computes a contiguous warp tile, as far as `_warp_rows` allows.
+
+        raises   PlanError if the block does not divide into warp tiles of whole atoms
+        """
         counts, permutation, wrong = [], [], []
         for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
             if own < 1 or own % step or extent % own:
@@ -183,17 +199,20 @@ class _MmaBuilder(Builder):
                 )
                 continue
             counts.append(extent // own)
-            permutation.append(_shared_out(extent, own, step))
+            permutation.append(_warp_rows(extent, own, step))
         if wrong:
             raise PlanError(self.subject, wrong)
         strides = (1, counts[0], 0) if warps_along == "m" else (counts[1], 1, 0)
         return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
 
     def schedule(self, deep: int, fragments: int, load_chunks: int | None) -> ThreadSchedule:
-        """One stage, or a ring of them."""
+        """Return the thread schedule: one stage, or a mainloop pipeline of several stages.
+
+        deep   elements along K of the atom
+        """
         k_blocks = self.block[2] // deep
         if k_blocks < 1 or self.block[2] % deep:
-            raise PlanError(self.subject, [f"bK = {self.block[2]} is no multiple of the atom's {deep}."])
+            raise PlanError(self.subject, [f"bK = {self.block[2]} is not a multiple of the atom's {deep}."])
         load_chunks = k_blocks if load_chunks is None else load_chunks
         if not 1 <= load_chunks <= k_blocks:
             raise PlanError(
@@ -213,9 +232,10 @@ class _MmaBuilder(Builder):
         load_bytes: int,
         **how: Any,
     ) -> OperandStream | None:
-        """How the tile of "a" or "b" comes, or None with what is wrong noted.
+        """Return how the tile of operand `name` is loaded, or None with violations collected.
 
-        how   see `Builder.copy`
+        shared, read, load, load_bytes   as in `mma_sync_plan`
+        how                              further arguments of `Builder.copy`
         """
         operand: Operand = getattr(self.operands, name)
         first = "ab".index(name)
@@ -230,15 +250,18 @@ class _MmaBuilder(Builder):
         return OperandStream(name, "mn"[first], copy, layout, reader(operand, read, layout))
 
     def storing(self, threads: int, store: str, store_elems: int) -> Storing:
-        """How D leaves: through shared memory that is swizzled for how the sums are held, or out of registers."""
+        """Return how D is stored: through swizzled shared memory, without bank conflicts, or from registers.
+
+        store, store_elems   as in `mma_sync_plan`, but `store` is not None
+        """
         d, (bm, bn, _) = self.operands.d, self.block
-        held = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
+        atom = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
         if store != "shared":
-            return Storing(held)
+            return Storing(atom)
         copy = self.copy_of_lines(min(ACCESS_BITS // d.dtype.bits, d.align_elems), threads)
         line = gcd(bn if d.major == "n" else bm, CACHE_LINE_BYTES * 8 // d.dtype.bits)
-        # Eight rows of four lanes each are written at once: 8 bytes a row of 8-bit elements, 16 of 16, 32 of 32-bit.
-        # What one thread copies stays together.
+        # Eight rows of four lanes are written at once: 8 bytes per row for 8-bit elements, 16 for 16-bit, 32 for
+        # 32-bit. The elements that one thread copies stay neighbours.
         group = max(_PAD_ELEMS, ACCESS_BITS // d.dtype.bits)
         bits = max(0, (line // group).bit_length() - 1)
         shift = 2 if d.dtype.bits > 16 and d.major == "n" else 3
@@ -247,19 +270,29 @@ class _MmaBuilder(Builder):
         else:
             one, panels = Layout((line, SMEM_ATOM_ROWS), (1, line)), (0, 1)
         swizzle = Swizzle(min(bits, shift), group.bit_length() - 1, shift)
-        return Storing(held, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
+        return Storing(atom, tile_to_shape(ComposedLayout(swizzle, 0, one), (bm, bn), panels), copy)
 
 
 def lines_of_d(subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int) -> Storing:
-    """How a tile of D leaves through shared memory, by whole lines."""
+    """Return how an mma.sync plan stores a tile of D through shared memory, by whole lines.
+
+    tile          (bM, bN, bK) of D's tile
+    store_elems   neighbours that a thread writes to shared memory at once, 1 or 2
+    """
     return _MmaBuilder(subject, operands, tile, 1).storing(threads, "shared", store_elems)
 
 
-def _shared_out(extent: int, own: int, step: int) -> Layout:
-    """(an atom, warps, atoms of a warp): each warp's part together, or where lines of 128 bytes would be torn, by
-    the greatest pieces of them that it holds whole.
+def _warp_rows(extent: int, own: int, step: int) -> Layout:
+    """Return the permutation (atom, warps, atoms of a warp) -> place along M or N of the block.
 
-    >>> print(_shared_out(256, 64, 8), _shared_out(192, 96, 8))
+    Each warp tile is contiguous. If that would cut cache lines of 128 bytes, each warp has the largest contiguous
+    pieces that keep lines whole.
+
+    extent   extent of the block
+    own      extent of a warp tile
+    step     extent of the atom
+
+    >>> print(_warp_rows(256, 64, 8), _warp_rows(192, 96, 8))
     (8,4,8):(1,64,8) (8,2,(4,3)):(1,32,(8,64))
     """
     piece = gcd(own, CACHE_LINE_BYTES // 2)
@@ -270,55 +303,64 @@ def _shared_out(extent: int, own: int, step: int) -> Layout:
 
 
 def _k_tile(operands: Operands) -> int:
-    """bK, where it is left out."""
+    """Return the default bK: 128 bytes along K, or 64 bytes for 8-bit elements."""
     bits = operands.a.dtype.bits
     return CACHE_LINE_BYTES * 8 // max(16, bits)
 
 
 def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -> None:
-    """Checks that kernels multiply the operands by mma.sync.
+    """Check that mma.sync kernels can multiply the operands.
 
-    least_bits   of an element
-    raises       PlanError with every rule that is broken: there are atoms for integers of 8 bits, and no kernel; float8
-                 is read and loaded four at a time, along K
+    There are mma.sync atoms for 8-bit integers, but no kernel uses them. Float8 operands are loaded and read by at
+    least four elements along K.
+
+    subject      what the error is about
+    least_bits   fewest bits of an element
+    raises       PlanError with every rule that is broken
 
     >>> check_is_multiplied("mma_sync_plan", Operands.of("s8"))
     Traceback (most recent call last):
         ...
     cutegemm.errors.PlanError: mma_sync_plan: 1 rule is broken.
-      - A is of s8; floats of 8 to 19 bits are multiplied by mma.sync. Take an sm90_plan, which multiplies s8 by wgmma.
+      - A is of s8, but mma.sync plans multiply floats of 8 to 19 bits. Use an sm90_plan, which multiplies s8 by wgmma.
     """
     kind = operands.a.dtype
     violations = []
     if not kind.is_float or kind.bits < least_bits:
         violations.append(
-            f"A is of {kind}; floats of {least_bits} to 19 bits are multiplied by mma.sync. Take an sm90_plan, which "
+            f"A is of {kind}, but mma.sync plans multiply floats of {least_bits} to 19 bits. Use an sm90_plan, which "
             f"multiplies {kind} by wgmma."
         )
     elif kind.bits == 8:
         if operands.b.dtype != kind:
             violations.append(
-                f"A is of {kind}, B of {operands.b.dtype}; float8 of one type is multiplied by mma.sync. Take an "
-                "sm90_plan, which multiplies both by wgmma."
+                f"A is of {kind} and B of {operands.b.dtype}, but mma.sync plans multiply float8 of one type. Use an "
+                "sm90_plan, which multiplies both types by wgmma."
             )
         for name, operand in (("A", operands.a), ("B", operands.b)):
             if operand.major != "k":
-                violations.append(f"{name} is {operand.major}-major; float8 is multiplied k-major alone, as of 'nt'.")
+                violations.append(f"{name} is {operand.major}-major; float8 must be k-major, as in layout 'nt'.")
             if operand.align_bytes < _FLOAT8_BYTES:
                 violations.append(
-                    f"{name} is aligned to {operand.align_bytes} bytes; float8 is loaded by {_FLOAT8_BYTES} or more."
+                    f"{name} is aligned to {operand.align_bytes} bytes; float8 needs at least {_FLOAT8_BYTES}."
                 )
     if violations:
         raise PlanError(subject, violations)
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
-    """(extent, bK, stages) as given, or so that fragments are read without bank conflicts."""
+    """Return the layout (extent, bK, stages) of a tile of A or B in shared memory.
+
+    shared   a `Shared`, or "swizzled" (fragments are read without bank conflicts), "padded" or "plain"
+    raises   PlanError for any other text
+    """
     dtype, along_k = operand.dtype, operand.major == "k"
     if isinstance(shared, Shared):
         return shared.layout(extent, bk, stages)
     if shared not in ("swizzled", "padded", "plain"):
-        raise PlanError("mma_sync_plan", [f"shared = {shared!r} is none of swizzled, padded, plain and a Shared."])
+        raise PlanError(
+            "mma_sync_plan", [f"shared = {shared!r}; 'swizzled', 'padded', 'plain' or a Shared is expected."]
+        )
     if shared != "swizzled":
         pad = 0 if shared == "plain" else ACCESS_BITS // dtype.bits if along_k else _PAD_ELEMS
         return Shared("k" if along_k else "mn", pad).layout(extent, bk, stages)
@@ -329,10 +371,11 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
 
 
 def _lines_of_words(extent: int) -> ComposedLayout:
-    """32-bit elements along M or N, which no ldmatrix transposes: a plain read takes 8 neighbours of each of 4 k.
+    """Return the layout (row, 4) of 32-bit elements along M or N, which plain reads access without bank conflicts.
 
-    The two low bits of k choose among the four groups of 8 banks: where a row is too short to separate them,
-    the row does, and otherwise the swizzle. So a row of 128 bytes is written and each read is served at once.
+    ldmatrix cannot transpose 32-bit elements, so a read takes 8 neighbours for each of 4 k. The two low bits of k
+    select one of four groups of 8 banks: by the swizzle, or by the stride if a row is too short for four groups. A row
+    of 128 bytes is then written in one wavefront, and each read takes one wavefront.
     """
     row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
     swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)

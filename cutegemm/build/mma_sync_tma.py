@@ -1,7 +1,7 @@
-"""Builder of plans whose warps multiply by mma.sync the tiles that a producer warp loads by TMA, from sm_90 on.
+"""Builder of plans whose warps multiply by mma.sync what a producer warp loads by TMA, from sm_90 on.
 
-On sm_90a `choose` leaves these plans out, since wgmma is faster there. They are for chips that have TMA and no wgmma,
-such as sm_120.
+On sm_90a `choose` leaves these plans out, because wgmma is faster. They are for chips that have TMA but no wgmma, such
+as sm_120.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import EpiStageBuilder
 from cutegemm.build.mma_sync import ATOM_K_BITS, check_is_multiplied, reader
 from cutegemm.build.pipeline import MAX_STAGES, PipelineBuilder, registers_of
@@ -31,11 +31,12 @@ from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-_IN_PLACES = (16, 16)  # of D: what one stmatrix.x4 of a warp covers
-_RINGS: tuple[int, ...] = (1, 2, 4)  # epilogue stages of a warp that are considered
-_SPREAD = 32  # elements of 32 bits along M or N, a row of 128 bytes: see `_places`
+_IN_PLACES = (16, 16)  # (M, N) of D that one stmatrix.x4 of a warp covers
+_EPI_STAGES: tuple[int, ...] = (1, 2, 4)  # numbers of epilogue stages of a warp that are tried
+_SPREAD = 32  # 32-bit elements of a row of 128 bytes along M or N: see `_places`
 
 
+@takes_epilogue
 def mma_tma_plan(
     operands: Operands | None = None,
     *,
@@ -50,20 +51,22 @@ def mma_tma_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     arch: str = "sm_90a",
 ) -> GemmPlan:
-    """A plan of a producer, which fills a ring of stages with k-tiles by TMA, and of warps that multiply by mma.sync.
+    """Return a plan with a producer warp, which fills a mainloop pipeline by TMA, and warps that multiply by mma.sync.
 
-    operands    of f16, bf16 or tf32, aligned to 16 bytes; bf16, all rows contiguous, where left out
-    block       (bM, bN, bK) elements of a CTA; 256 x 128 and rows of 128 bytes along K where left out
-    warp        (M, N) elements of a warp; warps take the tile's rows, one row of warps after the other
-    stages      k-tiles in shared memory; as many as there is room for, where left out
-    store       "shared": each warp's sums leave through epilogue stages of its own, by TMA, or by lines that it copies
-                where D is not aligned to 16 bytes; "direct": out of registers, as a D does whose lines would not lie
-                together
-    mma_order   "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
-    ctas        of the persistent grid: as many as there are multiprocessors; None: one for each tile
-    arch        the least one, whose shared memory is the limit; one with setmaxnreg gives the registers of the
-                producer to the warps that multiply
-    raises      PlanError with every rule that is broken
+    operands        f16, bf16 or tf32, aligned to 16 bytes; None: bf16 with K-major A, N-major B and D
+    name, summary   name of the plan, and what is special about it
+    block           tile (bM, bN, bK) of a CTA; None: 256 x 128, and 128 bytes along K
+    warp            tile (M, N) of a warp; warps fill the block row by row
+    stages          mainloop stages; None: as many as fit shared memory
+    store           "shared": each warp stores D through its own epilogue stages, by TMA, or line by line if D is not
+                    aligned to 16 bytes; "direct": from registers. D is also stored from registers if its lines would
+                    not be contiguous
+    raster          order of the tiles: see `Raster.parse`
+    mma_order       "m" or "n": the mode whose fragments are outermost; see `GemmPlan.fragment_buffers`
+    ctas            CTAs of the persistent grid, one per multiprocessor; None: one CTA for each tile
+    arch            oldest architecture, whose shared memory is the limit; if it has setmaxnreg, the producer gives
+                    registers to the other warps
+    raises          PlanError with every rule that is broken
 
     >>> plan = mma_tma_plan()
     >>> plan.threads, plan.stages, plan.a.load.name, plan.epi_stages.store.name
@@ -75,7 +78,7 @@ def mma_tma_plan(
     if block is not None:
         tiles["block"] = (block, 3)
     check_arguments(subject, ops, tiles, {"stages": 0 if stages is None else stages})
-    # Hopper's mma.sync of float8 converts fragments to f16, for which warps of so many sums have no registers
+    # Hopper's mma.sync of float8 converts fragments to f16; warps with this many accumulators lack the registers
     check_is_multiplied(subject, ops, least_bits=16)
     tile = block or (256, 128, CACHE_LINE_BYTES * 8 // ops.a.dtype.bits)
     b = _Builder(subject, ops, tile, arch)
@@ -88,16 +91,16 @@ def mma_tma_plan(
         storing = b.attempt(lambda: b.storing(mma, warp, stages))
     buffers = b.buffers(ops, storing, stages)
     b.check()
-    tiled_mma, parts = made(mma), made(buffers)
+    tiled_mma, both = made(mma), made(buffers)
     consumers = tiled_mma.threads // WARP_THREADS
-    pipeline = WarpRoles("cooperative", parts.stages, consumers, warp, WarpMma(), consumer_warps=1)
+    pipeline = WarpRoles("cooperative", both.stages, consumers, warp, WarpMma(), consumer_warps=1)
     registers = registers_of(pipeline, many=True)
     return b.plan(
         tiled_mma,
-        parts,
+        both,
         pipeline,
         registers if arch_named(arch).has("setmaxnreg") else None,
-        {each.name: reader(ops.matrix(each.name), "ldmatrix", each.smem) for each in (parts.a, parts.b)},
+        {each.name: reader(ops.matrix(each.name), "ldmatrix", each.smem) for each in (both.a, both.b)},
         name=name,
         summary=summary,
         family="mma_sync",
@@ -108,10 +111,13 @@ def mma_tma_plan(
 
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
-    """What changes in the fields of an `mma_tma_plan` where B is gated: each warp multiplies gates of the first half of
-    the tile and their ups of the second, and its epilogue stages have half as many columns.
+    """Return the fields of an `mma_tma_plan` that change if B is gated, with their values.
 
-    operands   with a B that is gated
+    Each warp multiplies gate columns of the first half of the tile and their up columns of the second half. Its
+    epilogue stages have half as many columns.
+
+    subject    what an error is about
+    operands   operands with the gated B
     raises     PlanError with every rule that is broken
     """
     b, (rows, columns) = _Builder(subject, operands, plan.cta_tile, plan.arch), plan.consumer_tile
@@ -125,10 +131,13 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
 
 
 class _Builder(PipelineBuilder):
-    """The parts of a plan of warps that TMA loads for."""
+    """Builder of the components of an `mma_tma_plan`."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Warps with a part of the tile each, that lies together."""
+        """Return the tiled MMA in which each warp computes a contiguous warp tile, as far as `piece` allows.
+
+        raises   PlanError with every rule that the tiles break
+        """
         wrong, permutation, counts = [], [], []
         modes = zip("MN", self.tile[:2], warp, atom.shape_mnk[:2], self.is_spread, strict=True)
         for mode, extent, own, step, is_spread in modes:
@@ -143,8 +152,8 @@ class _Builder(PipelineBuilder):
             piece = self.piece(mode, extent, own)
             if mode == "N" and self.operands.gated and (2 * piece != own or piece % _IN_PLACES[1]):
                 wrong.append(
-                    f"warp tiles of {own} columns hold {own // 2} gates and as many ups, which are no whole lines of "
-                    f"shared memory, or no multiple of {_IN_PLACES[1]}."
+                    f"warp tiles of {own} columns hold {own // 2} gate and as many up columns, which are not whole "
+                    f"lines of shared memory, or not a multiple of {_IN_PLACES[1]}."
                 )
                 continue
             if piece < own and (mode == "M" or piece % _IN_PLACES[1]):
@@ -154,8 +163,8 @@ class _Builder(PipelineBuilder):
                 continue
             if piece < own and is_spread:
                 wrong.append(
-                    f"B is {self.operands.b}: its places are spread over lines, which gates and ups would share. Pass "
-                    "B k-major, as b.mT.contiguous().mT is."
+                    f"B is {self.operands.b}: its columns are permuted within lines of shared memory, which gate and "
+                    "up columns would share. Pass B k-major, as b.mT.contiguous().mT is."
                 )
                 continue
             counts.append(extent // own)
@@ -168,8 +177,15 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """How many of a warp's rows or columns lie together: all of them, or of a gated B half of them; where lines of
-        shared memory would be torn, the greatest pieces of them that it holds whole."""
+        """Return how many rows or columns of a warp are contiguous in the tile.
+
+        They are all of the warp's, or half of them for a gated B. If that would cut lines of shared memory, it is the
+        largest piece that keeps lines whole.
+
+        mode     "M" or "N"
+        extent   extent of the tile along the mode
+        own      extent of a warp tile along the mode
+        """
         operand = self.operands.a if mode == "M" else self.operands.b
         own = own // 2 if operand.gated else own
         if operand.major == "k":
@@ -179,17 +195,22 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """Whether the places of a fragment of A along M, and of B along N, are spread over a line."""
+        """Return whether rows of an atom are spread over a line of A, and columns over a line of B: see `_places`."""
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
     def storing(
         self, mma: TiledMma, warp: tuple[int, int], stages: int | None
     ) -> tuple[EpiStages, SharedLayout] | None:
-        """Slots of each warp, for epilogue tiles of some of its rows: those of an atom, or where its places are spread
-        those of a line, and then fewer columns. As many epilogue stages as leave room for the most stages.
+        """Return the epilogue stages of each warp, with their layout in shared memory.
 
-        None for a D that is not aligned to 16 bytes where the places of a warp are spread along N, or its columns do
-        not lie together: it leaves straight out of registers.
+        Of the possible epilogue tiles, those are chosen that leave room for the most mainloop stages. An epilogue tile
+        has the 16 rows of an atom, or 32 rows if the rows of an atom are spread over a line: see `_places`.
+
+        warp      tile (M, N) of D that a warp stores
+        stages    mainloop stages that the caller gives, or None
+        returns   None if D must be stored from registers: no epilogue stages fit, or D is not aligned to 16 bytes and
+                  the columns of a warp are not contiguous
+        raises    PlanError if no epilogue tiles fill the warp's tile
         """
         warps = mma.threads // WARP_THREADS
         tile, own = [], []
@@ -202,7 +223,7 @@ class _Builder(PipelineBuilder):
             self.subject, self.operands, fragment, (tile[0], tile[1]), not any(self.is_spread), least=1
         )
         piece = warp[1] if self.operands.gated else self.piece("N", self.tile[1], warp[1])
-        shared_d, counts, widths = "swizzled", _RINGS, [tile[1]]
+        shared_d, counts, widths = "swizzled", _EPI_STAGES, [tile[1]]
         if self.operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES:
             shared_d, counts = "padded", (1,)
             longest = min(warp[1], CACHE_LINE_BYTES * 8 // self.operands.d.dtype.bits)
@@ -212,31 +233,41 @@ class _Builder(PipelineBuilder):
         elif not self.is_spread[0]:
             widths = [piece if piece < warp[1] else epi_stages.epi_tile_columns(warp, warps)]
         stored = (tile[0], "evict_normal")
-        found = [
+        candidates = [
             epi_stages.epi_stages(warp, warps, stored, shared_d, columns, count, False)
             for columns in widths
             for count in counts
         ]
-        divided = [each for each in found if product(each[0].epi_tiles(warp)) % each[0].count == 0]
+        divided = [one for one in candidates if product(one[0].epi_tiles(warp)) % one[0].count == 0]
         most = MAX_STAGES if stages is None else stages
 
-        def worth(each: tuple[EpiStages, SharedLayout]) -> tuple[int, int]:
-            return min(most, self.stages_that_fit(each[1])), product(each[0].epi_tile) * each[0].count
+        def worth(candidate: tuple[EpiStages, SharedLayout]) -> tuple[int, int]:
+            """Return the mainloop stages that fit, then the elements in epilogue stages: more is better."""
+            made_stages, smem_d = candidate
+            return min(most, self.stages_that_fit(smem_d)), product(made_stages.epi_tile) * made_stages.count
 
         return max(divided, key=worth, default=None)
 
 
 def _is_spread(operand: Operand) -> bool:
-    """No ldmatrix transposes 32-bit elements: plain loads take 8 of each of 4 neighbouring k."""
+    """Return whether plain loads read an operand, because ldmatrix cannot transpose its 32-bit elements.
+
+    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k.
+    """
     return operand.dtype.bits > 16 and operand.major != "k"
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """The permutation along M or N: where the places of an atom, and the atoms of a warp, lie.
+    """Return two layouts along M or N: where the rows of an atom lie in the tile, and where the atoms of a warp lie.
 
-    In memory that TMA swizzles, k chooses among the eight chunks of 16 bytes of a line by exclusive or. Of 8
-    neighbours two chunks are read, for four k the same two twice over. Chunks 0 and 4 and their likes for other
-    k are eight different ones: the second half of the 8 lies 16 elements further.
+    own         extent of a warp tile
+    step        extent of the atom
+    is_spread   whether the rows of an atom are spread over a line of 32 elements
+
+    Rows stand for columns along N. In memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by
+    exclusive or. Eight neighbouring rows are two chunks, and for four k they would be the same two chunks twice: a bank
+    conflict. Chunks 0 and 4, and their counterparts for the other k, are eight different chunks. So the second half of
+    eight rows lies 16 elements further.
 
     >>> [str(layout) for layout in _places(8, 64, True)]
     ['(4,2,1):(1,16,4)', '(4,2):(4,32)']

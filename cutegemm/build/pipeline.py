@@ -1,4 +1,4 @@
-"""What the builders of plans with a ring of stages share: boxes, stages, roles and registers."""
+"""Base class of the builders of plans with warp roles: TMA boxes, mainloop stages, roles and registers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cutegemm.build.epi_stages import SWIZZLES, swizzled
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
-from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS, arch_named
+from cutegemm.machine.arch import MAX_CLUSTER_CTAS, WARP_THREADS, WARPGROUP_THREADS, arch_named
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.role import Role
@@ -25,25 +25,31 @@ from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import TMA_SMEM_ALIGNED_BYTES, TmaBox
 
-MAX_STAGES = 12  # more were not seen to help
-_SLACK_BYTES = 1024  # of shared memory, left for the barriers when stages are chosen
-NORMAL_L2 = ("evict_normal", "evict_normal", "evict_normal")  # of A, B and D
+MAX_STAGES = 12  # mainloop stages; more gained nothing
+_SLACK_BYTES = 1024  # bytes of shared memory that are left for the barriers when stages are chosen
+NORMAL_L2 = ("evict_normal", "evict_normal", "evict_normal")  # L2 policies of A, B and D
 _PRODUCER_WARPS = WARPGROUP_THREADS // WARP_THREADS
 
-# By the number of consuming warpgroups, what a thread of the producer and of a consumer has: of 65536
-# registers, in steps of 8 a thread. A consumer with many sums leaves the producer less.
+# Registers of a thread of (producer, consumer) by the number of consumer warpgroups: usual, and for many accumulators.
+# A multiprocessor has 65536 registers, and setmaxnreg counts in steps of 8.
 _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
 def rounding_of(operands: Operands) -> str:
-    """How operands are rounded by TMA: tf32 to nearest, as it is told that it loads tf32."""
+    """Return the rounding of operands that TMA loads: "rne" (to nearest) for tf32, else "rz"."""
     return "rne" if operands.a.dtype is tf32 else "rz"
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """How A and B come to shared memory, in so many stages; and D leaves, through epilogue stages or by `store`
-    alone."""
+    """How A and B are loaded to shared memory, and how D is stored.
+
+    stages       mainloop stages
+    a, b         operand streams: their TMA boxes, and the layouts of all stages in shared memory
+    store        copy atom from registers to an epilogue stage, or to global memory if there are no epilogue stages
+    epi_stages   epilogue stages, or None
+    smem_d       layout of the epilogue stages in shared memory, or None
+    """
 
     stages: int
     a: OperandStream
@@ -54,7 +60,7 @@ class Buffers:
 
 
 class PipelineBuilder(PlanBuilder):
-    """The parts of a plan whose producer fills a ring of stages by TMA."""
+    """Builder of the components of a plan whose producer fills a mainloop pipeline by TMA."""
 
     def __init__(
         self,
@@ -66,30 +72,35 @@ class PipelineBuilder(PlanBuilder):
     ) -> None:
         super().__init__(subject, operands)
         self.tile, self.arch, self.ctas_per_sm = tile, arch, ctas_per_sm
-        self.partials_bytes_ = 0  # of shared memory, where CTAs of a cluster share K
-        self.b_columns = tile[1]  # that a k-tile brings: see `GemmPlan.loaded_tile`
+        self.partials_bytes_ = 0  # shared memory for accumulators of other CTAs, with cluster split-K
+        self.b_columns = tile[1]  # columns of B that are loaded for a k-tile: see `GemmPlan.loaded_tile`
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of A and B in a stage."""
+        """Return the bytes of A and B in a mainloop stage."""
         bm, _, bk = self.tile
         return (bm * bk * self.operands.a.dtype.bits + self.b_columns * bk * self.operands.b.dtype.bits) // 8
 
     @property
     def free_bytes(self) -> int:
-        """Of the shared memory of a CTA, for the stages and the epilogue stages of D, beside the sums of other CTAs."""
+        """Return the bytes of shared memory of a CTA for mainloop stages and epilogue stages."""
         return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.partials_bytes_
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, cluster_k: int) -> None:
-        """Leaves room in shared memory for the sums of CTAs that share K: as much as `exchanged` takes.
+        """Reserve shared memory for the accumulators that CTAs exchange with cluster split-K: see `exchanged`.
 
-        consumer_tile   of D
+        consumer_tile   (M, N) of D that a consumer stores
+        consumers       consumers of a CTA
+        cluster_k       CTAs of a cluster that split K; 1: nothing is reserved
         """
         elements = product(consumer_tile) * consumers * cluster_k if cluster_k > 1 else 0
         self.partials_bytes_ = elements * self.operands.acc.bits // 8
 
     def stages_that_fit(self, smem_d: SharedLayout | None) -> int:
-        """As many stages as shared memory has room for, beside that of D."""
+        """Return the number of mainloop stages that fit shared memory next to the epilogue stages.
+
+        smem_d   layout of the epilogue stages; None: D is stored from registers
+        """
         used = 0 if smem_d is None else smem_d.cosize() * self.operands.d.dtype.bits // 8
         return min(MAX_STAGES, (self.free_bytes - used) // max(1, self.stage_bytes))
 
@@ -101,25 +112,25 @@ class PipelineBuilder(PlanBuilder):
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
-        """The stages, or as many as there is room for beside the epilogue stages of D; None with what is wrong noted.
+        """Return the mainloop and epilogue buffers, or None with violations collected.
 
-        loaded    the operands as they are loaded
-        storing   the epilogue stages of D, and their shared memory; None: D leaves straight out of registers
-        sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share those of A
-        l2        how long the cache is to keep A, B and D
+        loaded    operands as they are loaded, after repack passes
+        storing   epilogue stages of D and their shared memory; None: D is stored from registers
+        stages    mainloop stages; None: as many as fit
+        sharers   CTAs of a cluster along M, which share the tiles of B, and along N, which share the tiles of A
+        l2        L2 policies of A, B and D
         """
         epi_stages, smem_d = storing or (None, None)
         depth = self.stages_that_fit(smem_d) if stages is None else stages
         if stages is None and depth < 1:
-            besides = f", beside {self.partials_bytes_} of sums of CTAs that share K" if self.partials_bytes_ else ""
-            if self.ctas_per_sm > 1:
-                besides += f", where {self.ctas_per_sm} CTAs share a multiprocessor"
+            partials = f", {self.partials_bytes_} bytes of exchanged accumulators" if self.partials_bytes_ else ""
+            sharing = f", with {self.ctas_per_sm} CTAs per SM" if self.ctas_per_sm > 1 else ""
             self.violations.append(
-                f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{besides}. Shrink the tile."
+                f"shared memory has no room for a k-tile, {self.stage_bytes} bytes{partials}{sharing}. Shrink the tile."
             )
         rows, columns = self.tile[0], self.b_columns
-        a = self.attempt(lambda: self.operand("a", loaded.a, rows, sharers[1], max(1, depth), l2[0]))
-        b = self.attempt(lambda: self.operand("b", loaded.b, columns, sharers[0], max(1, depth), l2[1]))
+        a = self.attempt(lambda: self._stream("a", loaded.a, rows, sharers, max(1, depth), l2[0]))
+        b = self.attempt(lambda: self._stream("b", loaded.b, columns, sharers, max(1, depth), l2[1]))
         store = epi_stages.to_shared.atom if epi_stages else self.attempt(self.direct_store)
         if a is None or b is None or store is None:
             return None
@@ -137,12 +148,12 @@ class PipelineBuilder(PlanBuilder):
         further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
-        """The plan of such parts.
+        """Return the plan of the components.
 
-        registers   of a producer's thread and of a consumer's
-        reads       by stream: how its fragments are read from shared memory
-        further     streams besides A and B
-        others      the fields of `GemmPlan` that do not follow from the parts
+        registers   registers of a thread of the producer and of a consumer; None: all threads have the same number
+        reads       copy atoms by which fragments are read from shared memory, by operand stream
+        further     operand streams besides A and B
+        others      fields of `GemmPlan` that do not follow from the components
         raises      PlanError with every rule that is broken
         """
         return GemmPlan(
@@ -163,25 +174,47 @@ class PipelineBuilder(PlanBuilder):
             **others,
         )
 
+    def _stream(
+        self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
+    ) -> OperandStream:
+        """Return the stream of A or B; an error names the arguments that the user gave."""
+        sharers = cluster["ba".index(name)]
+        try:
+            return self.operand(name, operand, extent, sharers, stages, l2)
+        except PlanError as error:
+            options = f"tile = {self.tile}" + (f", cluster = {cluster}" if sharers > 1 else "")
+            rules = [f"{options}: {name.upper()}: {rule}" for rule in error.violations]
+            raise PlanError(self.subject, rules) from None
+
     def operand(
         self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> OperandStream:
-        """The box that a CTA loads, its share of a tile that `sharers` CTAs have in common; and its place.
+        """Return the stream of an operand that is loaded by TMA.
 
-        The swizzle permutes bits of addresses, with whatever row a box begins: so a share need be no whole groups of
-        the 8 rows of a swizzle.
+        With multicast, a box is the share of a tile that one of `sharers` CTAs loads for all of them. A share may begin
+        at any row, because the swizzle permutes bits of addresses.
+
+        extent   rows of A, or columns of B, of a tile
+        l2       L2 policy of the operand
+        raises   PlanError if the tile does not divide into shares that TMA can load
         """
         bk = self.tile[2]
         dtype = operand.dtype
         inner, outer = (bk, extent) if operand.major == "k" else (extent, bk)
         kind = widest_smem_kind(dtype, inner)
         row_bytes = KINDS[kind][1]
-        if outer % sharers or outer // sharers * row_bytes % TMA_SMEM_ALIGNED_BYTES:
+
+        def divides(count: int) -> bool:
+            return outer % count == 0 and outer // count * row_bytes % TMA_SMEM_ALIGNED_BYTES == 0
+
+        if not divides(sharers):
+            allowed = [str(count) for count in range(1, MAX_CLUSTER_CTAS + 1) if divides(count)]
             raise PlanError(
                 self.subject,
                 [
                     f"{outer} rows of {row_bytes} bytes of a {operand.major}-major tile do not divide into {sharers} "
-                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do."
+                    f"shares that begin at multiples of {TMA_SMEM_ALIGNED_BYTES} bytes, as boxes of TMA do. "
+                    f"Use {' or '.join(allowed) or 'another tile'}."
                 ],
             )
         width = row_bytes * 8 // dtype.bits
@@ -190,17 +223,16 @@ class PipelineBuilder(PlanBuilder):
         return OperandStream(name, {"a": "m", "b": "n"}[name], box, smem)
 
     def direct_store(self) -> CopyAtom:
-        """Out of registers: a thread's two neighbours of a row, where they are aligned together."""
+        """Return the store from registers: two neighbours of a thread at once if an N-major D is aligned to both."""
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
         return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
-    """Registers of a thread of the producer and of a consumer; with one consumer, each thread is launched with all it
-    may have.
+    """Return the registers of a thread of the producer and of a consumer; None: every thread keeps those of the launch.
 
-    many   whether a consumer needs all that it can get
+    many   whether consumers need as many registers as they can get
     """
     warpgroups = pipeline.consumers * pipeline.consumer_threads // WARPGROUP_THREADS
     if pipeline.kind == "single" or warpgroups not in _REGISTERS:
@@ -209,9 +241,12 @@ def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
 
 
 def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
-    """The producer, where there is one, and the consumers, of so many registers a thread."""
-    produce, consume = registers or (None, None)
-    working = [Role(f"consumer {i}", pipeline.consumer_warps, consume) for i in range(pipeline.consumers)]
+    """Return the roles of the warps: the producer, unless the plan has none, then the consumers.
+
+    registers   registers of a thread of the producer and of a consumer; None: those of the launch
+    """
+    producer_registers, consumer_registers = registers or (None, None)
+    consumers = [Role(f"consumer {i}", pipeline.consumer_warps, consumer_registers) for i in range(pipeline.consumers)]
     if pipeline.kind == "single":
-        return tuple(working)
-    return (Role("producer", _PRODUCER_WARPS, produce), *working)
+        return tuple(consumers)
+    return (Role("producer", _PRODUCER_WARPS, producer_registers), *consumers)

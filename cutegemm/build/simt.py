@@ -1,18 +1,10 @@
-"""Builder of SIMT plans: from block, warp and thread tiles to layouts, by the algebra."""
+"""Builder of SIMT plans: layouts from block, warp and thread tiles, by the layout algebra."""
 
 from __future__ import annotations
 
 from types import NoneType
 
-from cutegemm.build.building import (
-    K_RUN,
-    LOADS,
-    Builder,
-    Shared,
-    Storing,
-    made,
-    vector_copy,
-)
+from cutegemm.build.building import K_RUN, LOADS, Builder, Shared, Storing, made, takes_epilogue, vector_copy
 from cutegemm.errors import PlanError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.machine.arch import ACCESS_BITS
@@ -30,9 +22,10 @@ from cutegemm.tile.simt import simt_tiled_mma
 from cutegemm.tile.tiled_copy import make_tiled_copy_A, make_tiled_copy_B
 from cutegemm.tile.tiled_mma import TiledMma
 
-MAX_K_BLOCKS = 1024  # of a k-tile: its tiles of A and B then fill the shared memory of any GPU
+MAX_K_BLOCKS = 1024  # k-blocks of a k-tile; with more, its tiles of A and B fill the shared memory of any GPU
 
 
+@takes_epilogue
 def simt_plan(
     operands: Operands | None = None,
     *,
@@ -62,29 +55,35 @@ def simt_plan(
     persistent: int | None = None,
     store: str | None = None,
 ) -> GemmPlan:
-    """A SIMT plan from tile sizes.
+    """Return a SIMT plan from tile sizes.
 
-    operands       element types, majorness, alignment; f32, all rows contiguous, where left out
-    block          (bM, bN, bK) elements of a CTA; warp and thread: (M, N) elements of each
-    quad           elements of a thread that lie side by side, so that they are read at once
-    stages         of shared memory; 1 is the textbook's loop with two barriers a k-tile, 0 has fragments read from
-                   global memory
-    unroll         k-blocks laid out in the code; see `multistage`
-    load_a, _b     "cp.async" or "register"; where left out, by majorness, as a k-major operand is turned round on its
-                   way, which takes registers, and by alignment, as cp.async moves 4 bytes or more
-    shared_a, _b   how the tiles lie in shared memory; padded by a vector where they are turned round
-    raster         see `Raster.parse`
-    mma_order      see `GemmPlan`
-    ctas_per_sm    that must fit a multiprocessor together
-    access_bits    the widest access to any memory
-    prefetch       with one stage: the next k-tile is on its way to registers meanwhile
-    repack         "a", "b" or "ab": operands that are packed first; see `plan.repack`
-    split_k        CTAs that share a tile of D; split_order, reduction and waves: see `KSplit`
-    persistent     CTAs of the grid whose waves of tiles are shared: those that the device holds at a time
-    store          "direct": D leaves from registers; "shared": it passes through shared memory, so that neighbouring
-                   threads write neighbours. The latter where left out and D is aligned to less than a thread's `quad`,
-                   unless K is split
-    raises         PlanError with every rule that is broken
+    operands                        element types, majorness and alignment; None: f32 with K-major A, N-major B and D
+    name, summary                   name of the plan, and what is special about it
+    block, warp, thread             tiles (bM, bN, bK) of a CTA, (M, N) of a warp, (M, N) of a thread
+    quad                            (M, N) of neighbouring elements of a thread, which it reads at once
+    stages                          stages of shared memory; 1: the textbook loop with two barriers per k-tile; 0:
+                                    fragments are read from global memory
+    unroll                          k-blocks that the code unrolls; None: all of a k-tile. See `multistage`
+    load_a, load_b                  "cp.async" or "register"; None: by registers for a K-major operand, which is
+                                    transposed on its way, and for an alignment below 4 bytes, else by cp.async
+    shared_a, shared_b              layout in shared memory; None: along M or N, padded by 16 bytes for a K-major
+                                    operand
+    lanes_along                     "m" or "n": the mode along which neighbouring lanes of a warp lie
+    raster                          order of the tiles: see `Raster.parse`
+    mma_order                       "m" or "n": see `GemmPlan`
+    ctas_per_sm                     CTAs that an SM must hold; it limits registers and shared memory
+    access_bits                     widest access to any memory, in bits
+    prefetch                        with one stage: whether the next k-tile is loaded to registers while one is
+                                    multiplied
+    repack                          "a", "b" or "ab": operands that go through a repack pass first; "": none
+    split_k                         K splits of each tile of D
+    split_order, reduction, waves   see `KSplit`
+    persistent                      CTAs of the grid for stream-K, as many as the device runs at a time; None: one CTA
+                                    per tile
+    store                           "direct": D is stored from registers; "shared": through shared memory, so that
+                                    neighbouring threads store neighbours; None: through shared memory if D is aligned
+                                    to less than a thread's `quad` and K is not split
+    raises                          PlanError with every rule that is broken
 
     >>> plan = simt_plan(block=(128, 128, 8), warp=(64, 32), thread=(8, 8))
     >>> plan.threads, plan.smem_bytes(), plan.registers()["accumulators"]
@@ -94,8 +93,8 @@ def simt_plan(
     subject = f"simt_plan {name!r}"
     tiles = {"block": (block, 3), "warp": (warp, 2), "thread": (thread, 2), "quad": (quad, 2)}
     counts = {"stages": stages, "split_k": split_k, "waves": waves, "persistent": persistent or 0}
-    lies = (Shared, NoneType)
-    typed = {"shared_a": (shared_a, lies), "shared_b": (shared_b, lies), "prefetch": (prefetch, (bool,))}
+    layouts = (Shared, NoneType)
+    typed = {"shared_a": (shared_a, layouts), "shared_b": (shared_b, layouts), "prefetch": (prefetch, (bool,))}
     check_arguments(subject, ops, tiles, counts, {"unroll": unroll, "ctas_per_sm": ctas_per_sm}, typed)
     builder = _SimtBuilder(
         subject, ops, block, stages, quad, access_bits if access_bits in UNIVERSAL_BITS else ACCESS_BITS
@@ -111,7 +110,7 @@ def simt_plan(
         )
     )
     schedule = builder.attempt(lambda: builder.schedule(unroll, prefetch))
-    if mma is None:  # its rules are those of the tiles; without one there is no number of threads
+    if mma is None:  # the tiles are not valid, so the number of threads is unknown
         raise PlanError(builder.subject, builder.violations)
     a = builder.operand("a", mma, repacks, load_a, shared_a)
     b = builder.operand("b", mma, repacks, load_b, shared_b)
@@ -137,10 +136,10 @@ def simt_plan(
 
 
 class _SimtBuilder(Builder):
-    """The parts of a SIMT plan.
+    """Builder of the components of a SIMT plan.
 
-    quad          (M, N) elements of a thread that lie side by side
-    access_bits   the widest access to any memory
+    quad          (M, N) of neighbouring elements of a thread
+    access_bits   widest access to any memory, in bits
     """
 
     least_stages = 0
@@ -159,18 +158,24 @@ class _SimtBuilder(Builder):
 
     @property
     def accessed(self) -> Operands:
-        """The operands as threads access them: aligned to no more than the widest access that there is to be."""
+        """Return the operands with an alignment of at most `access_bits`."""
         if self.access_bits >= ACCESS_BITS:
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> ThreadSchedule:
+        """Return the thread schedule for the number of stages.
+
+        raises   PlanError if a k-tile has too many k-blocks, or `unroll` does not divide them
+        """
         k_blocks = self.block[2]
         if k_blocks > MAX_K_BLOCKS:
-            rule = f"bK = {k_blocks}: a k-tile is laid out k-block by k-block; {MAX_K_BLOCKS} are the most."
-            raise PlanError(self.subject, [rule])
+            raise PlanError(self.subject, [f"bK = {k_blocks}: a k-tile has at most {MAX_K_BLOCKS} k-blocks."])
         if unroll is not None and (unroll < 2 or unroll % 2 or k_blocks % unroll):
-            raise PlanError(self.subject, [f"unroll = {unroll} is no even divisor of the {k_blocks} k-blocks."])
+            raise PlanError(self.subject, [f"unroll = {unroll} is not an even divisor of the {k_blocks} k-blocks."])
+        if self.stages == 0 and k_blocks != 1:
+            rule = f"stages = 0, without shared memory, needs bK = 1; block = {self.block}. Use stages of 1 or more."
+            raise PlanError(self.subject, [rule])
         if self.stages == 0:
             return direct()
         if self.stages == 1:
@@ -180,11 +185,14 @@ class _SimtBuilder(Builder):
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
     ) -> OperandStream | None:
-        """How the tile of "a" or "b" comes, or None with what is wrong noted."""
+        """Return how the tile of operand `name` is loaded, or None with violations collected.
+
+        load, shared   as `load_a` and `shared_a` of `simt_plan`
+        """
         first = "ab".index(name)
         extent, bk = self.block[first], self.block[2]
         operand: Operand = getattr(as_repacked(self.accessed, repacks), name)
-        elements = ACCESS_BITS // operand.dtype.bits  # of the widest access
+        elements = ACCESS_BITS // operand.dtype.bits  # elements of the widest access
         if self.stages == 0:
             atom = universal_copy(operand.dtype, operand.dtype.bits)
             direct_copy = (make_tiled_copy_A, make_tiled_copy_B)[first](atom, mma)
@@ -192,29 +200,31 @@ class _SimtBuilder(Builder):
         narrow = min(operand.align_bytes, ACCESS_BITS // 8) < min(CP_ASYNC_BYTES["ca"])
         kind = load or ("register" if operand.major == "k" or narrow else "cp.async")
         vector = min(elements, operand.align_elems)
-        is_turned = operand.major == "k" and (shared is None or shared.major == "mn")
-        tile = shared or Shared(pad=elements if is_turned else 0)
+        is_transposed = operand.major == "k" and (shared is None or shared.major == "mn")
+        tile = shared or Shared(pad=elements if is_transposed else 0)
         if kind == "cp.async" and (operand.major == "k") != (tile.major == "k"):
-            vector = 1  # an element at a time goes to its own place
+            vector = 1  # elements are transposed one at a time
         copy = self.attempt(lambda: self.copy(operand, extent, mma.threads, kind, vector, k_run=K_RUN))
         layout = self.attempt(lambda: tile.layout(extent, bk, max(1, self.stages)))
         if copy is None or layout is None:
             return None
-        beside = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
-        return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, beside))
+        neighbours = min(self.quad[first], self.access_bits // operand.dtype.bits) if tile.major == "mn" else 1
+        return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, neighbours))
 
     def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
-        """How D leaves: out of registers, or through shared memory.
+        """Return how D is stored: from registers, or through shared memory.
 
-        There a warp's lanes write vectors that lie a quad apart across the lines as well: the swizzle moves those of
-        four neighbouring quads to banks of their own.
+        In shared memory the lanes of a warp write vectors whose lines are a quad apart. The swizzle moves those of four
+        neighbouring quads to different banks.
+
+        store   as in `simt_plan`
         """
         d, (bm, bn, _) = self.operands.d, self.block
         along, across = self.quad[::-1] if d.major == "n" else self.quad
-        held = min(along, ACCESS_BITS // d.dtype.bits)
-        vector = min(held, self.accessed.d.align_elems)
+        widest = min(along, ACCESS_BITS // d.dtype.bits)
+        vector = min(widest, self.accessed.d.align_elems)
         atom = vector_copy(d, vector)
-        is_narrow = d.align_elems < held and self.stages > 0 and not is_split
+        is_narrow = d.align_elems < widest and self.stages > 0 and not is_split
         if not (is_narrow if store is None else store == "shared"):
             return Storing(atom)
         copy = self.copy_of_lines(vector, threads)

@@ -1,4 +1,4 @@
-"""Builder of Hopper plans: TMA fills a ring of stages with k-tiles, wgmma empties it, and D leaves by TMA."""
+"""Builder of Hopper plans: TMA fills a mainloop pipeline, wgmma multiplies from it, and TMA stores D."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cutegemm.build.building import made
+from cutegemm.build.building import made, takes_epilogue
 from cutegemm.build.epi_stages import FEWEST_COLUMNS, MOST_PAD_BYTES, SHARED_D, warpgroup_epi_stages
 from cutegemm.build.pipeline import NORMAL_L2, PipelineBuilder, registers_of
 from cutegemm.dtypes import DType
@@ -37,22 +37,23 @@ from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
 from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES, TMA_SMEM_ALIGNED_BYTES, TmaBox
 
-_MANY_ACCUMULATORS = 160  # of a consumer's thread, beside which it needs all registers that it can get
-# Of a thread of so many consumers that has two accumulators, which take turns, and a total: with more of them, sums on
-# two levels are those of halves of the columns. Eight warps leave a thread 240 registers, twelve 160.
+_MANY_ACCUMULATORS = 160  # registers of a thread's accumulators; with more, a consumer needs all registers it can get
+# Registers of a thread for two alternating accumulators and a total, by consumers. With more, a wgmma computes half of
+# the columns if accumulators are promoted. Two consumers leave a thread 240 registers, three leave 160.
 _TWICE_AND_TOTAL = {1: 192, 2: 192, 3: 128}
-# Of an epilogue tile of bytes beside many sums, or beside those of other parts of K: with 64 columns or more, kernels
-# were seen to spill (DSL 4.8.1, 2026-11-22).
+# Columns of an epilogue tile of an 8-bit D if threads have many accumulators, or if K is split. With 64 columns or
+# more, kernels spilled registers (DSL 4.8.1, 2026-11-22).
 _COLUMNS_OF_BYTES = 32
-_LEAST_STAGES = 3  # that long rows of D leave room for
+_LEAST_STAGES = 3  # mainloop stages that long rows of D leave room for
 _MOST_CONSUMERS = MAX_THREADS_PER_BLOCK // WARPGROUP_THREADS
 _STORES = ("tma", "tma_warp", "direct")
-_ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # tiles across a band at most, of CTAs and of clusters by their GPCs
-_WARP_ROWS = 16  # of the sums of a wgmma
-_BITS_ALONG_N = 16  # of an element, that wgmma reads of rows along N
-_MANY_ROWS = 256  # of a tile
+_ACROSS_CTAS, _ACROSS_CLUSTERS = 8, 16  # most tiles across a band in GPC-aware order, of CTAs and of clusters
+_WARP_ROWS = 16  # rows of a wgmma whose accumulators one warp has
+_BITS_ALONG_N = 16  # bits of an element that wgmma can read along N
+_MANY_ROWS = 256  # rows of a tile
 
 
+@takes_epilogue
 def sm90_plan(
     operands: Operands | None = None,
     *,
@@ -85,50 +86,49 @@ def sm90_plan(
     gpc_raster: bool | None = None,
     tpc_rounds: tuple[int, ...] = DEFAULT_DEVICE.tpc_rounds,
 ) -> GemmPlan:
-    """A plan for wgmma, from what a person would say.
+    """Return a Hopper plan (wgmma, TMA, warp roles) from tile sizes and a few options.
 
-    operands                               f16, bf16, tf32, e4m3, e5m2 or s8; bf16, A k-major and B k-major where left
-                                           out
+    operands                               f16, bf16, tf32, e4m3, e5m2 or s8; None: bf16, with K-major A and B
+    name, summary                          name of the plan, and what is special about it
     tile                                   (bM, bN, bK) of a CTA
-    schedule                               pingpong, cooperative or single; see `WarpRoles`
-    cluster                                CTAs along M, which share the tiles of B, and along N, which share those of A
-    consumers                              warpgroups that multiply; 2, or 1 for `single`, where left out
-    stages                                 k-tiles in shared memory; as many as there is room for, where left out
-    store                                  tma: a consumer stores an epilogue tile. tma_warp: each warp its 16 rows.
-                                           direct: out of registers
-    shared_d                               how an epilogue tile lies in shared memory: swizzled; plain; or padded, which
-                                           no box of TMA is, so that the consumer's threads store it, whatever D is
-                                           aligned to
-    epi_tile_n                             columns of an epilogue tile; 128 bytes of them where that divides the tile
-                                           into enough for the epilogue stages, and 32 columns of a D of bytes whose
-                                           consumers have no registers left for more
-    epi_stages                             epilogue tiles of a consumer in shared memory
-    raster                                 the order of the clusters' tiles of D, or its text; one by which clusters of
-                                           a GPC share what they read, where left out
-    l2                                     how long the L2 cache is to keep A, B and D
-    registers                              of a producer's thread and of a consumer's
-    with_c                                 whether C can be read: by TMA where it is of the type, majorness and
-                                           alignment of D
-    ctas                                   of the persistent grid: as many as there are multiprocessors; None: one for
-                                           each tile
+    schedule                               "pingpong", "cooperative" or "single": see `WarpRoles`
+    cluster                                CTAs of a cluster along M, which share the tiles of B, and along N, which
+                                           share the tiles of A
+    consumers                              warpgroups that multiply; None: 2, or 1 for "single"
+    stages                                 mainloop stages; None: as many as fit shared memory
+    store                                  "tma": a consumer stores an epilogue tile by TMA; "tma_warp": each warp
+                                           stores its 16 rows by TMA; "direct": threads store from registers
+    shared_d                               layout of an epilogue tile in shared memory: "swizzled" or "plain", which TMA
+                                           stores, or "padded", which threads store
+    epi_tile_n                             columns of an epilogue tile; None: 128 bytes if that leaves enough epilogue
+                                           tiles, and 32 columns for an 8-bit D if registers are short
+    epi_stages                             epilogue stages of a consumer; None: chosen
+    raster                                 order of the tiles of D, a `Raster` or its text; None: clusters of a GPC
+                                           share what they load
+    l2                                     L2 policies of A, B and D
+    registers                              registers of a thread of the producer and of a consumer; None: chosen
+    with_c                                 whether the epilogue reads C: by TMA if C has the type and majorness of D and
+                                           is aligned to 16 bytes
+    ctas                                   CTAs of the persistent grid, one per multiprocessor; None: one CTA for each
+                                           tile
     stagger_cycles, promoted, overlapped   see `WarpRoles`
     scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
                                            accumulators of each k-tile of 128 are multiplied when they are promoted.
                                            None: the scales of `operands`, if any
-    split_k                                parts that the k-tiles of each tile of D are cut into, a work tile each
-    stream                                 waves of the persistent grid whose k-tiles are divided evenly among it; see
-                                           `KSplit`
-    fixup                                  the CTAs that the tiles leave idle at the end take the last k-tiles of some;
-                                           see `KSplit.fixup`
-    cluster_k                              CTAs of a cluster that share a tile, each with its part of the k-tiles: each
-                                           stores as many of the tile's columns as the others, whose sums come to it
-                                           through shared memory
-    ctas_per_sm                            that must fit a multiprocessor together
-    repack                                 "a", "b" or "ab": operands that are copied first, to k-major ones that TMA
-                                           loads; see `plan.repack`
-    gpc_raster                             whether clusters take tiles in the order of the GPCs; where left out, if no
-                                           raster is given and the tile is large enough: see `is_gpc_aware`
-    tpc_rounds                             how the hardware hands out a grid, see `Device`; () where that is not known
+    split_k                                K splits of each tile of D
+    stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
+                                           `KSplit.waves`
+    fixup                                  stream-K fixup: CTAs that the last wave leaves idle take the last k-tiles of
+                                           its tiles. See `KSplit.fixup`
+    cluster_k                              CTAs of a cluster that split K. Each stores an equal number of the tile's
+                                           columns, whose accumulators the others send it through distributed shared
+                                           memory
+    ctas_per_sm                            CTAs that an SM must hold; it limits registers and shared memory
+    repack                                 "a", "b" or "ab": operands that a repack pass copies first, K-major and
+                                           aligned for TMA; "": none
+    gpc_raster                             whether clusters take tiles in GPC-aware order; None: if `raster` is None and
+                                           the tile is large enough, see `is_gpc_aware`
+    tpc_rounds                             order in which the hardware hands out CTAs, see `Device`; (): not known
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
@@ -159,7 +159,7 @@ def sm90_plan(
     promoted |= has_scales(ops)
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if count > _MOST_CONSUMERS:
-        b.violations.append(f"consumers = {count}; {_MOST_CONSUMERS} at most is expected.")
+        b.violations.append(f"consumers = {count}; at most {_MOST_CONSUMERS} are possible.")
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
     ctas = None if schedule == "single" else ctas
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
@@ -179,7 +179,7 @@ def sm90_plan(
     if accumulators.wgmma_columns == tile[1]:
         b.b_columns = columns_loaded(loaded.b, tile)
     is_split = split_k > 1 or stream > 0 or fixup
-    most = b.most_columns(count, stages, accumulators.of_thread * (1 + promoted) > _MANY_ACCUMULATORS or is_split)
+    most = b.most_columns(count, stages, accumulators.per_thread * (1 + promoted) > _MANY_ACCUMULATORS or is_split)
     box = (_WARP_ROWS if store == "tma_warp" else WGMMA_M, policies[2])
     storing = None if store == "direct" else b.attempt(
         lambda: warpgroup_epi_stages(
@@ -231,12 +231,12 @@ def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> O
 
 @dataclass(frozen=True)
 class _Accumulators:
-    """The sums of a consumer's thread.
+    """Registers of a thread of a consumer for accumulators.
 
-    tile        of a consumer, with all columns that it multiplies
-    bits        of each
-    consumers   of a CTA
-    promoted    whether those of each k-tile are added to a total
+    tile        (M, N) of a consumer, with all columns that it multiplies
+    bits        bits of an accumulator
+    consumers   consumers of a CTA
+    promoted    whether the accumulators of each k-tile are promoted to a total
     scales      registers of the scales that columns have
     """
 
@@ -247,52 +247,54 @@ class _Accumulators:
     scales: int = 0
 
     @property
-    def of_thread(self) -> int:
-        """Registers of the sums of the whole tile."""
+    def per_thread(self) -> int:
+        """Return the registers of a thread for the accumulators of the whole tile."""
         return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
 
     @property
     def _are_halves(self) -> bool:
-        """Whether sums of k-tiles are those of halves of the columns."""
-        is_much = 3 * self.of_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
+        """Return whether a wgmma computes half of the columns because accumulators are promoted."""
+        is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
-        """Columns of a wgmma: of the tile, or of a half of it."""
+        """Return the columns of a wgmma: those of the tile, or half of them."""
         return self.tile[1] // (1 + (self._are_halves or self.tile[1] > MAX_WGMMA_COLUMNS))
 
     @property
     def in_all(self) -> int:
-        """Registers of the total and of the sums of k-tiles: as many again, or twice as many."""
-        return self.of_thread * (1 + self.promoted * (1 if self._are_halves else 2))
+        """Return the registers of a thread for all accumulators: the total, and with promotion one or two more sets."""
+        return self.per_thread * (1 + self.promoted * (1 if self._are_halves else 2))
 
 
 def _gpc_raster(
     b: PipelineBuilder,
-    asked: bool | None,
+    requested: bool | None,
     tpc_rounds: tuple[int, ...],
     cluster: tuple[int, int],
     ctas: int | None,
 ) -> GpcRaster | None:
-    """The order of the GPCs, where it is known and not refused; what is wrong is told to the builder."""
+    """Return the GPC-aware order of the clusters; None if it is not known or `requested` is False.
+
+    If it is requested but not known, that is collected as a violation of the builder `b`.
+    """
     if any(after > before for before, after in pairwise(tpc_rounds)):
-        b.violations.append(
-            f"tpc_rounds = {tpc_rounds}; rounds are expected of which none is larger than the one before."
-        )
+        b.violations.append(f"tpc_rounds = {tpc_rounds}; each round must be at most as large as the one before.")
     order = GpcRaster.of(tpc_rounds, product(cluster), ctas)
-    if asked and order is None:
+    if requested and order is None:
         b.violations.append(
             f"gpc_raster = True: the GPCs of {ctas or 'all'} CTAs in clusters of {product(cluster)} are not known from "
-            f"tpc_rounds = {tpc_rounds}; a persistent grid of no more CTAs than multiprocessors, in clusters of one "
+            f"tpc_rounds = {tpc_rounds}; a persistent grid of at most one CTA per multiprocessor, in clusters of one "
             "or two, is expected."
         )
-    return None if asked is False else order
+    return None if requested is False else order
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
-    """Whether clusters take tiles in the order of the GPCs, where that is known: of smaller tiles, and of larger
-    clusters, whose reads are multicasts, plans were not faster so.
+    """Return whether clusters take tiles in GPC-aware order by default, if the order of the device is known.
+
+    Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order.
 
     >>> is_gpc_aware((128, 128), (2, 1)), is_gpc_aware((64, 64), (1, 1)), is_gpc_aware((128, 128), (2, 2))
     (True, False, False)
@@ -301,9 +303,11 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 
 
 def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
-    """So that clusters of a GPC have equal tiles of the operand that a cluster does not share: their reads are joined
-    on the way to L2 where they meet; those of a multicast are not. Where clusters are numbered GPC by GPC, neighbours
-    have them, and CTAs without a cluster have a block of tiles; else every eighth."""
+    """Return the default raster, as text: clusters of a GPC have the same tiles of the operand that is not multicast.
+
+    Their loads of it then coalesce on the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one
+    GPC, and CTAs without a cluster have a block of tiles. Otherwise every eighth cluster has the same tiles.
+    """
     is_wide = cluster[1] > cluster[0]
     if gpc_raster is None:
         return "fitted_n" if is_wide else "fitted_m"
@@ -313,14 +317,14 @@ def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
 
 
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
-    """Columns of a B along N that come for a k-tile: the tile's, or those of whole lines, where boxes of part of a line
-    cost more than the columns beside the tile do.
+    """Return the columns of B that are loaded for a k-tile: those of the tile, or those of whole cache lines.
 
-    wgmma reads rows of 32 bytes at half its rate. Rows of 64 bytes it reads nearly as fast as lines, but L2 looks up
-    more lines for them. There whole lines come where at most an eighth of the columns are beside the tile, and to tiles
-    of 256 rows and more than 128 columns, whose products take longer than their loads.
+    Boxes of part of a line cost more than extra columns if B is N-major. wgmma reads rows of 32 bytes at half its rate.
+    It reads rows of 64 bytes nearly as fast as whole lines, but L2 looks up more lines for them; then whole lines are
+    loaded only if at most an eighth of the columns are extra, or for tiles of 256 rows and more than 128 columns, whose
+    MMAs take longer than their loads.
 
-    tile   (bM, bN), or more
+    tile   (bM, bN), or (bM, bN, bK)
 
     >>> from cutegemm.plan import Operands
     >>> b = Operands.of("bf16", layout="nn").b
@@ -346,26 +350,29 @@ def pipeline_of(
     cluster_k: int = 1,
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
-    """Stages that a tile leaves room for, and epilogue tiles of a consumer, without a plan being built.
+    """Return the mainloop stages of a plan and the epilogue tiles of a consumer, without building the plan.
 
-    consumer_tile   of D
-    is_direct       whether D leaves straight out of registers, as one does that no epilogue tiles fill
-    cluster_k       that share K, whose sums of a tile have room beside it
-    ctas_per_sm     that share the room
+    tile                     (bM, bN, bK) of a CTA
+    consumer_tile            (M, N) of D that a consumer stores
+    epi_tile_n, epi_stages   as in `sm90_plan`
+    is_direct                whether D is stored from registers, as it also is if no epilogue tiles fill the tile
+    cluster_k                CTAs of a cluster that split K, whose accumulators need shared memory
+    ctas_per_sm              CTAs that share the shared memory of a multiprocessor
+    returns                  (stages, epilogue tiles); no epilogue tiles if D is stored from registers
     """
     builder = _Builder("pipeline_of", operands, tile, ctas_per_sm=ctas_per_sm)
     builder.b_columns = columns_loaded(operands.b, tile)
     by_lines = operands.d.align_bytes < TMA_INNER_ALIGNED_BYTES
     builder.keep_room(consumer_tile, consumers, cluster_k)
     most = builder.line_columns(consumers, None) if by_lines else None
-    slot_builder = warpgroup_epi_stages(
+    stage_builder = warpgroup_epi_stages(
         "pipeline_of", operands, consumer_tile[1], most=most, stages=builder.stages_that_fit
     )
-    if by_lines:  # they are those of a box; lines are as long as they can be
+    if by_lines:  # the option is for boxes; lines are as long as possible
         epi_tile_n = None
     if not is_direct:
         with suppress(PlanError):
-            columns, epi_tiles, count = slot_builder.division(
+            columns, epi_tiles, count = stage_builder.division(
                 consumer_tile,
                 consumers,
                 epi_tile_n,
@@ -373,15 +380,15 @@ def pipeline_of(
                 "padded" if by_lines else "swizzled",
             )
             shape, copies = (WGMMA_M, columns), (count, consumers)
-            held = slot_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
-            stages = builder.stages_that_fit(held)
+            smem_d = stage_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
+            stages = builder.stages_that_fit(smem_d)
             if stages >= MIN_STAGES:
                 return stages, epi_tiles
     return builder.stages_that_fit(None), 0
 
 
 class _Builder(PipelineBuilder):
-    """The parts of a Hopper plan."""
+    """Builder of the components of a Hopper plan."""
 
     @property
     def stage_bytes(self) -> int:
@@ -402,9 +409,10 @@ class _Builder(PipelineBuilder):
         return tuple(found)
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
-        """The most columns of an epilogue tile, where they are limited.
+        """Return the largest number of columns of an epilogue tile; None: no limit.
 
-        has_few_registers   whether threads have few left beside their sums
+        stages              mainloop stages that the caller gives, or None
+        has_few_registers   whether the accumulators leave threads few registers
         """
         d = self.operands.d
         if d.dtype.bits == 8 and has_few_registers:
@@ -412,66 +420,72 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """The most columns of an epilogue tile of so many consumers, beside whose epilogue stages there is room for the
-        stages that are asked for, or for `_LEAST_STAGES`: see `EpiStageBuilder.line_columns`."""
+        """Return the largest number of columns of an epilogue tile that threads store, so that enough mainloop stages
+        fit.
+
+        Enough are `stages`, or `_LEAST_STAGES` if `stages` is less or None. See `EpiStageBuilder.line_columns`.
+        """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
-    def cluster_k(self, asked: int, cluster: tuple[int, int]) -> int:
-        """The CTAs that share K; 1, with a complaint noted, where the tile's columns are not divided among so many.
-        Another is noted of a cluster with tiles along N, where these CTAs lie."""
+    def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
+        """Return the CTAs that split K; 1 if they cannot divide the tile's columns evenly.
+
+        That is collected as a violation, and so are several tiles of a cluster along N, where these CTAs lie.
+        """
         columns = self.tile[1]
-        if asked > 1 and cluster[1] > 1:
+        if requested > 1 and cluster[1] > 1:
             self.violations.append(
-                f"cluster = {cluster}: beside cluster_k = {asked} its tiles lie along M. Take {(cluster[0], 1)}."
+                f"cluster = {cluster}: with cluster_k = {requested} its tiles must lie along M. Use {(cluster[0], 1)}."
             )
-        if asked == 1 or columns % (asked * FEWEST_COLUMNS) == 0:
-            return asked
+        if requested == 1 or columns % (requested * FEWEST_COLUMNS) == 0:
+            return requested
         self.violations.append(
-            f"cluster_k = {asked}: each of them stores as many of the {columns} columns as the others, a multiple of "
+            f"cluster_k = {requested}: each CTA must store an equal number of the {columns} columns, a multiple of "
             f"{FEWEST_COLUMNS}."
         )
         return 1
 
     def policies(self, l2: tuple[str, str, str]) -> tuple[str, str, str]:
-        """The L2 policies of A, B and D; the usual ones, with a complaint noted, where they are none."""
+        """Return the L2 policies of A, B and D; the default ones if `l2` is not valid, with a violation collected."""
         if isinstance(l2, tuple) and len(l2) == 3 and all(policy in L2_POLICIES for policy in l2):
             return l2
         self.violations.append(f"l2 = {l2!r}; three of {', '.join(L2_POLICIES)}, for A, B and D, are expected.")
         return NORMAL_L2
 
     def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
-        """One wgmma as wide as the tile, or half of it; consumers that share a tile take its rows in halves.
+        """Return the tiled MMA: wgmmas as wide as the tile, or half of it. Consumers that share a tile divide its rows.
 
-        loaded    the operands as they are loaded
-        a_source  where wgmma reads A from: shared memory, or registers
-        rows      of a consumer
-        columns   of a wgmma
-        readers   consumers that share a tile
+        loaded     operands as they are loaded, after repack passes
+        a_source   "shared" or "register": where wgmma reads A from
+        rows       rows of a consumer
+        columns    columns of a wgmma
+        readers    consumers that share a tile
         """
         a, b, reads = loaded.a, loaded.b, a_source == "register"
         transposed_operands = [
             name
-            for name, is_turned in (("a", needs_transpose(a) and not reads), ("b", needs_transpose(b)))
-            if is_turned
+            for name, is_transposed in (("a", needs_transpose(a) and not reads), ("b", needs_transpose(b)))
+            if is_transposed
         ]
         if transposed_operands and a.dtype in WGMMA_C_TYPES:
-            self.violations.append(self._how_to_turn(transposed_operands, a.dtype))
+            self.violations.append(self._how_to_transpose(transposed_operands, a.dtype))
         majors = ["k" if operand.major == "k" or needs_transpose(operand) else "mn" for operand in (a, b)]
         atom = wgmma(a.dtype, columns, majors[0], majors[1], a_source, loaded.acc, b.dtype)
         if readers == 1 and not reads:
             return TiledMma(atom)
         if rows % WGMMA_M or rows == 0:
-            raise PlanError(self.subject, [f"{readers} consumers take {rows} rows each, no multiple of {WGMMA_M}."])
+            raise PlanError(self.subject, [f"{readers} consumers have {rows} rows each, not a multiple of {WGMMA_M}."])
         own = ROWS_IN_BANKS if reads else Layout(WGMMA_M)
-        of_m = Layout((own.shape, readers, rows // WGMMA_M), (own.stride, rows, WGMMA_M))
-        return TiledMma(atom, Layout((readers, 1, 1)), (of_m, None, None))
+        along_m = Layout((own.shape, readers, rows // WGMMA_M), (own.stride, rows, WGMMA_M))
+        return TiledMma(atom, Layout((readers, 1, 1)), (along_m, None, None))
 
-    def _how_to_turn(self, names: list[str], dtype: DType) -> str:
-        of_each = " and ".join(f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names)
+    def _how_to_transpose(self, names: list[str], dtype: DType) -> str:
+        """Return the violation of operands that wgmma does not take in their majorness, with the remedy."""
+        majors = " and ".join(f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names)
         repack = repacked_for_wgmma(self.operands)
         return (
-            f"{of_each}, but wgmma takes {dtype} operands k-major alone, as layout 'nt' has them. +repack behind the "
-            f"plan's name, or repack={repack!r} for the builder, copies them to such ones first."
+            f"{majors}, but wgmma takes only k-major {dtype} operands, as in layout 'nt'. Add +repack to the name of "
+            f"the plan, or pass repack={repack!r} to the builder: a repack pass then copies them first."
         )

@@ -1,1 +1,1 @@
-"""From a problem to a plan: the named plans, and the choice among them."""
+"""From a problem to a plan: named plans, and the choice of the plan with the lowest predicted time."""

@@ -1,8 +1,8 @@
-"""Candidates: the plans that a choice is made among, and the interface of the families that offer them.
+"""Candidates: the plans that `choose` compares, and the interface of the families that offer them.
 
-A `Family` holds recipes that serve operands, and a model of their times. For a problem it says in which ways the K of
-each recipe may be divided (`candidates`), and how long each takes (`predict`), all of them at once, in columns.
-`ranked` orders them by time. Families differ only in their candidates, and in the terms of their models.
+A `Family` holds the recipes that can implement the operands, and a time model. `candidates` returns the recipes for a
+problem, each with the divisions of K to try; `predict` returns the times of all of them at once, in columns; `ranked`
+sorts them by time. Families differ only in their candidates and in the terms of their models.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 class Request:
     """What a plan is chosen for, apart from the extents of the problem.
 
-    operands     aligned as TMA loads A and B
-    by_threads   the same operands, aligned as threads load them; `operands` if left out
-    device       whose rates the models take
-    accumulate   of fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
+    operands     operands with the alignment of A and B that TMA loads see
+    by_threads   operands with the alignment that loads of threads see; None: as `operands`
+    arch         architecture, such as "sm_90a"
+    device       device whose rates the time models take
+    accumulate   for fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
                  each k-tile to f32. Other types are accumulated in full either way
-    swap_ab      whether the plans are for D^T alone, or for D alone; None: both
+    swap_ab      True: plans for D^T only; False: plans for D only; None: both
     with_c       whether a tile of C is read for each tile of D
     """
 
@@ -53,63 +54,76 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """The operands as threads load them."""
+        """Return the operands with the alignment that loads of threads see."""
         return self.by_threads or self.operands
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Whether the plans are for D^T: the ways that are asked for."""
+        """Return the values of `swap_ab` that plans may have: (False, True) if the request has None."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan among which there is a choice.
+    """A recipe with its predicted time.
 
-    us           predicted microseconds, packing included
-    find_bound   finds what takes most of them; it is called only if somebody asks
+    us            predicted time in microseconds, with the repack passes
+    find_bounds   returns the microseconds that each bound would take by itself; called only when `bounds` is read
     """
 
     recipe: Recipe
     us: float
-    find_bound: Callable[[], str] = field(compare=False, repr=False)
+    find_bounds: Callable[[], dict[str, float]] = field(compare=False, repr=False)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Microseconds that each bound would take by itself, by its name."""
+        return self.find_bounds()
 
     @property
     def bound(self) -> str:
-        """What takes most of the time."""
-        return self.find_bound()
+        """Return the name of the bound that takes most of the time, such as "L2" or "tensor cores"."""
+        return _highest(self.bounds)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Columns of predicted times.
+    """Columns of predicted times, one entry for each candidate.
 
-    us       microseconds after a flush of the L2 cache; infinitely many if the device cannot run the plan
-    bounds   returns the microseconds that each bound of a plan would take by itself, by its name; a number is that of
-             all plans
+    us       microseconds after a flush of the L2 cache; infinite if the device cannot run the plan
+    bounds   function that returns, for each bound such as "DRAM", the microseconds that it takes by itself: a column,
+             or a number that holds for all plans
     """
 
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
-    def bound(self, row: int) -> str:
-        """Return the name of the bound that takes most of the time of a plan.
+    def bounds_of(self, row: int) -> dict[str, float]:
+        """Return the microseconds that each bound of the candidate at index `row` would take by itself.
 
-        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bound(1)
-        'DRAM'
+        >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bounds_of(1)
+        {'L2': 1.0, 'DRAM': 4.0}
         """
-        of_row = {name: us[row] if np.ndim(us) else us for name, us in self.bounds().items()}
-        return max(of_row, key=of_row.__getitem__)
+        return {name: float(us[row] if np.ndim(us) else us) for name, us in self.bounds().items()}
+
+    def bound(self, row: int) -> str:
+        """Return the name of the bound that takes most of the time of a plan."""
+        return _highest(self.bounds_of(row))
+
+
+def _highest(bounds: dict[str, float]) -> str:
+    """Return the name of the bound with the most microseconds."""
+    return max(bounds, key=bounds.__getitem__)
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Columns of candidates, each a recipe and a way to divide its K; a number is that of all candidates.
+    """Columns of candidates, each a recipe with one division of K. A number holds for all candidates.
 
     recipe   index of the recipe
-    splits   parts of K; 1 if it is whole
-    ctas     CTAs among which the k-tiles of the tiles that do not fill the grid are shared evenly; 0 if they are not
-    fixup    whether those tiles have owners, whom idle CTAs help
+    splits   split-K: number of K splits of each tile; 1 without split-K
+    ctas     stream-K: CTAs that share evenly the k-tiles of the tiles that do not fill the grid; 0 without it
+    fixup    whether stream-K fixup divides the k-tiles of the tiles that do not fill the grid
     """
 
     recipe: Column
@@ -119,7 +133,7 @@ class Variants:
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
-        """Each recipe once, divided as it says.
+        """Return each recipe once, with the division of K of its name or options.
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -132,7 +146,7 @@ class Variants:
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
-        """Return the recipe of a candidate, with its K divided."""
+        """Return the recipe of the candidate at index `place`, with its division of K."""
         splits, ctas, fixup = [
             column[place] if isinstance(column, np.ndarray) else column
             for column in (self.splits, self.ctas, self.fixup)
@@ -142,6 +156,7 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
+    """Return a recipe with a division of K, cached; the recipe itself if K is not divided."""
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)
     if splits == 1 and not fixup:
@@ -150,39 +165,42 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
 
 
 class Family(Protocol):
-    """Recipes that serve operands, and the model of their times."""
+    """Recipes that can implement the operands, and the model of their times."""
 
     @property
     def recipes(self) -> Sequence[Recipe]:
-        """The recipes; none if nothing serves the operands."""
+        """Return the recipes; an empty sequence if none can implement the operands."""
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes that may be the fastest for a problem, each in the ways in which its K may be divided."""
+        """Return the recipes that may be the fastest for a problem, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return how long each of them takes."""
+        """Return the predicted times of the candidates `variants`."""
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
-    """Yield the candidates of a family, the one with the lowest predicted time first; none is built yet."""
+    """Yield the candidates of a family, the one with the lowest predicted time first; no plan is built yet.
+
+    Candidates that the device cannot run are left out, unless it can run none of them.
+    """
     variants = family.candidates(problem) if family.recipes else None
     if variants is None or not len(variants.recipe):
         return
-    found = family.predict(variants, problem)
-    some_run = bool(np.isfinite(found.us).any())
-    for place in by_time(found.us):
-        us = float(found.us[place])
+    predicted = family.predict(variants, problem)
+    some_run = bool(np.isfinite(predicted.us).any())
+    for place in by_time(predicted.us):
+        us = float(predicted.us[place])
         if some_run and math.isinf(us):
             return
-        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(found.bound, place))
+        yield Candidate(variants.recipe_at(place, family.recipes), us, partial(predicted.bounds_of, place))
 
 
 @dataclass(frozen=True)
 class Serving(Generic[AnyRecipe]):
-    """Recipes whose plans serve operands on an architecture.
+    """Recipes whose plans can implement operands on an architecture, and why the other recipes cannot.
 
-    plans      of each recipe
-    refusals   recipes that do not serve, each with a rule that its plan breaks
+    plans      the plan of each recipe
+    refusals   recipes that cannot implement the operands, each with a rule that its plan breaks
     """
 
     recipes: tuple[AnyRecipe, ...]
@@ -198,11 +216,11 @@ class Serving(Generic[AnyRecipe]):
         device: Device,
         rule: Callable[[GemmPlan], str] = lambda _: "",
     ) -> Serving[AnyRecipe]:
-        """Build all recipes.
+        """Build all recipes, and keep those whose plans break no rule.
 
-        rule   returns a further rule that a plan breaks, or ""
+        rule   function that returns one more rule that a plan breaks, or ""
         """
-        found: dict[AnyRecipe, GemmPlan] = {}
+        plans: dict[AnyRecipe, GemmPlan] = {}
         refusals: list[tuple[object, str]] = []
         for recipe in recipes:
             try:
@@ -210,12 +228,12 @@ class Serving(Generic[AnyRecipe]):
                 violations = [*plan.refusals(arch), *filter(None, [rule(plan)])]
             except PlanError as error:
                 violations = list(error.violations)
-            refusals += [(recipe, each) for each in violations]
+            refusals += [(recipe, violation) for violation in violations]
             if not violations:
-                found[recipe] = plan
-        return cls(tuple(found), tuple(found.values()), tuple(refusals))
+                plans[recipe] = plan
+        return cls(tuple(plans), tuple(plans.values()), tuple(refusals))
 
     def error(self, request: Request) -> PlanError:
-        """Return the error that says why no recipe serves."""
+        """Return the error that gives the reasons why no recipe can implement the operands."""
         subject = f"choose: no named plan for {request.loaded} on {request.arch}"
         return PlanError(subject, by_reason(self.refusals))

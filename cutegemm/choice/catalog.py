@@ -1,7 +1,7 @@
-"""From a name to its plan, and from a problem to the plan that a model holds to be the fastest.
+"""From a name to its plan, and from a problem to the plan with the lowest predicted time.
 
-A name stands for tile sizes; what else the plan is follows from the operands: how a tile is loaded from their
-majorness and alignment, how wide the accesses are from their types.
+A name fixes the tile sizes. The rest follows from the operands: the copies of A and B from their majorness and
+alignment, the width of the accesses from their types.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from cutegemm.tile.mma_atoms import mma_sync as mma_sync_atom
 CanImplement = Callable[[GemmPlan], bool]
 WITH_WGMMA = "sm_90a"
 WITH_FLOAT8 = mma_sync_atom(e4m3, 32).min_arch
-# Plans of mma.sync have no descriptors to read first, and a kernel of their own adds the parts of K. So they are
-# considered beside those of wgmma where K is short, or where D is small and has few rows or columns: elsewhere none was
-# faster (84 problems on one H200, 2026-11-24). tf32 is left to wgmma and to plans that stream A: TMA and those round it
-# to nearest, mma.sync cuts it off.
-_SHORT_K, _SHORT_ELEMENTS = 96, 3 << 19
-_FEW, _FEW_ELEMENTS = 64, 1 << 17
+# mma.sync plans start without reading tensor maps, and a second kernel adds their K splits. Next to wgmma they are
+# candidates only if K is short, or if D is small with few rows or columns: on other problems none was faster (84
+# problems, H200, 2026-11-24). tf32 is left to wgmma and gemv plans, which round to nearest; mma.sync truncates.
+_SHORT_K, _SHORT_ELEMENTS = 96, 3 << 19  # the largest K, and elements of D
+_FEW, _FEW_ELEMENTS = 64, 1 << 17  # the most rows or columns of D, and elements of D
 
 
 def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = DEFAULT_ARCH) -> GemmPlan:
-    """The plan of a name, or of a text that spells out the arguments of a builder.
+    """Return the plan of a name, or of a text that spells out the arguments of a builder.
 
-    name     one of `plans()`, "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
+    name     one of `plans()`, or a text such as "simt:block=128x128x8,warp=64x32,thread=8x8,stages=3,mma_order=n" for
              `simt_plan`, "mma_sync:block=128x128x64,stages=3" for `mma_sync_plan`,
              "mma_tma:block=256x128x64,warp=64x64" for `mma_tma_plan`, or
-             "sm90:tile=128x128x64,cluster=2x1,epi_stages=4" for `sm90_plan`. After "swap_ab:" the plan of
-             the rest for `operands.transposed`, as `gemm` then calls it. See `choose.names`
-    with_c   whether the kernel of an `sm90_plan` must be able to read C; the others always are
-    arch     whose shared memory mma.sync plans fill
-    raises   UnsupportedError for another name; PlanError where the operands break the plan's rules, or are none
+             "sm90:tile=128x128x64,cluster=2x1,epi_stages=4" for `sm90_plan`. "swap_ab:" before a name gives its plan
+             for `operands.transposed`, as `gemm` launches it. See `choice.names`
+    with_c   whether the kernel of an `sm90_plan` must be able to read C; other kernels always can
+    arch     architecture, such as "sm_90a"; its shared memory limits mma.sync plans
+    raises   UnsupportedError for an unknown name; PlanError if `operands` is not an Operands, or breaks rules of the
+             plan
 
     >>> plan_named("simt_64x64", Operands.of("f32")).cta_tile
     (64, 64, 16)
@@ -72,7 +72,7 @@ def plan_named(name: str, operands: Operands, with_c: bool = False, arch: str = 
 
 
 def by_simt(dtype: DType) -> bool:
-    """Whether elements are multiplied by SIMT plans, and not by tensor cores.
+    """Return whether SIMT plans multiply elements of a type, and not tensor cores.
 
     >>> by_simt(f32), by_simt(DType.parse("tf32"))
     (True, False)
@@ -87,13 +87,14 @@ def choose(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """The named plan for D that a model holds to be the fastest; `gemm` considers those for D^T as well.
+    """Return the plan for D with the lowest predicted time. `gemm` also considers plans for D^T.
 
-    f32 and f64 are multiplied by SIMT plans, other types by wgmma on sm_90a and by mma.sync elsewhere. Operands that
-    would have to be packed for wgmma are where that pays; else they are multiplied by mma.sync.
+    SIMT plans multiply f32 and f64; wgmma multiplies the other types on sm_90a, and mma.sync on other architectures. If
+    wgmma would need repack passes, mma.sync plans are candidates too.
 
-    device   whose rates the model takes
-    raises   PlanError where no named plan serves the operands on the architecture
+    device   device whose rates the time models take
+    with_c   whether a tile of C is read for each tile of D
+    raises   PlanError if no named plan can implement the operands on the architecture
 
     >>> small, large = Problem(128, 128, 512), Problem(8192, 8192, 8192)
     >>> choose(Operands.of("f32"), small).name, choose(Operands.of("f32"), large).name
@@ -114,14 +115,15 @@ def chosen(
     can_implement: CanImplement | None = None,
     by_threads: Operands | None = None,
 ) -> tuple[Recipe, GemmPlan]:
-    """The recipe to take, and the plan that it builds: for D^T = B^T A^T where the recipe is transposed.
+    """Return the recipe with the lowest predicted time, and its plan.
 
-    operands        as TMA loads A and B
-    accumulate      of fp8: see `sm90.ranked`
-    swap_ab         whether the plan is to be for D^T, or for D; whichever is faster where left out
-    can_implement   of a plan: whether it is what is wanted, beside its time; one that is not is taken where none is
-    by_threads      the operands as threads load them, where that is another alignment
-    raises          PlanError where nothing serves, with the reasons
+    operands        operands with the alignment of A and B that TMA loads see
+    accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
+    swap_ab         True: plans for D^T = B^T A^T only; False: plans for D only; None: both
+    can_implement   further condition on a plan, such as room for an epilogue; if no plan meets it, the fastest plan is
+                    returned all the same
+    by_threads      operands with the alignment that loads of threads see; None: as `operands`
+    raises          PlanError with the reasons if no plan can implement the operands or the problem
 
     >>> bf16 = Operands.of("bf16", layout="nt")
     >>> [str(chosen(bf16, Problem(m, 4096, 4096))[0]) for m in (16, 4096)]
@@ -142,8 +144,8 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """The first candidate that can be built for the problem, and that suits; the first that can, where none suits."""
-    second: tuple[Recipe, GemmPlan] | None = None
+    """Return the fastest candidate that can be built and meets `can_implement`, or the fastest that can be built."""
+    fallback: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []
     too_large: list[tuple[object, str]] = []
     for one in ranked(operands, problem, arch, device, accumulate, swap_ab, by_threads, with_c):
@@ -156,10 +158,10 @@ def _chosen(
             continue
         if can_implement is None or can_implement(plan):
             return recipe, plan
-        second = second or (recipe, plan)
-    if second is not None:
-        return second
-    # A problem that is too large for plans of its operands is so whatever the other plans cannot do
+        fallback = fallback or (recipe, plan)
+    if fallback is not None:
+        return fallback
+    # If some plans failed only because the problem is too large, that is the reason to report
     raise PlanError(f"choose: no named plan for {operands} on {arch}", by_reason(too_large or unsuited))
 
 
@@ -172,31 +174,32 @@ def built(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """The plan of a candidate.
+    """Return the plan of a candidate.
 
-    operands, by_threads   see `chosen`: some are read by boxes of TMA, the others by threads
-    raises                 PlanError where the operands or the architecture break its rules, TooLargeError where the
-                           problem does
+    operands     operands with the alignment of A and B that TMA loads see
+    by_threads   operands with the alignment that loads of threads see
+    raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem
+                 does
     """
     is_hopper = recipe.family == "sm90"
     boxes, read = recipe.boxes(operands), by_threads
     if boxes is not None:
-        packed: dict[str, Any] = {name: _packed(name, operands, by_threads) for name in "ab" if name not in boxes}
-        read = replace(operands, **packed)
+        repacked: dict[str, Any] = {name: _to_repack(name, operands, by_threads) for name in "ab" if name not in boxes}
+        read = replace(operands, **repacked)
     plan = recipe.build(read, with_c, arch, device)
-    # Whose builder knows no architecture: what is packed comes by cp.async alone, so that there may be more stages
+    # The SIMT builder does not know the architecture, and with repacked operands it may take more stages
     violations = () if is_hopper else _violations(recipe, read, with_c, arch, device)
     if violations:
         raise PlanError(f"plan {recipe} on {arch}", violations)
-    beyond = list(limits(plan, problem.transposed if recipe.swap_ab else problem))
-    if beyond:
-        raise TooLargeError(f"plan {recipe} on {problem}", beyond)
+    too_large = list(limits(plan, problem.transposed if recipe.swap_ab else problem))
+    if too_large:
+        raise TooLargeError(f"plan {recipe} on {problem}", too_large)
     return plan
 
 
 @lru_cache(maxsize=4096)
 def _violations(recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device) -> tuple[str, ...]:
-    """The rules that the plan of a recipe breaks on an architecture."""
+    """Return the rules that the plan of a recipe breaks on an architecture."""
     return tuple(recipe.build(operands, with_c, arch, device).refusals(arch))
 
 
@@ -210,13 +213,11 @@ def ranked(
     by_threads: Operands | None = None,
     with_c: bool = False,
 ) -> Iterator[Candidate]:
-    """Return the candidates of all families that serve the operands, the one with the lowest predicted time first.
-
-    None is built yet.
+    """Yield the candidates of all families, the one with the lowest predicted time first; no plan is built yet.
 
     operands, by_threads   see `chosen`
     with_c                 whether a tile of C is read for each tile of D
-    raises                 PlanError if no named plan serves the operands on the architecture
+    raises                 PlanError if no named plan can implement the operands on the architecture
 
     >>> first = next(ranked(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
     >>> print(f"{first.recipe}: {first.us:.0f} us, most of it {first.bound}")
@@ -227,9 +228,9 @@ def ranked(
 
 
 def _families(request: Request, problem: Problem) -> list[Family]:
-    """Return the families among whose plans there is a choice.
+    """Return the families whose plans are candidates.
 
-    raises   PlanError if none serves the operands on the architecture
+    raises   PlanError if no family can implement the operands on the architecture
     """
     kind, arch, is_for_d = request.operands.a.dtype, request.arch, not request.swap_ab
     if by_simt(kind):
@@ -239,7 +240,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
     has_mma_sync = kind.is_float and not is_mixed and runs_on(WITH_FLOAT8, arch)
     if kind.bits == 8 and arch != WITH_WGMMA and not has_mma_sync:
         both = f"{kind} and {other} are" if is_mixed else f"{kind} is"
-        only = f"{both} multiplied by wgmma alone; {WITH_WGMMA} has it and {arch} does not."
+        only = f"{both} multiplied only by wgmma; {WITH_WGMMA} has it, {arch} does not have it."
         if kind.is_float and not is_mixed:
             only = (
                 f"{kind} is multiplied by wgmma, which {WITH_WGMMA} has, or by mma.sync from {WITH_FLOAT8} on; {arch} "
@@ -248,24 +249,24 @@ def _families(request: Request, problem: Problem) -> list[Family]:
         raise PlanError(f"choose: no named plan for {request.operands}", [only])
     if arch != WITH_WGMMA:
         return [mma_sync.family(request)] if is_for_d else []
-    found: list[Family] = [gemv.family(request), sm90.family(request, problem.k)]
+    families: list[Family] = [gemv.family(request), sm90.family(request, problem.k)]
     repacks = kind.bits > 8 and repacked_for_wgmma(request.operands)
     if is_for_d and (repacks or (kind.bits == 16 and _is_small(problem))):
-        with suppress(PlanError):  # others may serve
-            found.append(mma_sync.family(request))
-    return found
+        with suppress(PlanError):  # other families may have plans
+            families.append(mma_sync.family(request))
+    return families
 
 
 def _is_small(problem: Problem) -> bool:
-    """Whether threads may have loaded A and B, of 16 bits, before TMA has, or more of them at a time."""
+    """Return whether K is short, or D small with few rows or columns: mma.sync plans are candidates then."""
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
     return problem.k > 0 and (is_short or has_few)
 
 
-def _packed(name: str, operands: Operands, by_threads: Operands) -> Operand:
-    """An operand that threads load to pack it: as little aligned as TMA would find it."""
+def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
+    """Return operand `name` as the threads of a repack pass load it, with the smaller of its two alignments."""
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
 
@@ -277,5 +278,5 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """`ranked`, all of them."""
+    """Return all candidates of `ranked` as a list."""
     return list(ranked(operands, problem, arch, device, accumulate))

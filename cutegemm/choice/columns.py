@@ -1,4 +1,4 @@
-"""Columns: a number for each of many plans, by which a model of time predicts all of them at once."""
+"""Columns: arrays with one number for each of many plans, so that a time model predicts all plans at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands
 
-Column = Any  # an array
+Column = Any  # a numpy array, or a number that holds for all plans
 _FOURTH = 4.0
 
 
 def of_rows(column: Column, rows: Column) -> Column:
-    """Those of some rows; a number is that of each.
+    """Return the entries of `column` at the indices `rows`. A number stands for equal entries, and is returned itself.
 
     >>> of_rows(np.array([1, 2, 3]), np.array([2, 2])), of_rows(5, np.array([2]))
     (array([3, 3]), 5)
@@ -24,13 +24,15 @@ def of_rows(column: Column, rows: Column) -> Column:
 
 
 def partials_us(bm: Column, bn: Column, operands: Operands, device: Device) -> Column:
-    """To write the sums of a part of a tile of bm x bn, and to read them, at the rate of the device."""
+    """Return the microseconds to write the accumulators of one K split of a bm x bn tile to L2, and to read them."""
     moved_bytes = 2 * bm * bn * operands.acc.bits / 8
     return moved_bytes / (device.measured.partials_gb_s * 1e3)
 
 
 def by_time(us: Column) -> Iterator[int]:
-    """Numbers of rows, the one that takes the least time first: most often no other is asked for.
+    """Yield the indices of a column of times, the least time first.
+
+    The first index is found without sorting, because callers seldom need more than one.
 
     >>> list(by_time(np.array([3.0, 1.0, 2.0])))
     [1, 2, 0]
@@ -41,12 +43,15 @@ def by_time(us: Column) -> Iterator[int]:
 
 
 def together(exponent: float, *us: Column) -> Column:
-    """The slowest of some that go on at the same time, and a little more where another is near it.
+    """Return the time of activities that run at the same time: the longest one, and more if others are nearly as long.
+
+    exponent   p of the p-norm of the times; the larger, the less the shorter ones add
+    us         time of each activity, in microseconds
 
     >>> together(2.0, 3.0, 4.0), round(together(4.0, 3.0, 4.0), 2)
     (5.0, 4.28)
     """
-    # Squares are several times as fast as other powers
+    # Squares and roots are computed several times as fast as other powers
     if isinstance(exponent, float) and exponent == _FOURTH:
         return together(2.0, *[one * one for one in us]) ** 0.5
     total = us[0] ** exponent

@@ -1,17 +1,20 @@
-"""Names of plans: the one place where their text is read. `str` of a recipe writes it.
+"""Names of plans: this module reads them, and `str` of a recipe writes them.
 
-simt_128x128            a plan of a table, or a step of a ladder
-sm90_128x144_2x1        a Hopper tile of any size, and its cluster: see `sm90.tiles`
-simt_256x128+repack       operands that are in the way are packed first
-sm90_64x128/k4          K is split in 4 parts; with /k4last the CTA that ends last adds those of a SIMT or mma.sync plan
-simt_128x128/s264       (or mma_) a grid of 264 CTAs shares evenly the k-tiles of those tiles that do not fill it
-sm90_wide_2x1/stream    the same among all CTAs of a Hopper grid, and of one grid of tiles more; /stream1 without
-sm90_wide_2x1/fixup      the CTAs that the last tiles leave idle take the last k-tiles of each of these
-simt:block=64x64x8      the arguments of a builder; so begin simt:, mma_sync:, mma_tma:, gemv: and sm90:
-swap_ab:NAME         the plan of NAME for D^T = B^T A^T
+simt_128x128           a plan of a table, or a step of a ladder
+sm90_128x144_2x1       a Hopper tile of any size, and its cluster: see `sm90.tiles`
+simt_256x128+repack    operands that the mainloop cannot load well as they are go through a repack pass first
+sm90_64x128/k4         split-K: each tile has 4 K splits. A second kernel adds their accumulators in SIMT and mma.sync
+                       plans; with /k4last the CTA that ends last does, as it does in every Hopper plan
+simt_128x128/s264      stream-K, also for mma_: the k-tiles of the tiles that do not fill a grid of 264 CTAs are divided
+                       evenly among these CTAs
+sm90_wide_2x1/stream   stream-K of a Hopper plan: the k-tiles of the tiles that do not fill the grid, and of one full
+                       wave, are divided evenly among its CTAs; /stream1 leaves the full wave out
+sm90_wide_2x1/fixup    stream-K fixup: the CTAs that the last wave leaves idle take the last k-tiles of its tiles
+simt:block=64x64x8     the arguments of a builder, after simt:, mma_sync:, mma_tma:, gemv: or sm90:
+swap_ab:NAME           the plan NAME for D^T = B^T A^T
 
-A name of one's own is given by `register_plan`, or by an entry point of an installed package. The names of ladders are
-steps: `step_of` tells which.
+`register_plan`, or an entry point of an installed package, adds names. Some names are steps of a ladder: `step_of`
+returns the ladder and the step.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ _FIXED: Mapping[str, Recipe] = {
     )
 }
 _LADDERS = (SIMT_LADDER, *TENSOROP_LADDERS, HOPPER_LADDER)
-_OWN: dict[str, Recipe] = {}  # by `register_plan`
+_OWN: dict[str, Recipe] = {}  # recipes of `register_plan`, by name
 _NAME = re.compile(
     r"(?P<base>\w+)(?P<repack>\+repack)?"
     r"(?:/k(?P<k>\d{1,9})(?P<last>last)?|/s(?P<s>\d{1,9})|/stream(?P<stream>\d{0,9})|/(?P<fixup>fixup))?",
@@ -67,11 +70,7 @@ _NAME = re.compile(
 
 
 def plans() -> list[tuple[str, str]]:
-    """Every name, with what is behind it: plans to use by family, then the steps of ladders, then those of one's own.
-
-    >>> plans()[0][0]
-    'simt_256x128'
-    """
+    """Return (name, summary) of every plan: plans to use by family, then steps of ladders, then registered plans."""
     tables = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *GEMV_PLANS)
     to_use = [*simt_names(), *[(recipe.name, recipe.summary) for recipe in tables], *sm90_names()]
     steps = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_LADDER, *SM90_LADDER)
@@ -80,32 +79,35 @@ def plans() -> list[tuple[str, str]]:
 
 
 def _own_names() -> list[tuple[str, str]]:
-    """Those that are registered, then those of installed packages; of one that cannot be loaded, why."""
-    found = [(name, recipe.summary) for name, recipe in _OWN.items()]
+    """Return (name, summary) of registered plans, then of the plans of installed packages.
+
+    The summary of a plan that cannot be loaded is the reason.
+    """
+    names = [(name, recipe.summary) for name, recipe in _OWN.items()]
     for name in installed():
         if name in _OWN or not is_own(name):
             continue
         try:
             recipe = _installed(name)
         except CutegemmError as error:
-            found.append((name, f"cannot be used: {error}"))
+            names.append((name, f"cannot be used: {error}"))
         else:
-            found.append((name, "" if recipe is None else recipe.summary))
-    return found
+            names.append((name, "" if recipe is None else recipe.summary))
+    return names
 
 
 def is_own(name: str) -> bool:
-    """Whether a name of `plans` is registered, or of an installed package."""
+    """Return whether a name of `plans` is registered, or comes from an installed package."""
     return name in _OWN or (name in installed() and _of_package(name) is None)
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """The ladder and the step that a name stands for, where it is one to learn from and not one to use.
+    """Return the ladder and the step that a name stands for; None if the plan is not a step, or is also a plan to use.
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number
     ('sm90', 5)
-    >>> step_of("sm90_cluster_2x1")  # a step of that ladder too, and chosen where it is held to be the fastest
+    >>> step_of("sm90_cluster_2x1")  # a step of the same ladder, but `choose` may choose it
     """
     if name in _TO_USE:
         return None
@@ -117,16 +119,18 @@ def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
 
 
 def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Recipe:
-    """Gives a plan of one's own a name, in this process: for `gemm(plan=name)`, `plan_named` and `plans`.
+    """Give a plan a name in this process, for `gemm(plan=name)`, `plan_named` and `plans`.
 
-    name      letters, digits and underscores; one that nothing else has
-    plan      a text such as "sm90:tile=128x224x64,cluster=2x1"; a recipe; or a function that takes operands and
-              returns a GemmPlan for them, or raises PlanError where it does not serve them
-    summary   what is special about it, for the list
-    raises    PlanError with every rule that is broken; for a name that is taken too, unless by the same plan
+    name      letters, digits and underscores; a name that no other plan has
+    plan      a text such as "sm90:tile=128x224x64,cluster=2x1"; a recipe; or a function that takes operands and returns
+              a GemmPlan for them, or raises PlanError if it cannot implement them
+    summary   what is special about the plan, for lists of plans
+    returns   the recipe that has the name
+    raises    PlanError with every rule that is broken, or if the name belongs to another plan
 
-    A package gives names to others' processes, and to the command line, by entry points of the group "cutegemm.plans":
-    `[project.entry-points."cutegemm.plans"]`, `name = "module:attribute"`, of a text, a recipe or a function.
+    A package adds names to all processes and to the command line by entry points of the group "cutegemm.plans":
+    `[project.entry-points."cutegemm.plans"]`, `name = "module:attribute"`. The attribute is a text, a recipe or a
+    function.
 
     >>> str(register_plan("my_64x48", "simt:block=64x48x8,warp=32x24,thread=4x6,quad=4x2", "for 48 columns"))
     'my_64x48'
@@ -143,7 +147,10 @@ def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Re
 
 
 def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
-    """The recipe of a plan of one's own."""
+    """Return the recipe of a registered plan or of an entry point.
+
+    raises   PlanError with every rule that is broken
+    """
     violations = []
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
         violations.append(f"name = {name!r}; letters, digits and underscores are expected, a letter first.")
@@ -151,11 +158,13 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
     if isinstance(plan, (str, Recipe)):
         recipe = recipe_named(plan) if isinstance(plan, str) else plan
         if recipe.swap_ab or recipe.is_repacked or recipe.split is not None:
-            violations.append(f"{recipe} says how a plan is used. Register what is left, and say that around the name.")
+            violations.append(
+                f"{recipe} has swap_ab:, +repack or a K split. Register the plan without them and add them to its name."
+            )
         recipe = replace(recipe, name=name, summary=summary or recipe.summary)
     elif callable(plan):
-        said = (plan.__doc__ or "").strip().partition("\n")[0]
-        recipe = OwnRecipe(name, summary or said, {}, make=plan)
+        first_line = (plan.__doc__ or "").strip().partition("\n")[0]
+        recipe = OwnRecipe(name, summary or first_line, {}, make=plan)
     else:
         violations.append(
             f"plan = {plan!r}; the text of a plan, a recipe or a function of operands that returns a GemmPlan is "
@@ -168,15 +177,15 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> Recipe | None:
-    """The recipe of an entry point; None where there is none of the name."""
+    """Return the recipe of an entry point; None if no installed package has one of this name."""
     return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
 
 @lru_cache(maxsize=4096)
 def recipe_named(name: str) -> Recipe:
-    """The recipe that a name stands for.
+    """Return the recipe that a name stands for.
 
-    raises   UnsupportedError for another name; PlanError where spelled-out arguments do not read
+    raises   UnsupportedError for an unknown name; PlanError if the arguments of a builder are not valid
 
     >>> recipe = recipe_named("swap_ab:sm90_128x144_2x1+repack/k3")
     >>> recipe.name, recipe.is_repacked, recipe.split.splits, recipe.swap_ab
@@ -193,41 +202,38 @@ def recipe_named(name: str) -> Recipe:
     family = _FAMILIES.get(name.partition(":")[0]) if ":" in name else None
     if family is not None:
         return family(name, "", parse_options(name, family.arguments), spelled_out=True)
-    found = _varied(name)
-    if found is None:
+    recipe_or_none = _varied(name)
+    if recipe_or_none is None:
         close = get_close_matches(name, [known for known, _ in plans()], n=4, cutoff=0.5)
         meant = f" Is it {' or '.join(close)}?" if close else ""
         raise UnsupportedError(
             f"plan_named: no plan is called {name!r}.{meant} `cutegemm plans` lists them; simt:block=..., "
             "mma_sync:block=... and sm90:tile=... spell one out."
         )
-    return found
+    return recipe_or_none
 
 
 def _of_package(name: str) -> Recipe | None:
-    """The plan of a table, a step or a tile of this name; None where there is none."""
+    """Return the recipe of a built-in name, of a table, a ladder or a tile; None for other names."""
     tile = NamedTile.of(name)
     return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:
-    """A plan of a table or a tile, packed and split as the name says; None where no plan has the name."""
+    """Return the recipe of a name and its suffixes for repack passes and the division of K; None if it is unknown."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    base, said = (
-        match["base"],
-        {key for key in ("k", "last", "s", "stream", "fixup") if match[key] is not None},
-    )
+    base, suffixes = match["base"], {key for key in ("k", "last", "s", "stream", "fixup") if match[key] is not None}
     recipe = _of_package(base) or _OWN.get(base) or _installed(base)
-    if recipe is None or not said <= recipe.splits or (match["repack"] and not recipe.repacks):
+    if recipe is None or not suffixes <= recipe.splits or (match["repack"] and not recipe.repacks):
         return None
     if name != base and (base in _FIXED or recipe.spelled_out or isinstance(recipe, OwnRecipe)):
         return None
     if match["fixup"]:
         split = FIXUP
     else:
-        waves = 1 if match["s"] else int(match["stream"] or STREAM_WAVES) if "stream" in said else 0
+        waves = 1 if match["s"] else int(match["stream"] or STREAM_WAVES) if "stream" in suffixes else 0
         reduction = match["last"] or recipe.reduction
         try:
             split = KSplit(int(match["k"] or 1), waves=waves, reduction=reduction)

@@ -1,4 +1,4 @@
-"""Texts that spell out the arguments of a builder: "simt:block=128x128x8,stages=3"."""
+"""Read and write the arguments of a builder as text: "simt:block=128x128x8,stages=3"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.errors import PlanError
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """128x64x32 as numbers.
+    """Return the integers of a text such as "128x64x32".
 
     >>> parse_tuple("128x64x32")
     (128, 64, 32)
@@ -19,7 +19,7 @@ def parse_tuple(text: str) -> tuple[int, ...]:
 
 
 def parse_flag(text: str) -> bool:
-    """1 for yes, 0 for no.
+    """Return True for "1" and False for "0"; ValueError for any other text.
 
     >>> parse_flag("1"), parse_flag("0")
     (True, False)
@@ -30,41 +30,41 @@ def parse_flag(text: str) -> bool:
 
 
 _READ: dict[Callable[[str], Any], str] = {
-    parse_tuple: "numbers joined by x",
-    int: "a whole number",
-    parse_flag: "1 for yes or 0 for no",
+    parse_tuple: "numbers joined by x are",
+    int: "a whole number is",
+    parse_flag: "1 for yes or 0 for no is",
 }
 
 
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The arguments in "family:name=value,name=value".
+    """Return the arguments in a text of the form "family:name=value,name=value".
 
-    options   for each argument what turns its text into a value
-    raises    PlanError with everything that does not read
+    options   the known arguments, each with the function that converts its text to a value
+    raises    PlanError with every argument that is unknown, given twice, or not valid
 
     >>> parse_options("simt:block=64x64x8,stages=4", {"block": parse_tuple, "stages": int})
     {'block': (64, 64, 8), 'stages': 4}
     """
-    found, violations = {}, []
-    for part in text.partition(":")[2].split(","):
-        key, _, value = part.partition("=")
-        if key in found:
+    arguments, violations = {}, []
+    for argument in text.partition(":")[2].split(","):
+        key, _, value = argument.partition("=")
+        if key in arguments:
             violations.append(f"{key!r} is given twice.")
             continue
         try:
-            found[key] = options[key](value)
+            arguments[key] = options[key](value)
         except KeyError:
-            violations.append(f"{key!r} is no argument; there are {', '.join(options)}.")
+            violations.append(f"{key!r} is not an argument; the arguments are {', '.join(options)}.")
         except ValueError:
-            expected = _READ.get(options[key], f"a value of {key}")
-            violations.append(f"{part!r} does not read as {expected}.")
+            expected = _READ.get(options[key], f"a value of {key} is")
+            violations.append(f"{argument!r}: {expected} expected.")
     if violations:
         raise PlanError(f"plan_named: {text!r}", violations)
-    return found
+    return arguments
 
 
 def written(value: Any) -> str:
-    """The text of an argument, as `parse_options` reads it.
+    """Return the text of an argument, as `parse_options` reads it.
 
     >>> written((128, 64, 8)), written(Shared("mn", 4)), written(True), written(None)
     ('128x64x8', 'mn+4', '1', 'none')
@@ -73,8 +73,8 @@ def written(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(int(value))
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
-        return "+".join(each.removeprefix("evict_") for each in value)
+    if isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
+        return "+".join(entry.removeprefix("evict_") for entry in value)
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     if isinstance(value, Shared):

@@ -1,4 +1,4 @@
-"""Plans of one's own that have a name: registered in this process, or by an installed package's entry points."""
+"""Plans that users name: registered in this process, or offered by an installed package's entry points."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.tile.tma import TmaBox
 
-ENTRY_POINTS = "cutegemm.plans"  # the group; the name of an entry point is that of its plan
+ENTRY_POINTS = "cutegemm.plans"  # group of entry points; the name of an entry point is the name of its plan
 
 Make = Callable[[Operands], GemmPlan]
 
 
 @dataclass(frozen=True)
 class OwnRecipe(Recipe):
-    """A plan that a function of the operands makes.
+    """A plan that a user's function of the operands makes.
 
-    make   called with the operands that the plan is to see; it raises PlanError where it does not serve them
+    make   called with the operands that the kernel sees; raises PlanError if it cannot implement them
     """
 
     family: ClassVar[str] = "own"
@@ -32,42 +32,44 @@ class OwnRecipe(Recipe):
     make: Make = field(kw_only=True)
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """What the function returns, under the name that it was registered by."""
+        """Return the plan that the function makes, with the registered name.
+
+        raises   PlanError if the function returns anything but a GemmPlan
+        """
         plan = self.make(operands)
         if not isinstance(plan, GemmPlan):
-            what = f"its function returned {plan!r}; a GemmPlan is expected."
-            raise PlanError(f"plan {self.name!r}", [what])
+            raise PlanError(f"plan {self.name!r}", [f"its function returned {plan!r}; a GemmPlan is expected."])
         return plan.with_(name=self.name, summary=self.summary or plan.summary)
 
     def boxes(self, operands: Operands) -> str | None:
-        """Which operands TMA loads for the plan that the function makes; None where threads load them all."""
+        """Return the names of the operands that TMA loads, in "ab"; None if threads load both."""
         plan = self.build(operands)
         if not isinstance(plan.a.load, TmaBox):
             return None
-        packed = "".join([repack.name for repack in plan.repacks])
+        repacked = "".join([repack.name for repack in plan.repacks])
         if self.swap_ab:
-            packed = packed.translate(SWAPPED)
-        return "".join([name for name in "ab" if name not in packed])
+            repacked = repacked.translate(SWAPPED)
+        return "".join([name for name in "ab" if name not in repacked])
 
 
 @cache
 def installed() -> Mapping[str, Any]:
-    """What installed packages offer under `ENTRY_POINTS`, not loaded yet, by name."""
-    return {found.name: found for found in entry_points(group=ENTRY_POINTS)}
+    """Return the entry points of installed packages under `ENTRY_POINTS`, by name; none of them is loaded yet."""
+    return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
 
 
 def loaded(name: str) -> Any:
-    """What an installed package offers by a name: a text, a recipe or a function.
+    """Return the text, recipe or function that an installed package offers under `name`.
 
-    raises   UnsupportedError where its package cannot be imported, or has no such thing
+    raises   UnsupportedError if the package cannot be imported or does not have the attribute
     """
-    found = installed()[name]
+    entry_point = installed()[name]
     try:
-        return found.load()
+        return entry_point.load()
     except CutegemmError:
         raise
-    except Exception as error:  # of another package, which may raise anything
+    except Exception as error:  # another package may raise anything
         raise UnsupportedError(
-            f"plan_named: {name!r} is the entry point {found.value!r} of an installed package, which cannot be loaded: "
-            f"{type(error).__name__}: {error}"
+            f"plan_named: {name!r} is the entry point {entry_point.value!r} of an installed package; it cannot be "
+            f"loaded: {type(error).__name__}: {error}"
         ) from error

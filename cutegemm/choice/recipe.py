@@ -1,8 +1,8 @@
-"""Recipes: what a named plan is, as a value.
+"""Recipes: named plans as values, before the operands are known.
 
-A recipe holds the arguments of a family's builder, and what a name may say around them: that operands are packed first,
-how K is split, that the problem is transposed. `Recipe.build` makes its plan for operands, `dataclasses.replace` a
-variant of it, and `str` its name, which `choose.names.recipe_named` reads back.
+A recipe holds the arguments of a family's builder and the options that a name adds to them: repack passes, a division
+of K, swap A/B. `Recipe.build` makes its plan for given operands, `dataclasses.replace` makes a variant, and `str`
+writes its name, which `choice.names.recipe_named` reads.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.work.split import KSplit
 
-SWAP_AB = "swap_ab:"  # in front of a name: the plan is to serve D^T = B^T A^T
+SWAP_AB = "swap_ab:"  # prefix of a name: the plan computes D^T = B^T A^T
 REPACK = "+repack"
-NEEDED = "needed"  # of an option `repack`: the operands that are in the way
-STREAM_WAVES = 2  # so that most tiles have two parts, of which one is written long before it is read
+NEEDED = "needed"  # value of the option `repack`: the operands that `Recipe.to_repack` returns
+STREAM_WAVES = 2  # waves that `/stream` divides: most tiles have two K splits, one written long before it is read
 
-SWAPPED = str.maketrans("ab", "ba")  # the names of operands, of the transposed problem
+SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem to those of its transpose
 
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """What a plan is built for, beside its operands; a family reads of it what concerns its plans.
+    """What a plan is built for besides its operands. Each family uses the fields that its plans depend on.
 
-    arch         whose shared memory mma.sync plans fill
-    sms          multiprocessors that clusters of a persistent grid fill
+    arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
+    sms          number of multiprocessors that the clusters of a persistent grid fill
     with_c       whether the kernel of a Hopper plan must be able to read C
-    tpc_rounds   the order in which the hardware hands out a grid: see `Device`
+    tpc_rounds   order in which the hardware hands out the CTAs of a grid: see `Device`
     """
 
     arch: str
@@ -46,24 +46,25 @@ class BuildTarget:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """What a plan is before its operands are known.
+    """A named plan before its operands are known.
 
-    name          of tile sizes or of a step of a ladder; or the text that spells the options out
-    summary       what is special about the plan
+    name          name of tile sizes or of a step of a ladder, or the text that spells out the options
+    summary       what is special about the plan, for lists of plans
     options       arguments of the family's builder
-    spelled_out   whether the builder is given the options to the letter
-    is_repacked   whether operands that are in the way are packed first
-    split         how K is split, instead of what the options say
-    ctas          of the persistent grid among which `split` divides, where the name says how many
-    swap_ab       whether the plan is to serve D^T = B^T A^T
+    spelled_out   whether the builder gets the options unchanged, without values that are derived from the operands
+    is_repacked   whether the operands that `to_repack` returns go through a repack pass
+    split         how K is split, if the name says it; None: as `options` say
+    ctas          CTAs of the persistent grid that `split` divides k-tiles among, if the name says it; None: as
+                  `options` say
+    swap_ab       whether the plan computes D^T = B^T A^T
 
-    Of a family:
+    Class attributes of each family:
 
-    arguments     of its builder, each with what turns its text into a value
-    loads_boxes   whether TMA loads A and B, which takes rows of any length, but no stride of 0
-    splits        how a name may say that K is split: see `choose.names`
-    repacks       whether operands may be packed
-    reduction     of a split whose name does not say it: see `KSplit`
+    arguments     names of the builder's arguments, each with the function that converts its text to a value
+    loads_boxes   whether TMA loads A and B; TMA takes rows of any length, but no stride of 0
+    splits        suffixes for the division of K that a name may have, such as "k" of `/k4`: see `choice.names`
+    repacks       whether a name may end with `+repack`
+    reduction     who adds the accumulators of K splits if the name does not say it: see `KSplit`
     """
 
     family: ClassVar[str]
@@ -84,11 +85,12 @@ class Recipe(ABC):
 
     @property
     def plan_name(self) -> str:
-        """The name of the plan, which does not know that it is for a transposed problem."""
+        """Return the name of the plan, without the prefix for swap A/B."""
         return f"{self.name}{REPACK * self.is_repacked}{self._split_text}"
 
     @property
     def _split_text(self) -> str:
+        """Return the suffix of the name for the division of K, such as "/k4"; "" if the name has none."""
         split = self.split
         if split is None:
             return ""
@@ -102,19 +104,20 @@ class Recipe(ABC):
 
     @property
     def division(self) -> KSplit:
-        """How K is split, by the name or by the options."""
+        """Return how K is split, by the name or by the options."""
         return self.split or KSplit()
 
     @property
     def split_options(self) -> dict[str, Any]:
-        """What `split` and `ctas` are as arguments of the builders of plans with a schedule."""
+        """Return `split` and `ctas` as arguments of the builders of SIMT and mma.sync plans."""
         options: dict[str, Any] = {} if self.ctas is None else {"persistent": self.ctas}
         if self.split is not None:
-            of = self.split
-            options |= {"split_k": of.splits, "waves": of.waves, "reduction": of.reduction}
+            split = self.split
+            options |= {"split_k": split.splits, "waves": split.waves, "reduction": split.reduction}
         return options
 
     def __str__(self) -> str:
+        """Return the name of the plan, with the prefix for swap A/B."""
         return f"{SWAP_AB if self.swap_ab else ''}{self.plan_name}"
 
     def build(
@@ -124,55 +127,62 @@ class Recipe(ABC):
         arch: str = DEFAULT_ARCH,
         device: Device = DEFAULT_DEVICE,
     ) -> GemmPlan:
-        """The plan for operands, those of the problem before it is transposed.
+        """Return the plan for `operands`, which are those of the problem for D also if the recipe swaps A and B.
 
-        with_c   whether the kernel of a Hopper plan must be able to read C; the others always are
-        arch     whose shared memory mma.sync plans fill
-        device   whose multiprocessors a persistent grid fills
-        raises   PlanError where the operands break the plan's rules
+        with_c   whether the kernel of a Hopper plan must be able to read C; other kernels always can
+        arch     architecture, such as "sm_90a"; its shared memory limits mma.sync plans
+        device   device whose multiprocessors a persistent grid fills
+        raises   PlanError if the operands break rules of the plan
         """
         size, at_a_time = self.cluster_ctas, device.clusters_by_size
-        sms = at_a_time[size] * size if size < len(at_a_time) else device.sms  # no plan has larger ones
+        sms = at_a_time[size] * size if size < len(at_a_time) else device.sms  # no plan has larger clusters
         return _built(self, operands, BuildTarget(arch, sms, with_c, device.tpc_rounds))
 
     @property
     def cluster_ctas(self) -> int:
-        """CTAs of a cluster."""
+        """Return the number of CTAs of a cluster."""
         return 1
 
     @abstractmethod
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The same for the operands that the plan sees: those of the transposed problem where it is for that."""
+        """Return the plan for the operands that the kernel sees: the transposed ones if the recipe swaps A and B."""
 
     def as_launched(self, plan: GemmPlan) -> GemmPlan:
-        """A plan that the recipe has built, as `gemm` compiles it: see `GemmPlan.swap_ab`."""
+        """Return `plan`, which this recipe has built, marked with swap A/B if the recipe has it: see `GemmPlan`."""
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """The operands that plans of the family had better pack; none where they cannot."""
+        """Return the names of the operands for which a repack pass pays: "a", "b" or "ab"; "" if there are none.
+
+        operands   as the kernel sees them: transposed if the recipe swaps A and B
+        """
         return ""
 
-    def packed(self, operands: Operands) -> str:
-        """The operands that the plan packs, of those that it sees: "", "a", "b" or "ab"."""
+    def repacked(self, operands: Operands) -> str:
+        """Return the names of the operands that the plan repacks: "", "a", "b" or "ab".
+
+        operands   as the kernel sees them: transposed if the recipe swaps A and B
+        """
         asked = NEEDED if self.is_repacked else str(self.options.get("repack", ""))
         return self.to_repack(operands) if asked == NEEDED else asked
 
     def boxes(self, operands: Operands) -> str | None:
-        """Which of the operands, "a" and "b", TMA loads; None where threads load them all.
+        """Return the names of the operands that TMA loads, in "ab"; None if threads load both.
 
-        operands   those of the problem before it is transposed, as TMA would load them all
+        operands   operands of the problem for D, with the alignment that TMA loads see
         """
         if not self.loads_boxes:
             return None
         if self.swap_ab:
-            packed = self.packed(operands.transposed).translate(SWAPPED)
+            repacked = self.repacked(operands.transposed).translate(SWAPPED)
         else:
-            packed = self.packed(operands)
-        return "".join([name for name in "ab" if name not in packed])
+            repacked = self.repacked(operands)
+        return "".join([name for name in "ab" if name not in repacked])
 
 
 @cache
 def _built(recipe: Recipe, operands: Operands, target: BuildTarget) -> GemmPlan:
+    """Return the plan of a recipe, cached. An error of a plan with swap A/B says that its A is B^T."""
     if not recipe.swap_ab:
         return recipe.build_for(operands, target)
     try:

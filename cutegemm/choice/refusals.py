@@ -1,4 +1,4 @@
-"""Why no plan serves: the rules that candidates break, each said once."""
+"""The reasons why no plan can be chosen: the rules that candidates break, each listed once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from cutegemm.errors import PlanError
 
 
 class TooLargeError(PlanError):
-    """A problem is too large for a plan that otherwise serves it."""
+    """The problem is too large for a plan that could implement it otherwise."""
 
 
 def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
-    """Why plans were refused, each reason once, with the first of its plans and how many others there are.
+    """Return the reasons why plans were refused, each once, with its first plan and the number of further plans.
 
-    Reasons that differ in their numbers alone are alike: those of the first plan are said.
+    Reasons that differ only in their numbers count as one; the numbers shown are those of the first plan.
 
-    refusals   recipes of plans, or their names, with a broken rule of each
+    refusals   recipes of plans, or their names, each with a rule that the plan breaks
 
     >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
     ['small and 1 more: no room', 'large: odd']
@@ -27,10 +27,11 @@ def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
     groups: dict[str, list[tuple[object, str]]] = {}
     for plan, rule in refusals:
         groups.setdefault(re.sub(r"\d+", "0", rule), []).append((plan, rule))
-    return [_said(group) for group in groups.values()]
+    return [_reason_text(group) for group in groups.values()]
 
 
-def _said(group: list[tuple[object, str]]) -> str:
+def _reason_text(group: list[tuple[object, str]]) -> str:
+    """Return one line for the plans of a group, which broke the same rule."""
     (plan, rule), *others = group
     if not others:
         return f"{plan}: {rule}"

@@ -1,8 +1,8 @@
-"""Few kernels for any number of rows: a layer's weight stays, and the rows of its input vary from call to call.
+"""A few kernels for any number of rows: a layer's weight is fixed, and the rows of its input vary from call to call.
 
-Each number of rows has its fastest plan, some twenty of them between 1 and 8192 rows, and each is compiled when it is
-first met. `few` finds six that together lose least: for each number of rows that of the six counts which is held to be
-the fastest for it.
+Each number of rows has its own fastest plan, and each plan is compiled at its first call: about twenty plans between 1
+and 8192 rows. `few` returns at most six plans that together lose the least time. For each number of rows the one with
+the lowest predicted time counts.
 """
 
 from __future__ import annotations
@@ -16,69 +16,74 @@ from cutegemm.choice.recipe import Recipe
 
 MOST_KERNELS = 6
 MOST_ROWS = 8192
-_A_STEP = 1.12  # from one number of rows that is looked at to the next: a sixth of an octave
-_EVENLY = 352  # rows from one to the next of those that are looked at besides: ends of tiles, and what is between
-_MOST_EVEN = 1 << 17  # rows, beyond which those of the octaves alone are looked at
-_NEVER = 10.0  # times the fastest: what a plan counts for rows that it is not considered for
-_BY_OCTAVES = 0.3  # of the mean: there each octave of rows counts alike, in the rest of it each number of rows
-_NEAR = 1.1  # times the fastest: what is never as near to it is not taken
-_BEGINNINGS = 4
+_STEP = 1.12  # ratio of a sampled number of rows to the one before: about a sixth of an octave
+_EVEN_STEP = 352  # rows between further samples; they meet the ends of tiles, and numbers between them
+_MOST_EVEN = 1 << 17  # rows; beyond, only the samples of the octaves are taken
+_NEVER = 10.0  # time / least time of a recipe for rows that it is not a candidate for
+_BY_OCTAVES = 0.3  # share of the mean that counts each octave of rows alike; the rest counts each number of rows alike
+_NEAR = 1.1  # time / least time: a recipe that is never below it is left out, unless it serves all rows
+_BEGINNINGS = 4  # first recipes that the search is repeated from
 
 Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
-    """Numbers of rows that stand for all: as many in each octave, and more of the large ones.
+    """Return the sampled numbers of rows from 1 to `most`: equally many in each octave, and further large ones.
 
     >>> looked_at(16)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16]
     """
-    rows, at = {1, most, *range(_EVENLY, min(most, _MOST_EVEN), _EVENLY)}, 1.0
-    while at < most:
-        rows.add(round(at))
-        at *= _A_STEP
+    rows, sample = {1, most, *range(_EVEN_STEP, min(most, _MOST_EVEN), _EVEN_STEP)}, 1.0
+    while sample < most:
+        rows.add(round(sample))
+        sample *= _STEP
     return sorted(rows)
 
 
 def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
-    """The recipes, `most` of them at most, by which a mean over rows of time / least time is least.
+    """Return at most `most` recipes with the lowest mean of time / least time over numbers of rows.
 
-    weigh    the candidates for a number of rows, with predicted times; rows that have none are left out
-    rows     that the mean is taken over, in their order: each stands for those that are nearest to it. A part of the
-             mean counts each octave alike, the rest each number of rows
+    weigh     returns the candidates for a number of rows, with predicted times. Rows without candidates are left out
+    most      the largest number of recipes
+    rows      the numbers of rows of the mean, in ascending order; None: those of `looked_at`. Each stands for the rows
+              nearest to it. One share of the mean counts each octave alike, the rest each number of rows
+    returns   the recipes; the first one serves all rows if any recipe does. () if no rows have candidates
 
-    The first is one that serves all rows; of the others, each is the one that helps most. Then each is exchanged for a
-    better one, as long as there is one. So it is done again from other beginnings, and the best end is taken.
+    The search starts from one recipe, and adds the recipe that lowers the mean most until there are `most` of them.
+    Then it exchanges one recipe for a better one as long as there is one. It is repeated from several first recipes,
+    and the result with the lowest mean is returned.
 
     >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
     >>> operands = Operands.of("bf16", layout="nt")
-    >>> found = few(lambda rows: candidates(operands, Problem(rows, 4096, 4096)), most=2, rows=(16, 128, 4096))
-    >>> len(found)
+    >>> recipes = few(lambda rows: candidates(operands, Problem(rows, 4096, 4096)), most=2, rows=(16, 128, 4096))
+    >>> len(recipes)
     2
     """
-    found = {each: {one.recipe: one.us for one in weigh(each)} for each in (looked_at() if rows is None else rows)}
-    places = [each for each, times in found.items() if times]
-    looked = [found[each] for each in places]
-    if not looked:
+    samples = looked_at() if rows is None else rows
+    times_of = {sample: {one.recipe: one.us for one in weigh(sample)} for sample in samples}
+    sampled = [sample for sample, times in times_of.items() if times]
+    tables = [times_of[sample] for sample in sampled]
+    if not tables:
         return ()
-    least = [min(times.values()) for times in looked]
-    serving = set.intersection(*[set(times) for times in looked])
-    near = [r for times, us in zip(looked, least, strict=True) for r, of in times.items() if of <= _NEAR * us]
+    least = [min(times.values()) for times in tables]
+    serving = set.intersection(*[set(times) for times in tables])
+    near = [recipe for times, us in zip(tables, least, strict=True) for recipe in times if times[recipe] <= _NEAR * us]
     recipes = list(dict.fromkeys([*near, *sorted(serving, key=str)]))
     slower = np.array(
-        [[times.get(recipe, _NEVER * us) / us for times, us in zip(looked, least, strict=True)] for recipe in recipes]
+        [[times.get(recipe, _NEVER * us) / us for times, us in zip(tables, least, strict=True)] for recipe in recipes]
     )  # (recipes, rows)
-    table = _Table(slower, np.array([recipe in serving for recipe in recipes]), np.array(places))
-    taken = min([table.taken(most, first) for first in range(_BEGINNINGS)], key=table.mean)
-    return tuple([recipes[each] for each in dict.fromkeys(taken)])
+    table = _Table(slower, np.array([recipe in serving for recipe in recipes]), np.array(sampled))
+    chosen = min([table.search(most, first) for first in range(_BEGINNINGS)], key=table.mean)
+    return tuple([recipes[index] for index in dict.fromkeys(chosen)])
 
 
 class _Table:
-    """Times / least time of recipes for numbers of rows.
+    """Time / least time of each recipe for each number of rows, and the search for a few recipes.
 
-    slower    (recipes, rows)
-    serving   of a recipe, whether it serves all rows; () where none does
+    slower    time / least time, shape (recipes, rows)
+    serving   whether each recipe serves all rows, shape (recipes,); if none does, any recipe may be the first
+    rows      the numbers of rows, in ascending order
     """
 
     def __init__(self, slower: np.ndarray, serving: np.ndarray, rows: np.ndarray) -> None:
@@ -86,40 +91,42 @@ class _Table:
         self.weights = _BY_OCTAVES * _shares(np.log2(rows)) + (1 - _BY_OCTAVES) * _shares(rows)
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
-    def mean(self, taken: list[int]) -> float:
-        """Of some recipes, each of which is taken for the rows that it is the fastest for."""
-        return float(self.slower[taken].min(0) @ self.weights)
+    def mean(self, chosen: list[int]) -> float:
+        """Return the mean of time / least time, if each number of rows takes the fastest of the recipes `chosen`."""
+        return float(self.slower[chosen].min(0) @ self.weights)
 
-    def taken(self, most: int, beginning: int) -> list[int]:
-        """The places of recipes, the first of one that serves all rows.
+    def search(self, most: int, beginning: int) -> list[int]:
+        """Return the indices of at most `most` recipes; the first one serves all rows.
 
-        beginning   which of the recipes that serve all is taken at first: 0 is the best of them
+        beginning   rank of the recipe to start from, among those that serve all rows: 0 is the best of them by itself
         """
         alone = self.slower @ self.weights + self.is_first
-        found = [int(np.argsort(alone, kind="stable")[min(beginning, len(alone) - 1)])]
-        by_taken = self.slower[found[0]]
-        while len(found) < min(most, len(self.slower)):
-            found.append(int((np.minimum(by_taken, self.slower) @ self.weights).argmin()))
-            by_taken = np.minimum(by_taken, self.slower[found[-1]])
-        while self._is_exchanged(found):
+        chosen = [int(np.argsort(alone, kind="stable")[min(beginning, len(alone) - 1)])]
+        fastest = self.slower[chosen[0]]
+        while len(chosen) < min(most, len(self.slower)):
+            chosen.append(int((np.minimum(fastest, self.slower) @ self.weights).argmin()))
+            fastest = np.minimum(fastest, self.slower[chosen[-1]])
+        while self._exchange(chosen):
             pass
-        return found
+        return chosen
 
-    def _is_exchanged(self, taken: list[int]) -> bool:
-        """Exchanges one of those that are taken for another by which all lose less; whether there was one."""
-        for place in range(len(taken)):
-            others = [self.slower[each] for at, each in enumerate(taken) if at != place]
+    def _exchange(self, chosen: list[int]) -> bool:
+        """Replace one index of `chosen` by one with a lower mean, in place, and return whether there was one."""
+        for place in range(len(chosen)):
+            others = [self.slower[index] for at, index in enumerate(chosen) if at != place]
             rest = np.min(others, axis=0) if others else np.full(len(self.rows), np.inf)
             means = np.minimum(rest, self.slower) @ self.weights + (self.is_first if place == 0 else 0.0)
             best = int(means.argmin())
-            if means[best] < means[taken[place]] * (1 - 1e-9):
-                taken[place] = best
+            if means[best] < means[chosen[place]] * (1 - 1e-9):
+                chosen[place] = best
                 return True
         return False
 
 
 def _shares(places: np.ndarray) -> np.ndarray:
-    """What each of some places on a line, in their order, has of it: as far as halfway to its neighbours.
+    """Return the share of a line that is nearest to each of its points; the shares add up to 1.
+
+    places   positions of the points, in ascending order
 
     >>> _shares(np.array([0.0, 1.0, 4.0])).tolist()
     [0.125, 0.5, 0.375]

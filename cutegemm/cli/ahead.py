@@ -17,7 +17,7 @@ import typer
 
 from cutegemm.choice.names import recipe_named
 from cutegemm.dtypes import DType
-from cutegemm.errors import CutegemmError, PlanError, UnsupportedError
+from cutegemm.errors import CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.tune import BEST, tuning, use_tuned
@@ -145,8 +145,8 @@ def tune(
         from cutegemm.run.on_gpu import need_gpu
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            f"tune: plans are timed on a GPU through torch, but {error.name} is not installed: "
-            "pip install 'cutegemm[kernels,torch]'."
+            f"tune: plans are timed on a GPU through torch, but {error.name} is not installed. "
+            f"{how_to_install('kernels', 'torch')}"
         ) from None
     from cutegemm.run.gemm import gemm
     from cutegemm.run.tuned import Table

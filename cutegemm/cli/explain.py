@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Annotated
+from itertools import groupby, islice
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from cutegemm.build.building import Complaints, made
 from cutegemm.choice.candidate import Candidate
 from cutegemm.choice.catalog import built, ranked
+from cutegemm.cli.output import output
 from cutegemm.dtypes import DType, bf16
 from cutegemm.errors import PlanError
 from cutegemm.machine.device import DEFAULT_DEVICE, Device, device_named
@@ -37,7 +37,7 @@ def explain(
     accumulate: Annotated[
         str, typer.Option(help="Accumulation of float8: fast, or promoted (to f32 after each k-tile).")
     ] = "fast",
-    count: Annotated[int, typer.Option(min=1, help="Number of plans to show.")] = 10,
+    count: Annotated[int, typer.Option(min=1, help="Number of predicted times to show.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the candidate plans for D[M,N] = A[M,K] @ B[K,N] by predicted time, with what bounds each.
@@ -52,24 +52,21 @@ def explain(
     complaints.check()
     of = replace(made(operands), batched=batch > 1).fitted(m, n, k)
     problem, chip = Problem(m, n, k, batch, of), on or DEFAULT_DEVICE
-    rows = [_row(problem, one, outcome) for one, outcome in islice(_outcomes(of, problem, chip, accumulate), count)]
+    groups = islice(groupby(_outcomes(of, problem, chip, accumulate), _time_and_refusal), count)
+    rows = [[_row(problem, one, outcome) for one, outcome in group] for _, group in groups]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([row for group in rows for row in group], indent=2))
         return
-    console = Console(highlight=False)
+    console = output()
     console.print(f"{problem} of {of}\non {chip.name}: {chip.source}", markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for head in ("plan", "us", "TFLOP/s", "most of it", "why not"):
         table.add_column(head, justify="right" if head in ("us", "TFLOP/s") else "left", overflow="fold")
-    first = next((row for row in rows if row["refused"] is None), None)
-    for row in rows:
-        table.add_row(
-            str(row["plan"]),
-            f"{row['us']:.1f}",
-            f"{row['tflops']:.1f}",
-            str(row["bound"]),
-            _why_not(row, first),
-        )
+    first = next((group[0] for group in rows if group[0]["refused"] is None), None)
+    for row, *ties in rows:
+        as_fast = f"; as fast: {', '.join([tie['plan'] for tie in ties])}" if ties else ""
+        reason = _why_not(row, first) + as_fast
+        table.add_row(row["plan"], f"{row['us']:.1f}", f"{row['tflops']:.1f}", row["bound"], reason)
     console.print(table)
 
 
@@ -84,22 +81,40 @@ def _outcomes(
             yield one, error
 
 
-def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, float | str | None]:
-    """Return a candidate as plain data: its predicted time, its bound, and the first rule that it breaks or None."""
+def _time_and_refusal(candidate: tuple[Candidate, GemmPlan | PlanError]) -> tuple[float, str | None]:
+    """Return what plans of one row of the table have in common: the predicted time, and the rule that they break."""
+    one, outcome = candidate
+    return one.us, outcome.violations[0] if isinstance(outcome, PlanError) else None
+
+
+def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, Any]:
+    """Return a candidate as plain data: its predicted time, its bounds, and the first rule that it breaks or None."""
+    us, refused = _time_and_refusal((one, outcome))
     return {
         "plan": str(one.recipe),
-        "us": one.us,
-        "tflops": problem.flops / one.us * 1e-6,
+        "us": us,
+        "tflops": problem.flops / us * 1e-6,
         "bound": one.bound,
-        "refused": outcome.violations[0] if isinstance(outcome, PlanError) else None,
+        "bounds_us": one.bounds,
+        "refused": refused,
     }
 
 
-def _why_not(row: dict[str, float | str | None], first: dict[str, float | str | None] | None) -> str:
-    """Say why the candidate `row` is not chosen. `first` is the chosen one, or None if all rows are refused."""
+def _why_not(row: dict[str, Any], first: dict[str, Any] | None) -> str:
+    """Say why the candidate `row` is not chosen. `first` is the chosen one, or None if all rows are refused.
+
+    >>> chosen = {"us": 10.0, "bounds_us": {"L2": 8.0, "DRAM": 6.0}, "refused": None}
+    >>> _why_not({"us": 10.2, "bounds_us": {"L2": 8.0, "DRAM": 9.0}, "refused": None}, chosen)
+    '2.0% slower: DRAM 9 us, not 6 us'
+    """
     if row["refused"] is not None:
         return str(row["refused"])
     if first is None or row is first:
         return "chosen"
-    slower = float(str(row["us"])) / float(str(first["us"])) - 1
-    return f"{slower:.1%} slower" if slower >= 0.0005 else "tie"
+    part = row["us"] / first["us"] - 1
+    slower = f"{part:.1%} slower" if part >= 0.0005 else "less than 0.1% slower"
+    higher = {name: us - first["bounds_us"].get(name, 0.0) for name, us in row["bounds_us"].items()}
+    name = max(higher, key=higher.__getitem__)
+    if higher[name] <= 0:
+        return f"{slower}: waits of a CTA that no bound counts"
+    return f"{slower}: {name} {row['bounds_us'][name]:.4g} us, not {first['bounds_us'].get(name, 0.0):.4g} us"

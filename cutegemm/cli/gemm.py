@@ -27,11 +27,20 @@ from cutegemm.build.building import Complaints, made
 from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
-from cutegemm.cli.inputs import Extents, Matrices, extents_of, not_writable, plan_for, transposed_array
+from cutegemm.cli.inputs import (
+    HOW_TO_GIVE_EXTENTS,
+    Extents,
+    Matrices,
+    extents_of,
+    not_writable,
+    plan_for,
+    transposed_array,
+)
 from cutegemm.cli.job import Job, Say
+from cutegemm.cli.output import output
 from cutegemm.cli.why import next_commands, why
 from cutegemm.dtypes import DType, f32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.machine.device import Device, default_device
 from cutegemm.parse.epilogue import MOST_SCALAR, ParsedEpilogue, parsed_epilogue
@@ -134,7 +143,7 @@ def command(
     if as_json:
         print(json.dumps({**report, "chosen": report["chosen"].to_dict()}, indent=2))
     else:
-        _print(report, Console(highlight=False))
+        _print(report, output())
     if not report["correct"] or "failed" in report["compiled"]:
         raise typer.Exit(1)
 
@@ -256,6 +265,8 @@ def _extents_and_operands(
     files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
     raises   PlanError with everything that is wrong
     """
+    if all(given is None for given in (*extents[:3], *files.values())):
+        raise UnsupportedError(f"gemm: M, N and K are not given. {HOW_TO_GIVE_EXTENTS}")
     complaints = Complaints("gemm")
     complaints.violations += not_writable("out", out, ".npy")
     kind = complaints.attempt(lambda: dtype_of(dtype, plan)) or f32
@@ -275,7 +286,7 @@ def _extents_and_operands(
 @contextmanager
 def _progress() -> Iterator[Say]:
     """Yield a function that shows progress on stderr: a spinner on a terminal, otherwise a line every few seconds."""
-    console = Console(stderr=True, highlight=False)
+    console = output(stderr=True)
     if not console.is_terminal:
         yield _Lines(console)
         return
@@ -309,7 +320,7 @@ def _gpu() -> dict[str, Any] | str:
         if importlib.util.find_spec(module) is None
     ]
     if missing:
-        return f"to run on the GPU: pip install 'cutegemm[{','.join(missing)}]'" if seems_there else ""
+        return f"the GPU needs more packages. {how_to_install(*missing)}" if seems_there else ""
     import torch
 
     if not torch.cuda.is_available():

@@ -20,6 +20,7 @@ from cutegemm.plan import GemmPlan, Problem
 
 # Limit of the elements of A, B and D together. More do not fit in the memory of any machine that this runs on.
 _MOST_ELEMENTS = 1 << 36
+HOW_TO_GIVE_EXTENTS = "Write `cutegemm gemm M N K`, such as `cutegemm gemm 512 512 512`, or give the files --a and --b."
 
 
 def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
@@ -157,9 +158,10 @@ def extents_of(
         if batch is not None and array.ndim == 2
     ]
     if all(path is None or name in arrays for name, path in files.items()):
-        violations += [
-            f"{letter} is not given. Give M, N and K, or files." for letter, extent in sizes.items() if extent is None
-        ]
+        missing = [letter for letter, extent in sizes.items() if extent is None]
+        if missing:
+            named = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
+            violations.append(f"{named}. {HOW_TO_GIVE_EXTENTS}")
     known = {letter: extent or 0 for letter, extent in sizes.items()}
     count = sum(known[x] * known[y] for x, y in ("MK", "KN", "MN")) * (1 if batch is None else batch)
     if count > _MOST_ELEMENTS:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
@@ -19,26 +18,26 @@ from cutegemm.choice.names import is_own, recipe_named, step_of
 from cutegemm.cli import parts
 from cutegemm.cli.epilogue_options import EpilogueText, OperandTexts
 from cutegemm.cli.inputs import not_writable
+from cutegemm.cli.output import drawing_width, output
 from cutegemm.errors import UnsupportedError
-from cutegemm.layout import Swizzle, parse
 from cutegemm.machine.arch import DEFAULT_ARCH
 from cutegemm.machine.device import Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
+from cutegemm.parse.layout import parse_layout
 from cutegemm.parse.plan import described
 from cutegemm.plan import GemmPlan, Problem
-from cutegemm.plan.describe import describe_programs
+from cutegemm.plan.describe import describe_programs, stated_operands
 
-_SWIZZLE = re.compile(r"\s*S(?:<|wizzle\()\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(-?\d+)\s*[>)]\s*")
-_NOTATION = re.compile(r"^\s*([(\d_LC]|S\s*<)")
+_LAYOUT = re.compile(r"[(<]|^\s*_?\d")  # a name of a plan has no parentheses, and does not begin with a number
 # The headings of `cutegemm plans`: first plans to use, then the steps of the tutorial ladders.
 _GROUPS = {
     "simt": "SIMT: multiply-adds of single threads",
     "mma_sync": "mma.sync: tensor cores that multiply registers, from sm_80 on",
     "gemv": "Few columns: mma.sync, A loaded from global memory into fragments",
     "sm90": "Hopper: wgmma and TMA, sm_90a",
-    "simt ladder": "Steps of the SIMT ladder, to learn from: docs/ladder_simt.md",
-    "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/ladder_mma_sync.md",
-    "sm90 ladder": "Steps of the Hopper ladder, to learn from; others of it are listed above: docs/ladder_hopper.md",
+    "simt ladder": "Steps of the SIMT ladder, to learn from: docs/measured/ladder_simt.md",
+    "mma_sync ladder": "Steps of the mma.sync ladder, to learn from: docs/measured/ladder_mma_sync.md",
+    "sm90 ladder": "Steps of the Hopper ladder, to learn from; others are listed above: docs/measured/ladder_hopper.md",
     "own": "Plans that you defined",
 }
 
@@ -50,7 +49,11 @@ _AFTER_PLANS = (
 )
 
 Thing = Annotated[
-    str, typer.Argument(help='A layout such as "(4,8):(8,1)", a swizzle "S<3,3,3>", or the name of a plan.')
+    str,
+    typer.Argument(
+        help='A layout such as "(4,8):(8,1)" or "make_layout((4,8), stride=(8,1))", a swizzle "S<3,3,3>", or the name '
+        "of a plan."
+    ),
 ]
 PlanName = Annotated[str, typer.Argument(help="A name listed by `cutegemm plans`, or options: simt:block=...")]
 Checked = Annotated[
@@ -91,28 +94,25 @@ def show(
     wrong = [*not_writable("svg", svg, ".svg"), *not_writable("html", html, ".html")]
     if wrong:
         raise UnsupportedError("show: " + "\n  ".join(wrong))
-    console = Console(highlight=False)
+    console = output()
     options: dict[str, Any] = {}
     drawn: Any
-    swizzle = _SWIZZLE.fullmatch(thing)
-    if (epilogue or operand) and (swizzle is not None or _NOTATION.match(thing)):
+    is_layout = _LAYOUT.search(thing) is not None
+    if (epilogue or operand) and is_layout:
         raise UnsupportedError(f"show: --epilogue and --operand need a plan, but {thing} is a layout.")
-    if timeline and (swizzle is not None or _NOTATION.match(thing)):
+    if timeline and is_layout:
         raise UnsupportedError(f"show: --timeline needs a plan with warp roles, but {thing} is a layout.")
-    if swizzle is not None:
-        drawn = Swizzle(*map(int, swizzle.groups()))
-        console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
-    elif _NOTATION.match(thing):
-        drawn = parse(thing)
-        console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+    if is_layout:
+        drawn = parse_layout(thing, "show")
+        console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
     else:
         ending = parsed_epilogue("show", epilogue, operand)
         drawn, of = described("show", thing, dtype, layout, problem, ending=ending)
         if timeline:
             drawn = plan_timeline(drawn)
-            console.print(draw(drawn, kind="text", width=console.width), markup=False, soft_wrap=True)
+            console.print(draw(drawn, kind="text", width=drawing_width(console)), markup=False, soft_wrap=True)
         else:
-            console.print(drawn.describe(of), markup=False, soft_wrap=True)
+            console.print(recipe_named(thing).as_launched(drawn).describe(of), markup=False, soft_wrap=True)
             console.print(f"\n{describe_programs(drawn)}", markup=False, soft_wrap=True)
             console.print(_ladder_note(thing), markup=False, soft_wrap=True, end="")
             options = {} if of is None else {"problem": of}
@@ -143,7 +143,7 @@ def plans(
         rows_as_data = [{"name": name, "summary": summary, "group": _group(name)} for name, summary in listed]
         print(json.dumps(rows_as_data, indent=2))
         return
-    console = Console(highlight=False)
+    console = output()
     width = max(len(name) for name, _ in listed)
     by_group: dict[str, list[tuple[str, str]]] = {}
     for name, summary in listed:
@@ -155,7 +155,7 @@ def plans(
         for name, summary in rows:
             table.add_row(name, escape(summary))
         console.print(_GROUPS[group], style="bold", soft_wrap=True)
-        console.print(Padding(table, (0, 0, 1, 2)))
+        console.print(Padding(table, (0, 0, 1, 2), expand=False))
     console.print(_AFTER_PLANS, markup=False)
 
 
@@ -203,7 +203,8 @@ def check(
     access_bits: Annotated[
         int | None,
         typer.Option(
-            help="For a thread-value layout: bits that a lane accesses at a time. By default as many as possible."
+            help="For a thread-value layout: bits that a lane accesses with one instruction. By default as many as "
+            "possible: up to 128, and ldmatrix.x4."
         ),
     ] = None,
     in_bytes: Annotated[
@@ -228,15 +229,15 @@ def check(
     For a PTX file: execute the kernel on the CPU and count its wavefronts. For a cubin: list its registers, spills and
     memory instructions.
     """
-    if _NOTATION.match(plan) or "TV Layout tiled" in plan:
-        parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
-    elif plan.endswith((".ptx", ".cubin")):
+    if plan.endswith((".ptx", ".cubin")):
         path, threads = _file(plan), _dims("block", block)
         if path.suffix == ".ptx":
             values = arguments.replace(",", " ").split()
             parts.check_ptx(path, values, kernel, _dims("grid", grid), threads, shared_bytes, as_json)
         else:
             parts.check_cubin(path, threads, arch or DEFAULT_ARCH, as_json)
+    elif _LAYOUT.search(plan):
+        parts.check_layout(plan, shared, dtype, op, access_bits, in_bytes, as_json)
     elif arch and device:
         raise UnsupportedError(f"check: --arch {arch} and --device {device} exclude each other. Give one of them.")
     else:
@@ -244,15 +245,23 @@ def check(
         of_arch = arch or (target.arch if target else DEFAULT_ARCH)
         ending = parsed_epilogue("check", epilogue, operand)
         made, of = described("check", plan, dtype, layout, problem, of_arch, ending)
-        _check_plan(made, of, of_arch, target, compiled, as_json)
+        operands = stated_operands(recipe_named(plan).as_launched(made))
+        _check_plan(made, of, operands, of_arch, target, compiled, as_json)
 
 
 def _check_plan(
-    plan: GemmPlan, problem: Problem | None, arch: str, device: Device | None, compiled: bool, as_json: bool
+    plan: GemmPlan,
+    problem: Problem | None,
+    operands: str,
+    arch: str,
+    device: Device | None,
+    compiled: bool,
+    as_json: bool,
 ) -> None:
     """Print the analysis of a plan, and exit with status 1 if it breaks a rule.
 
     problem    None to analyse only what does not depend on the problem
+    operands   the operands in words, as the user states them
     device     None to analyse for the architecture alone, without rates
     compiled   whether to compile the kernel and add its registers, spills and executed accesses
     """
@@ -267,14 +276,14 @@ def _check_plan(
         try:
             executed = executed_accesses(plan, problem, arch)
         except UnsupportedError as error:
-            Console(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
+            output(stderr=True).print(f"not executed: {error}", markup=False, style="yellow")
     analysis = analyse(plan, problem, None if device else arch, device, resources, executed=executed)
     if as_json:
         print(json.dumps(analysis.to_dict(), indent=2))
     else:
-        console = Console(highlight=False)
+        console = output()
         print_report(analysis, console)
-        console.print(f"\nof {plan.operands}", markup=False, style="dim")
+        console.print(f"\nof {operands}", markup=False, style="dim")
     if analysis.violations:
         raise typer.Exit(1)
 
@@ -316,7 +325,10 @@ def profile(
     measured, failed = profiling.profile([profiling.Case(made.name, made, of)], ncu=ncu)
     for reason in failed.values():
         raise UnsupportedError(f"profile: {made.name} was not launched: {reason}")
-    print(json.dumps(profiling.to_dict(measured), indent=2) if as_json else profiling.render(measured))
+    if as_json:
+        print(json.dumps(profiling.to_dict(measured), indent=2))
+    else:
+        print(profiling.render(measured, width=output().width))
 
 
 def figures(

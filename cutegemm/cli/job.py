@@ -14,7 +14,7 @@ from cutegemm.choice.recipe import Recipe
 from cutegemm.cli.corner import Corner
 from cutegemm.cli.inputs import Matrices
 from cutegemm.dtypes import DType, round_to, tf32
-from cutegemm.errors import CompileError, SimulationError, UnsupportedError
+from cutegemm.errors import CompileError, SimulationError, UnsupportedError, how_to_install
 from cutegemm.plan import GemmPlan, Operands, Problem
 from cutegemm.plan.epilogue import LINEAR, SCALED
 
@@ -114,10 +114,10 @@ class Job:
         return {
             "did": did,
             "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
-            "operands": str(self.plan.operands),
+            "operands": str(self.plan.operands.transposed if self.recipe.swap_ab else self.plan.operands),
             "plan": str(self.recipe) if self.recipe.swap_ab else self.plan.name,
             "summary": self.plan.summary,
-            "hierarchy": self.plan.describe(self.problem),
+            "hierarchy": self.recipe.as_launched(self.plan).describe(self.problem),
         }
 
     def _execute(
@@ -271,7 +271,7 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
     If the CuTe DSL is not installed, return "skipped" with the reason.
     """
     if importlib.util.find_spec("tvm_ffi") is None:
-        return {"arch": arch, "skipped": "the CuTe DSL is not installed: pip install 'cutegemm[kernels]'"}
+        return {"arch": arch, "skipped": f"the CuTe DSL is not installed. {how_to_install('kernels')}"}
     from cutegemm.compile.plans import compile_plan
 
     kernel = compile_plan(plan, arch)

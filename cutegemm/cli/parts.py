@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from cutegemm.analysis import Wavefronts, occupancy
 from cutegemm.analysis.foreign import check_part
+from cutegemm.cli.output import output
 from cutegemm.compile.cubin import disassemble, resources
 from cutegemm.errors import UnsupportedError
+from cutegemm.parse.layout import parse_layout
 from cutegemm.run.ptx import executed_ptx
 
 _ACCESSES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "LDG", "STG", "LDL", "STL")
@@ -42,12 +43,14 @@ def check_layout(
     if shared is None:
         raise UnsupportedError("check: a thread-value layout needs --shared, the layout of shared memory.")
     unit = "bytes" if in_bytes else ""
-    cost = check_part(text, shared, dtype, op=op, access_bits=access_bits, swizzle_of=unit)
+    part = text if "TV Layout tiled" in text else parse_layout(text, "check")
+    cost = check_part(part, parse_layout(shared, "check"), dtype, op=op, access_bits=access_bits, swizzle_of=unit)
     if as_json:
         print(json.dumps(_data(cost), indent=2))
         return
     worst = str(cost.worst) if cost.worst else "no conflicts"
-    print(f"{cost.requests} instructions of warps, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
+    instructions = f"{cost.requests} instructions of warps ({cost.form})"
+    print(f"{instructions}, {cost.wavefronts} wavefronts, {cost.ideal} at least: {worst}")
 
 
 def check_ptx(
@@ -74,7 +77,7 @@ def check_ptx(
         print(json.dumps({"shared": {op: _data(w) for op, w in run.shared.items()}, "lines": lines,
                           "global": sectors}, indent=2))  # fmt: skip
         return
-    console = Console(highlight=False)
+    console = output()
     rows = [(op, w, str(w.worst or "-")) for op, w in run.shared.items()]
     console.print(_table("Shared memory, as executed", rows) if rows else "No access to shared memory by threads.")
     worst = sorted(run.lines.items(), key=lambda item: -item[1].conflicts)[:_SHOWN_LINES]
@@ -117,7 +120,7 @@ def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) ->
 
 def _data(cost: Wavefronts) -> dict[str, Any]:
     """Return the counts of an access as plain data for JSON."""
-    return {"requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
+    return {"form": cost.form, "requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
             "worst": None if cost.worst is None else str(cost.worst)}  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from cutegemm.choice.catalog import ranked
 from cutegemm.choice.recipe import Recipe
 from cutegemm.dtypes import f32
 from cutegemm.errors import UnsupportedError
+from cutegemm.machine.arch import arch_named
 from cutegemm.machine.device import Device
 from cutegemm.parse.epilogue import ParsedEpilogue
 from cutegemm.plan import GemmPlan, Problem
@@ -30,6 +31,8 @@ class Why:
     bound        name of what takes most of the time; "" if `us` is None
     is_at_most   True if the time is the roofline, a lower bound of the time; False if it is from the time model
     device       name of the device that the time is predicted for
+    stand_in     note that the device has another architecture than the plan, because no rates are known for that
+                 one; "" if both have the same
     """
 
     reason: str
@@ -38,6 +41,7 @@ class Why:
     bound: str
     is_at_most: bool
     device: str
+    stand_in: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data for JSON."""
@@ -46,7 +50,7 @@ class Why:
     def __str__(self) -> str:
         if self.us is None:
             return "nothing: the problem has more tiles than an analysis follows"
-        us, speed = f"{self.us:.4g} us", f"{self.tflops:.4g} TFLOP/s on {self.device}"
+        us, speed = f"{self.us:.4g} us", f"{self.tflops:.4g} TFLOP/s on {self.device}{self.stand_in}"
         if self.is_at_most:
             return f"at least {us}, at most {speed}: {self.bound} binds"
         return f"{us}, {speed}, by the model of time: most of it {self.bound}"
@@ -86,7 +90,9 @@ def why(
         reason = "chosen for the GEMM alone; the cost of the epilogue is not considered"
     us, bound = (known[0].us, known[0].bound) if known else _roofline(plan, problem, arch, device)
     flop = 2.0 * problem.m * problem.n * problem.k * problem.l
-    return Why(reason, us, flop / us / 1e6 if us else 0.0, bound, not known, device.name)
+    is_of_arch = arch_named(arch).capability == arch_named(device.arch).capability
+    stand_in = "" if is_of_arch else f" ({device.arch}; no rates of {arch} are known)"
+    return Why(reason, us, flop / us / 1e6 if us else 0.0, bound, not known, device.name, stand_in)
 
 
 def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:

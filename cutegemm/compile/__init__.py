@@ -1,1 +1,1 @@
-"""Plans to machine code: compiled by many processes, cached, exported and loaded; and memory for what it calls."""
+"""Compile plans to kernels in parallel, cache them on the disk, export and load them, and allocate workspaces."""

@@ -1,12 +1,12 @@
 """The disk cache of compiled kernels.
 
-An entry is a folder, named by a hash of everything that the code depends on. It appears under its name at
-once (written beside it, then renamed), and holds a manifest with a hash of every file, so that a damaged
-entry is seen and rebuilt.
+An entry is a folder. Its name is a hash of everything that the machine code depends on. It is written under a temporary
+name, then renamed, so that no other process sees half of it. Its manifest has a hash of every file, so that a damaged
+entry is noticed and compiled again.
 
-Code from the cache runs as the user. So the folder must belong to the user (or to root) and be writable by nobody
-else, as must its entries: an entry of another owner is compiled anew. With CUTEGEMM_CACHE_TRUST=1 another owner is
-accepted, of a shared cache that only the owner can write.
+Code from the cache runs with the rights of the user. So the cache folder and its entries must belong to the user or to
+root, and nobody else may be able to write to them. An entry that breaks this rule is compiled again.
+CUTEGEMM_CACHE_TRUST=1 also accepts another owner, for a shared cache that only its owner can write to.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 
-NO_DSL = "none"  # in the place of a version
+NO_DSL = "none"  # what `dsl_version` returns if the DSL is not installed
 
 _FORMAT = 1
-_ROOT = 0  # a user id
+_ROOT = 0  # user id
 _MANIFEST = "manifest.json"
 _IMPORTED = time.time()
-# Source that decides what is traced and how it is kept.
+# Source files and folders that the machine code and the format of an entry depend on.
 _SOURCES = (
     "dtypes.py",
     "layout",
@@ -55,7 +55,10 @@ _SOURCES = (
 
 
 def cache_folder() -> Path:
-    """$CUTEGEMM_CACHE_DIR, else the platform's folder for the caches of this user."""
+    """Return the folder of the cache: $CUTEGEMM_CACHE_DIR, else the user's cache folder on this platform.
+
+    raises   CompileError if the variable is not set and the user has no home folder
+    """
     named = os.environ.get("CUTEGEMM_CACHE_DIR")
     if named:
         return Path(named)
@@ -66,28 +69,30 @@ def cache_folder() -> Path:
         home = Path.home()
     except RuntimeError as error:
         raise CompileError(
-            "the cache of compiled kernels: this user has no home. Name a folder by CUTEGEMM_CACHE_DIR."
+            "the cache of compiled kernels: this user has no home folder. Set CUTEGEMM_CACHE_DIR to a folder."
         ) from error
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "cutegemm"
 
 
 def entry(plan: GemmPlan, arch: str) -> Path:
-    """The folder of a plan's code for an architecture, by this source and this DSL.
+    """Return the folder of the cache entry of a plan and an architecture, which may not exist yet.
 
-    A process whose source was edited after it had begun has entries that no other one finds: what it has
-    imported is not what the files say.
+    The name also depends on the source files of cutegemm and on the version of the DSL. If a source file was edited
+    after this process imported it, the process uses entries of its own: its code differs from the files on the disk.
+
+    raises   CompileError if the cache cannot be read, or if another user can write to it
     """
     folder = cache_folder()
     try:
         wrong = untrusted(folder) if folder.exists() else None
     except OSError as error:
         raise CompileError(
-            f"the cache of compiled kernels {folder} cannot be read: {error}. Name another by CUTEGEMM_CACHE_DIR."
+            f"the cache of compiled kernels {folder} cannot be read: {error}. Set CUTEGEMM_CACHE_DIR to another folder."
         ) from error
     if wrong:
         raise CompileError(
-            f"the cache of compiled kernels {folder}: {wrong}, who could run code as this user. Take the right away "
-            "(chmod go-w), or name another folder by CUTEGEMM_CACHE_DIR."
+            f"the cache of compiled kernels {folder}: {wrong}, who could run code with the rights of this user. Run "
+            "chmod go-w on it, or set CUTEGEMM_CACHE_DIR to another folder."
         )
     text = f"{_toolchain()}\0{arch}\0{plan.family}\0{plan.key()}"
     if edited():
@@ -96,27 +101,30 @@ def entry(plan: GemmPlan, arch: str) -> Path:
 
 
 def untrusted(folder: Path) -> str | None:
-    """Who else may write a folder or the files in it, in words; None where nobody may, and on Windows."""
+    """Return a sentence why another user could write to a folder or to the files in it; None if only its owner can.
+
+    It returns None on Windows too, where nothing is checked.
+    """
     if not hasattr(os, "getuid"):
         return None
     owners = {_ROOT, os.getuid()}
-    is_vouched_for = os.environ.get("CUTEGEMM_CACHE_TRUST") == "1"
+    accepts_any_owner = os.environ.get("CUTEGEMM_CACHE_TRUST") == "1"
     for path in (folder, *(file for file in folder.iterdir() if file.is_file())):
-        facts = path.stat()
-        if facts.st_uid not in owners and not is_vouched_for:
-            return f"{path} belongs to the user {facts.st_uid}"
-        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (path == folder or folder.stat().st_mode & 0o011):
-            who = "everybody" if facts.st_mode & stat.S_IWOTH else f"the group {facts.st_gid}"
+        status = path.stat()
+        if status.st_uid not in owners and not accepts_any_owner:
+            return f"{path} belongs to the user {status.st_uid}"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (path == folder or folder.stat().st_mode & 0o011):
+            who = "everybody" if status.st_mode & stat.S_IWOTH else f"the group {status.st_gid}"
             return f"{path} may be written by {who}"
     for parent in folder.resolve().parents:
-        facts = parent.stat()
-        if facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX:
+        status = parent.stat()
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             return f"{parent} may be written by everybody"
     return None
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The manifest of an entry, or None where a file is missing or damaged, or others may write it."""
+    """Return the manifest of an entry; None if a file is missing or damaged, or if another user can write to it."""
     try:
         if untrusted(folder):
             return None
@@ -130,17 +138,21 @@ def intact(folder: Path) -> Manifest | None:
 
 
 def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
-    """Builds an entry beside its place, then gives it its name. Of two processes, the first one wins.
+    """Build an entry in a temporary folder, rename it to `folder`, and return its manifest.
 
-    build    writes the files into the folder it is given, and returns what the manifest is to say
-    raises   CompileError where the entry cannot be written
+    If another process stores the same entry first, that entry stays and its manifest is returned.
+
+    folder   final folder of the entry
+    build    function that writes the files of the entry to the folder that it gets, and returns a dictionary for the
+             manifest: plan, architecture, key and symbol
+    raises   CompileError if the entry cannot be written
     """
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     except OSError as error:
         raise CompileError(
-            f"the cache of compiled kernels cannot be written: {error}. Name a folder by CUTEGEMM_CACHE_DIR."
+            f"the cache of compiled kernels cannot be written: {error}. Set CUTEGEMM_CACHE_DIR to another folder."
         ) from error
     try:
         facts = build(staged)
@@ -152,12 +164,18 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
         shutil.rmtree(staged, ignore_errors=True)
     written = intact(folder)
     if written is None:
-        raise CompileError(f"the cache entry {folder} was damaged as it was written; is the disk full?")
+        raise CompileError(
+            f"the cache entry {folder} is damaged right after it was written. Free some disk space, or set "
+            "CUTEGEMM_CACHE_DIR to a folder on another disk."
+        )
     return written
 
 
 def _publish(staged: Path, final: Path) -> None:
-    """Renames a finished entry; a damaged one in its way is moved aside first."""
+    """Rename a finished entry to its final name, after removing a damaged entry of that name.
+
+    raises   CompileError if neither succeeds in three attempts
+    """
     for _ in range(3):
         try:
             os.rename(staged, final)
@@ -169,21 +187,23 @@ def _publish(staged: Path, final: Path) -> None:
             with contextlib.suppress(OSError):
                 os.rename(final, aside / "entry")
             shutil.rmtree(aside, ignore_errors=True)
-    raise CompileError(f"the cache entry {final} can neither be written nor replaced; remove it.")
+    raise CompileError(f"the cache entry {final} can neither be written nor replaced. Remove that folder.")
 
 
 def _digest(file: Path) -> str:
+    """Return the SHA-256 hash of a file's content, in hexadecimal."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @cache
 def _sources() -> tuple[Path, ...]:
+    """Return the Python files that `_SOURCES` names, and those in its folders."""
     sources = [Path(__file__).parents[1] / name for name in _SOURCES]
     return tuple([file for s in sources for file in ([s] if s.suffix else sorted(s.rglob("*.py")))])
 
 
 def edited() -> bool:
-    """Whether a source has changed since this process imported the package."""
+    """Return whether a file of `_SOURCES` was changed or removed after this process imported the package."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
     except FileNotFoundError:
@@ -192,7 +212,7 @@ def edited() -> bool:
 
 @cache
 def sources_digest() -> str:
-    """One hash of the sources that decide what a kernel is and how it is called."""
+    """Return a hash of the source files that a kernel's code and its arguments depend on."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for file in _sources():
@@ -202,15 +222,18 @@ def sources_digest() -> str:
 
 @cache
 def _toolchain() -> str:
-    """One hash a process of all that decides the code besides the plan and the architecture."""
+    """Return a hash of what the entries of all plans depend on: source files, format, DSL and platform."""
     digest = hashlib.sha256(sources_digest().encode())
-    for part in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
-        digest.update(part.encode() + b"\0")
+    for text in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
+        digest.update(text.encode() + b"\0")
     return digest.hexdigest()
 
 
 def dsl_version() -> str:
-    """The installed CuTe DSL, without importing it."""
+    """Return the version of the installed CuTe DSL, without importing it.
+
+    It is "at" and a path for a DSL that was not installed as a package, and `NO_DSL` without a DSL.
+    """
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
@@ -220,10 +243,13 @@ def dsl_version() -> str:
 
 @cache
 def runtime_library() -> Path | None:
-    """libcute_dsl_runtime.so of the DSL, which compiled kernels call; found without importing it."""
+    """Return the path of libcute_dsl_runtime.so, which compiled kernels call; None if the DSL is not installed.
+
+    The DSL is not imported.
+    """
     spec = importlib.util.find_spec("cutlass")
     if spec is None or spec.origin is None:
         return None
     root = Path(spec.origin).resolve().parents[2]
-    found = sorted(root.glob("cu*/lib/libcute_dsl_runtime.so"), reverse=True)
-    return next(iter([*found, *root.glob("lib/libcute_dsl_runtime.so")]), None)
+    by_cuda_version = sorted(root.glob("cu*/lib/libcute_dsl_runtime.so"), reverse=True)
+    return next(iter([*by_cuda_version, *root.glob("lib/libcute_dsl_runtime.so")]), None)

@@ -1,4 +1,4 @@
-"""What was compiled, read back: registers, stack and instructions of the kernel in a cubin."""
+"""Read registers, stack size and instructions of a compiled kernel from its cubin."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import CompileError, UnsupportedError
+from cutegemm.errors import CompileError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import SMEM_RESERVED_BYTES, arch_named
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# Records of a cubin's .nv.info section: format u8, attribute u8, size u16; as `cuobjdump -elf` prints them.
+# A record of a cubin's .nv.info section is (format u8, attribute u8, size u16), as `cuobjdump -elf` prints it.
 _FORMAT_SIZED = 0x04
 _ATTRIBUTE_REGISTERS = 0x2F
 _ATTRIBUTE_FRAME = 0x11
-_SYMBOL_BYTES = 24  # of an entry of .symtab
+_SYMBOL_BYTES = 24  # size of an entry of .symtab
 
-# By the names of their functions: not what packs operands or adds the parts of a split K.
+# Names of the GEMM kernels. The kernels of repack passes and those that add K splits have other names.
 GEMM_KERNELS = "kernel_cutlass_(split_k_)?kernel"
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)")  # address, opcode
 
 
 @dataclass(frozen=True)
 class ResourceReport:
-    """What a kernel takes of the machine, read from its cubin.
+    """Resources that a compiled kernel uses, read from its cubin.
 
-    registers            of a thread
-    stack_bytes          of a thread, in local memory: more than 0 where registers spill
-    static_smem_bytes    declared by the cubin; what a launch asks for besides is in the plan
-    code_bytes           of the kernel
-    instructions         how often each opcode stands in the code, with its modifiers: {"LDS.128": 48, ...}
+    kernel              name of the kernel in the cubin
+    registers           registers of a thread
+    stack_bytes         bytes of local memory of a thread; more than 0 if registers spill
+    static_smem_bytes   bytes of shared memory that the cubin declares. The dynamic shared memory of a launch is in the
+                        plan
+    code_bytes          bytes of machine code
+    instructions        number of instructions of each opcode with its modifiers: {"LDS.128": 48, ...}
     """
 
     kernel: str
@@ -54,7 +56,7 @@ class ResourceReport:
     instructions: Mapping[str, int]
 
     def count(self, opcode: str) -> int:
-        """Instructions of that opcode, whatever modifiers follow: "LDS" counts "LDS.128" too.
+        """Return the number of instructions of an opcode with any modifiers: "LDS" counts "LDS.128" too.
 
         >>> ResourceReport("k", 32, 0, 0, 64, {"LDS": 3, "LDS.128": 2, "LDSM": 1}).count("LDS")
         5
@@ -63,34 +65,35 @@ class ResourceReport:
 
     @property
     def spills(self) -> int:
-        """Loads from and stores to local memory."""
+        """Return the number of instructions that load from or store to local memory."""
         return self.count("LDL") + self.count("STL")
 
     def violations(self, plan: GemmPlan, arch: str) -> list[str]:
-        """Where the code takes more than the plan has for it, in words."""
+        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
         from cutegemm.plan.rules.registers import register_budget
 
-        budget, found = register_budget(plan, arch_named(arch)), []
+        budget, violations = register_budget(plan, arch_named(arch)), []
         if self.registers > budget:
-            found.append(
-                f"a thread has {self.registers} registers; {plan.ctas_per_sm} CTAs of {plan.threads} threads "
-                f"on a multiprocessor of {arch} leave it {budget}."
+            violations.append(
+                f"a thread uses {self.registers} registers. {plan.ctas_per_sm} CTAs of {plan.threads} threads on an SM "
+                f"of {arch} allow {budget}."
             )
         if self.spills or self.stack_bytes:
-            found.append(f"{self.spills} instructions spill registers to {self.stack_bytes} bytes of stack.")
-        waits, meant = self.count("WARPGROUP"), _wgmma_waits(plan)
-        if waits > meant:
-            found.append(f"{waits} instructions make products of wgmma wait, {meant} are meant to.")
+            violations.append(f"{self.spills} instructions spill registers to {self.stack_bytes} bytes of stack.")
+        waits, expected = self.count("WARPGROUP"), _wgmma_waits(plan)
+        if waits > expected:
+            violations.append(f"{waits} instructions wait for wgmma. The plan's program has {expected}.")
         if self.static_smem_bytes:
-            found.append(f"the kernel declares {self.static_smem_bytes} bytes of shared memory of its own.")
-        return found
+            violations.append(
+                f"the kernel declares {self.static_smem_bytes} bytes of static shared memory. The plan has none."
+            )
+        return violations
 
 
 def _wgmma_waits(plan: GemmPlan) -> int:
-    """WARPGROUP.ARRIVE before products, and WARPGROUP.DEPBAR for them, as the program of a consumer has them.
+    """Return the number of WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions in the program of a consumer.
 
-    Where ptxas cannot follow the accumulators it adds one after each product, and says so in a warning that nobody
-    reads.
+    If ptxas cannot follow the accumulators, it adds one after each wgmma, and mentions that only in a warning.
     """
     from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
@@ -98,13 +101,13 @@ def _wgmma_waits(plan: GemmPlan) -> int:
         return 0
     program = plan.program(plan.roles[-1].name)
     return sum(
-        isinstance(each, WaitMma) or (isinstance(each, Multiply) and each.k_blocks != OTHER_BLOCKS)
-        for each in program.walk()
+        isinstance(step, WaitMma) or (isinstance(step, Multiply) and step.k_blocks != OTHER_BLOCKS)
+        for step in program.walk()
     )
 
 
 def instructions(sass: str) -> dict[str, int]:
-    """How often each opcode stands in a listing of nvdisasm.
+    """Return the number of instructions of each opcode in a listing of nvdisasm.
 
     >>> instructions("/*0040*/ @!P0 LDS.128 R4, [R8] ;\\n/*0050*/ FFMA R1, R2, R3, R1 ;")
     {'LDS.128': 1, 'FFMA': 1}
@@ -113,10 +116,11 @@ def instructions(sass: str) -> dict[str, int]:
 
 
 def resources(cubin: bytes, sass: str) -> ResourceReport:
-    """The resources of the GEMM kernel of a cubin, where others pack operands or add parts.
+    """Return the resources of the GEMM kernel in a cubin, which may hold other kernels such as a repack pass.
 
-    sass     its listing, from `disassemble`
-    raises   CompileError where this is no cubin, or one without a kernel
+    cubin    content of the cubin file
+    sass     listing of the cubin, from `disassemble`
+    raises   CompileError if `cubin` is not a cubin, or has no kernel
     """
     sections = _sections(cubin)
     kernel = _gemm_of(sections)
@@ -124,28 +128,30 @@ def resources(cubin: bytes, sass: str) -> ResourceReport:
 
 
 def resources_of_many(cubins: Sequence[bytes], arch: str) -> list[ResourceReport]:
-    """The same of several cubins for one architecture, by one start of the disassembler, which takes it longer than
-    most kernels do.
+    """Return the resources of the GEMM kernel in each of several cubins, as `resources` does for one.
 
-    raises   CompileError where one is no cubin, or the disassembler refuses them
+    The disassembler runs once for all cubins: its start takes longer than disassembling most kernels.
+
+    arch     architecture of all cubins
+    raises   CompileError if one is not a cubin or has no kernel, or if the disassembler fails
     """
-    found = [_sections(cubin) for cubin in cubins]
-    kernels = [_gemm_of(sections) for sections in found]
+    all_sections = [_sections(cubin) for cubin in cubins]
+    kernels = [_gemm_of(sections) for sections in all_sections]
     code, starts = b"", []
-    for cubin, sections, kernel in zip(cubins, found, kernels, strict=True):
+    for cubin, sections, kernel in zip(cubins, all_sections, kernels, strict=True):
         offset, size = sections[f".text.{kernel}"]
         starts.append(len(code))
         code += cubin[offset : offset + size]
     with tempfile.NamedTemporaryFile(suffix=".bin") as file:
         file.write(code)
         file.flush()
-        listing = _nvdisasm_says("-b", arch.replace("sm_", "SM"), file.name)
+        listing = _run_nvdisasm("-b", arch.replace("sm_", "SM"), file.name)
     counts: list[Counter[str]] = [Counter() for _ in cubins]
     for address, opcode in _INSTRUCTION.findall(listing):
         counts[bisect(starts, int(address, 16)) - 1][opcode] += 1
     return [
         _report(cubin, sections, kernel, dict(count))
-        for cubin, sections, kernel, count in zip(cubins, found, kernels, counts, strict=True)
+        for cubin, sections, kernel, count in zip(cubins, all_sections, kernels, counts, strict=True)
     ]
 
 
@@ -162,10 +168,13 @@ def code_of(cubin: bytes) -> dict[str, bytes]:
 
 
 def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
-    """The GEMM kernel among those of a cubin."""
+    """Return the name of the GEMM kernel of a cubin; the kernel with the most code if no name is a GEMM kernel's.
+
+    raises   CompileError if the cubin has no kernel
+    """
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
     if not kernels:
-        raise CompileError("resources: the cubin holds no kernel.")
+        raise CompileError("resources: the cubin does not hold a kernel.")
     gemms = [name for name in kernels if re.match(GEMM_KERNELS, name)]
     return max(gemms or kernels, key=lambda name: sections[f".text.{name}"][1])
 
@@ -173,8 +182,9 @@ def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
 def _report(
     cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str, counts: dict[str, int]
 ) -> ResourceReport:
+    """Return the resources of one kernel of a cubin. `counts` has the number of instructions of each opcode."""
     info = _info(cubin, sections, kernel)
-    # From sm_90 on the section begins with what the system keeps for itself.
+    # From sm_90 on, the section of shared memory starts with bytes that the system reserves.
     reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0
     return ResourceReport(
         kernel=kernel,
@@ -187,33 +197,36 @@ def _report(
 
 
 def _sections(cubin: bytes) -> dict[str, tuple[int, int]]:
-    """Name -> (offset, size) of the sections of a 64-bit little-endian ELF file."""
+    """Return name -> (offset, size) in bytes for each section of a cubin.
+
+    raises   CompileError if `cubin` is not a 64-bit little-endian ELF file
+    """
     if cubin[:6] != b"\x7fELF\x02\x01":
-        raise CompileError("resources: this is no 64-bit little-endian ELF file, so no cubin.")
+        raise CompileError("resources: the bytes are not a cubin. A cubin is a 64-bit little-endian ELF file.")
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * entry_bytes) for i in range(count)]
     names = headers[names_index][4]
-    found = {}
+    sections = {}
     for name, _, _, _, offset, size in headers:
         end = cubin.index(b"\0", names + name)
-        found[cubin[names + name : end].decode()] = (offset, size)
-    return found
+        sections[cubin[names + name : end].decode()] = (offset, size)
+    return sections
 
 
 def listing_of(sass: str, kernel: str) -> str:
-    """The part of a listing that is one kernel's; all of it where it names none.
+    """Return the section of a listing that belongs to one kernel; the whole listing if it has no such section.
 
     >>> listing_of("\\t.section\\t.text.a,...\\nx\\n\\t.section\\t.text.b,...\\ny\\n", "b").split()[-1]
     'y'
     """
-    parts = re.split(r"^\s*\.section\s+\.text\.", sass, flags=re.MULTILINE)
-    own = [part for part in parts[1:] if re.split(r"[,\s]", part, maxsplit=1)[0].strip('"') == kernel]
+    sections = re.split(r"^\s*\.section\s+\.text\.", sass, flags=re.MULTILINE)[1:]
+    own = [section for section in sections if re.split(r"[,\s]", section, maxsplit=1)[0].strip('"') == kernel]
     return own[0] if own else sass
 
 
 def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
-    """Attribute -> value, of those records that say one number of a kernel."""
+    """Return the attributes of a kernel in the section .nv.info that are one number: attribute code -> value."""
     names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
     entries = range(table, table + table_size, _SYMBOL_BYTES)
     symbols = [struct.unpack_from("<I", cubin, at)[0] for at in entries]
@@ -234,24 +247,34 @@ def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) ->
 
 
 def disassemble(cubin: Path, *, lines: bool = False) -> str:
-    """The SASS of a cubin, as `nvdisasm -c` prints it; without its search for where branches go to by a stack.
+    """Return the SASS of a cubin file, as `nvdisasm -c -ndf` prints it.
 
-    lines    with the entries of its line table, before the instructions that they are of
-    raises   UnsupportedError without a disassembler, CompileError where it refuses the file
+    -ndf switches off the analysis that infers the targets of branches through the branch stack.
+
+    cubin    path of the file
+    lines    whether each entry of the line table is printed before its instructions
+    raises   UnsupportedError if nvdisasm is not installed, CompileError if it does not accept the file
     """
-    return _nvdisasm_says("-c", "-ndf", *(["-g"] if lines else []), str(cubin))
+    return _run_nvdisasm("-c", "-ndf", *(["-g"] if lines else []), str(cubin))
 
 
-def _nvdisasm_says(*arguments: str) -> str:
+def _run_nvdisasm(*arguments: str) -> str:
+    """Run nvdisasm and return what it prints. The last argument is the file.
+
+    raises   UnsupportedError if nvdisasm is not installed, CompileError if it fails
+    """
     done = subprocess.run([_nvdisasm(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CompileError(f"disassemble: nvdisasm refused {arguments[-1]}: {done.stderr.strip()}")
+        raise CompileError(f"disassemble: nvdisasm does not accept {arguments[-1]}: {done.stderr.strip()}")
     return done.stdout
 
 
 @cache
 def _nvdisasm() -> str:
-    """The disassembler: of the wheel `nvidia-cuda-nvdisasm`, else of a CUDA toolkit."""
+    """Return the path of nvdisasm, from the wheel `nvidia-cuda-nvdisasm`, else from a CUDA toolkit.
+
+    raises   UnsupportedError if there is neither
+    """
     try:
         for file in importlib.metadata.files("nvidia-cuda-nvdisasm") or ():
             if file.stem == "nvdisasm" and "bin" in file.parts:
@@ -263,6 +286,5 @@ def _nvdisasm() -> str:
         if candidate and os.access(candidate, os.X_OK):
             return candidate
     raise UnsupportedError(
-        "disassemble: no nvdisasm was found. Install cutegemm[kernels], which brings nvidia-cuda-nvdisasm, "
-        "or a CUDA toolkit."
+        f"disassemble: no nvdisasm was found. {how_to_install('kernels')} A CUDA toolkit has nvdisasm too."
     )

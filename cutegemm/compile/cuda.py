@@ -1,4 +1,7 @@
-"""What torch says of CUDA devices and streams. It imports torch, and nothing of cutegemm."""
+"""Query CUDA devices and streams through torch, and allocate memory outside of torch's private pools.
+
+This module imports torch and no other module of cutegemm.
+"""
 
 from __future__ import annotations
 
@@ -12,50 +15,52 @@ import torch
 
 @cache
 def devices() -> int:
-    """How many CUDA devices this process sees."""
+    """Return the number of CUDA devices that are visible to this process."""
     return torch.cuda.device_count()
 
 
 @cache
 def multiprocessors(index: int) -> int:
-    """How many multiprocessors a CUDA device has."""
+    """Return the number of SMs of the CUDA device with this index."""
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
 @cache
 def device_name(index: int) -> str:
-    """A CUDA device as its maker names it, and how many multiprocessors of it there are."""
+    """Return the product name and the number of SMs of a CUDA device, such as "NVIDIA H200, 132 multiprocessors"."""
     return f"{torch.cuda.get_device_name(index)}, {multiprocessors(index)} multiprocessors"
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured."""
+    """Return whether a CUDA graph is being captured on the current stream."""
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def current_stream(index: int) -> int:
-    """The handle of the stream that work on a CUDA device goes to; torch's object around it takes longer to make."""
+    """Return the handle of the current stream of a CUDA device. This is faster than making a torch.cuda.Stream."""
     return int(torch._C._cuda_getCurrentRawStream(index))
 
 
 def outside_of_pools(allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """A tensor that may be kept, for work on the current stream: its memory is of no private pool, such as a graph's.
+    """Return a tensor for work on the current stream whose memory is not in a private pool, such as a CUDA graph's.
 
-    torch routes to a private pool what one thread, or one stream, allocates. So another thread allocates on the default
-    stream of the device. The current stream waits for what used the memory before, and the memory is not given to
-    anything else before the current stream is done with it. The tensor is not one of inference mode.
+    Such a tensor can be kept after the graph is gone. torch routes the allocations of one thread or one stream to a
+    private pool. So a second thread allocates the tensor, on the default stream of the device. The current stream then
+    waits for earlier work on that memory, and torch does not reuse the memory before the current stream has finished
+    with it. The tensor is not an inference tensor, even if inference mode is on.
 
-    allocate   returns the tensor, without a kernel that fills it
+    allocate   function that returns the new tensor; it must not launch a kernel
     """
 
-    def allocated() -> tuple[torch.Tensor, Any]:
+    def allocate_and_record() -> tuple[torch.Tensor, Any]:
+        """Return the tensor, and an event after all earlier work on the default stream; None for a CPU tensor."""
         tensor = allocate()
         if not tensor.is_cuda:
             return tensor, None
         return tensor, torch.cuda.current_stream(tensor.device).record_event()
 
     with ThreadPoolExecutor(1) as other:
-        tensor, used_before = other.submit(allocated).result()
+        tensor, used_before = other.submit(allocate_and_record).result()
     if used_before is not None:
         stream = torch.cuda.current_stream(tensor.device)
         stream.wait_event(used_before)

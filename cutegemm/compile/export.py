@@ -1,7 +1,7 @@
-"""Kernels in one shared library, to be taken to where there is no DSL and no compiler: see `exported`.
+"""Export kernels to one shared library, for machines without the DSL and without a compiler.
 
-The library is linked of the objects that the cache keeps of each kernel. Behind it, in the same file, follows an
-archive that lists them. The kernels call a runtime library of the DSL, which is copied beside it.
+The library is linked from the object files in the cache. A zip archive that lists the kernels is appended to the same
+file. The runtime library of the DSL, which the kernels call, is copied to the same folder. `exported` loads the file.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from cutegemm.plan.plan import GemmPlan
 
 
 def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH) -> Kernels:
-    """Writes the kernels of plans for an architecture into one file, which `cutegemm.load` reads.
+    """Compile plans for an architecture and write their kernels to one file, which `cutegemm.load` reads.
 
-    plans    each may come several times
-    path     such as kernels.so; the runtime library that the kernels call is copied into its folder
-    raises   as `compile_plan`; CompileError where there is no linker, UnsupportedError where nothing is to be exported
-             or the file cannot be written
+    plans     plans to export; a plan that occurs several times is exported once
+    path      file to write, such as kernels.so; the runtime library of the DSL is copied to the same folder
+    arch      architecture such as "sm_90a"
+    returns   the list of the kernels in the file
+    raises    the errors of `compile_plan`; CompileError if linking fails, for example without a linker;
+              UnsupportedError if `plans` is empty or the file cannot be written
 
     >>> cutegemm.export([plan_named("sm90_overlapped_2x1", operands)], "kernels.so")  # doctest: +SKIP
     """
     path, wanted = Path(path), list({key_of(plan, arch): plan for plan in plans}.values())
     if not wanted:
-        raise UnsupportedError("export: there are no plans to export.")
+        raise UnsupportedError("export: plans is empty. Pass at least one plan.")
     compile_missing(wanted, arch)
     objects = [compile_plan(plan, arch).folder / "kernel.o" for plan in wanted]
     runtime = cache.runtime_library()
@@ -42,24 +44,27 @@ def export(plans: Iterable[GemmPlan], path: str | Path, arch: str = DEFAULT_ARCH
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not link(objects, path, "$ORIGIN"):
-            raise CompileError("export: kernels are linked by cc, gcc or clang; none was found, or it failed.")
+            raise CompileError(
+                f"export: {path} was not linked. Install cc, gcc or clang, or set CC to a linker that accepts -shared."
+            )
         if not (path.parent / runtime.name).exists():
             shutil.copyfile(runtime, path.parent / runtime.name)
-        found = Kernels(path, tuple([Exported(p.name, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted]))
-        listed = {
+        kernels = tuple([Exported(p.name, arch, key_of(p, arch), symbol_of(p, arch)) for p in wanted])
+        manifest = {
             "format": FORMAT,
             "version": _version(),
             "sources": cache.sources_digest(),
-            "kernels": [asdict(one) for one in found.kernels],
+            "kernels": [asdict(kernel) for kernel in kernels],
         }
         with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(LIST, json.dumps(listed, indent=1))
+            archive.writestr(LIST, json.dumps(manifest, indent=1))
     except OSError as error:
         raise UnsupportedError(f"export: {path} cannot be written: {error}.") from error
-    return found
+    return Kernels(path, kernels)
 
 
 def _version() -> str:
+    """Return the version of the installed cutegemm; "of no version" if it is not installed as a package."""
     try:
         return importlib.metadata.version("cutegemm")
     except importlib.metadata.PackageNotFoundError:

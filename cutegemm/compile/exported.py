@@ -1,4 +1,4 @@
-"""Kernels that were compiled elsewhere, in one shared library: see `export`. Loading needs no DSL and no compiler."""
+"""Load kernels that `export` wrote to a shared library. This needs neither the DSL nor a compiler."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.compile.cache import sources_digest
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 FORMAT = 1
-LIST = "kernels.json"  # of the archive that follows the library in its file
+LIST = "kernels.json"  # file in the zip archive that is appended to the library
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A kernel of a library.
+    """A kernel in an exported library.
 
-    plan     the name of its plan
-    key      of the plan and the architecture: see `key_of`
-    symbol   of its function
+    plan     name of the plan
+    arch     architecture such as "sm_90a"
+    key      hash of the plan and the architecture, from `key_of`
+    symbol   name of the kernel's function in the library
     """
 
     plan: str
@@ -36,25 +37,29 @@ class Exported:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a file of kernels holds."""
+    """The kernels in an exported library.
+
+    path      the file
+    kernels   one entry for each kernel
+    """
 
     path: Path
     kernels: tuple[Exported, ...]
 
     def __str__(self) -> str:
-        names = ", ".join([f"{one.plan} for {one.arch}" for one in self.kernels])
-        return f"{len(self.kernels)} kernels of {self.path}: {names}"
+        names = ", ".join([f"{kernel.plan} for {kernel.arch}" for kernel in self.kernels])
+        return f"{len(self.kernels)} kernels in {self.path}: {names}"
 
 
 def load(path: str | Path) -> Kernels:
-    """Lets this process take kernels from a file that `cutegemm export` wrote: neither the DSL nor a compiler is asked.
+    """Load the kernels in a file that `export` wrote. Later calls with these plans run them without compiling.
 
-    path      the file; beside it lies the library that the kernels call, unless the DSL is installed
-    returns   what it holds
-    raises    UnsupportedError where the file is no such file, or is of other sources of cutegemm, whose kernels may
-              take other arguments; where TVM-FFI is missing, or a library that the kernels need
+    The code in the file runs with the rights of this process, so load only files that you trust.
 
-    A call whose plan is among them runs at once. Code from the file runs as this process: load what you trust.
+    path      the file. The DSL's runtime library must be in the same folder, unless the DSL is installed
+    returns   the list of the kernels in the file
+    raises    UnsupportedError if `export` did not write the file, or did so with other sources of cutegemm, whose
+              kernels may take other arguments; or if TVM-FFI or a library that the kernels need is missing
 
     >>> cutegemm.load("kernels.so")  # doctest: +SKIP
     >>> d = cutegemm.gemm(a, b)  # doctest: +SKIP
@@ -62,37 +67,40 @@ def load(path: str | Path) -> Kernels:
     path = Path(path).resolve()
     try:
         with zipfile.ZipFile(path) as archive:
-            held = json.loads(archive.read(LIST))
-        assert held["format"] == FORMAT
-        found = Kernels(path, tuple([Exported(**one) for one in held["kernels"]]))
+            manifest = json.loads(archive.read(LIST))
+        assert manifest["format"] == FORMAT
+        kernels = Kernels(path, tuple([Exported(**kernel) for kernel in manifest["kernels"]]))
     except (OSError, zipfile.BadZipFile, AssertionError, KeyError, TypeError, ValueError) as error:
         raise UnsupportedError(
-            f"load: {path} is no file of kernels of format {FORMAT} ({error!r}). `cutegemm export` writes one."
+            f"load: {path} is not a file of kernels in format {FORMAT} ({error!r}). `cutegemm export` writes such "
+            "files."
         ) from error
-    if held["sources"] != sources_digest():
+    if manifest["sources"] != sources_digest():
         raise UnsupportedError(
-            f"load: the kernels of {path} are of cutegemm with other sources ({held['version']}). Export them anew "
-            "with this one, or install that."
+            f"load: {path} was exported by cutegemm {manifest['version']}, whose sources differ from the installed "
+            "ones. Export the kernels again, or install that version."
         )
     try:
         import tvm_ffi
     except ImportError as error:
-        raise UnsupportedError("load: kernels are called by TVM-FFI: pip install apache-tvm-ffi.") from error
+        raise UnsupportedError(
+            f"load: kernels are called through TVM-FFI, which is not installed. {how_to_install('kernels')}"
+        ) from error
     try:
         library = tvm_ffi.load_module(str(path))
-        _LOADED.update({one.key: getattr(library, one.symbol) for one in found.kernels})
+        _LOADED.update({kernel.key: getattr(library, kernel.symbol) for kernel in kernels.kernels})
     except (OSError, RuntimeError, AttributeError) as error:
-        raise UnsupportedError(f"load: {path}: {error}") from error
-    return found
+        raise UnsupportedError(f"load: {path} cannot be loaded: {error}") from error
+    return kernels
 
 
 def key_of(plan: GemmPlan, arch: str) -> str:
-    """What two kernels differ in that are compiled otherwise."""
+    """Return a hash of the plan and the architecture. Kernels whose code differs have different keys."""
     return hashlib.sha256(f"{arch}\0{plan.family}\0{plan.key()}".encode()).hexdigest()
 
 
 def loaded(plan: GemmPlan, arch: str) -> Any:
-    """The function of a plan's kernel, or None where no file that was loaded has it."""
+    """Return the loaded function of a plan's kernel; None if no file passed to `load` has it."""
     return _LOADED.get(key_of(plan, arch)) if _LOADED else None
 
 

@@ -1,4 +1,4 @@
-"""The machine code of a plan, each instruction with the line of the plan's program that it comes from."""
+"""List the machine code of a plan, each instruction with the line of the plan's program that it comes from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program.steps import FIRST_BLOCK
 
@@ -24,12 +24,13 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction.
+    """A machine instruction, and the program line that it comes from.
 
-    address   in bytes, from the kernel's begin
-    program   by its name in `programs_of`; "" where no step of a program is the reason
-    line      of it, counted from 0
-    label     that branches to it name, or ""
+    address   bytes from the start of the kernel
+    text      the instruction as nvdisasm prints it
+    program   name of the program in `programs_of`; "" if the instruction comes from no program line
+    line      line of the program, from 0
+    label     label of the instruction, which branches name; "" if it has none
     """
 
     address: int
@@ -41,14 +42,18 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Listing:
-    """The GEMM kernel of a plan, disassembled; `resources` is what it takes."""
+    """The disassembled GEMM kernel of a plan.
+
+    instructions   all instructions, in the order of their addresses
+    resources      registers, stack and shared memory of the kernel
+    """
 
     instructions: tuple[Instruction, ...]
     resources: ResourceReport
 
 
 def programs_of(plan: GemmPlan) -> dict[str, str]:
-    """The text of each program that is traced, by its name in a listing: consumers have one for all of them.
+    """Return the text of each program of a plan, by its name in a listing. All consumers share one program.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
@@ -60,38 +65,44 @@ def programs_of(plan: GemmPlan) -> dict[str, str]:
 
 
 def listing(plan: GemmPlan, arch: str) -> Listing:
-    """Compiles a plan anew, with a line table, which does not change the instructions.
+    """Compile a plan with a line table and return its instructions. The line table does not change the code.
 
-    raises   as `compile_plan`; UnsupportedError without a disassembler
+    The disk cache is not used.
+
+    raises   the errors of `compile_plan`; UnsupportedError if nvdisasm is not installed
     """
     try:
         from cutegemm.kernels.lines import noted, read
     except ImportError as error:
         raise UnsupportedError(
-            "listing: compiling needs the CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"listing: compiling needs the CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     from cutegemm.compile.cubin import disassemble, listing_of, resources
     from cutegemm.compile.plans import compiled_into
 
     programs = tuple(programs_of(plan))
-    with TemporaryDirectory(prefix="cutegemm-") as held:
-        compiled_into(Path(held), plan, arch, "--generate-line-info", noted())
-        cubin = Path(held) / "kernel.cubin"
+    with TemporaryDirectory(prefix="cutegemm-") as folder:
+        compiled_into(Path(folder), plan, arch, "--generate-line-info", noted())
+        cubin = Path(folder) / "kernel.cubin"
         sass = disassemble(cubin, lines=True)
-        found = resources(cubin.read_bytes(), sass)
-    lines = [*_read(listing_of(sass, found.kernel))]
-    products = iter(_products(plan, sum(_WGMMA.search(text) is not None for _, text, *_ in lines)))
+        report = resources(cubin.read_bytes(), sass)
+    lines = [*_read(listing_of(sass, report.kernel))]
+    wgmma_lines = iter(_wgmma_lines(plan, sum(_WGMMA.search(text) is not None for _, text, *_ in lines)))
     out = []
     for address, text, label, entry in lines:
-        of_wgmma = next(products, None) if _WGMMA.search(text) else None
-        at = of_wgmma or read(*entry, programs) or ("", 0)
+        wgmma_line = next(wgmma_lines, None) if _WGMMA.search(text) else None
+        at = wgmma_line or read(*entry, programs) or ("", 0)
         out.append(Instruction(address, text, *at, label))
-    return Listing(tuple(out), found)
+    return Listing(tuple(out), report)
 
 
-def _products(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
-    """Where each of so many wgmma stands in the programs, if a k-tile's are issued at one place, or those of its first
-    k-block before the others: ptxas numbers them with whatever is around them."""
+def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
+    """Return (program, line) of each of the `count` wgmma instructions of a kernel, in the order of the code.
+
+    ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
+    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others. Otherwise
+    the result is empty.
+    """
     lines = {
         (program, number): line
         for program, text in programs_of(plan).items()
@@ -108,7 +119,11 @@ def _products(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
 
 
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
-    """(address, text, label, (file, line of the table)) of each instruction."""
+    """Yield (address, text, label, (file, line)) of each instruction in a listing of nvdisasm.
+
+    label          "" if the instruction has none
+    (file, line)   last entry of the line table before the instruction; ("", 0) if there is none
+    """
     at, label = ("", 0), ""
     for line in sass.splitlines():
         entry, code, named = _ENTRY.match(line), _CODE.match(line), _LABEL.match(line)

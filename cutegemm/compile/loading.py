@@ -1,4 +1,4 @@
-"""From an entry of the cache to the function that it holds: neither the DSL nor a compiler is imported."""
+"""Load the function of a kernel from an entry of the disk cache, without a compiler."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compile import cache
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 
 
 def load_function(folder: Path, manifest: cache.Manifest) -> Any:
-    """The function of an entry, ready to be called."""
+    """Return the callable function of a kernel in the disk cache.
+
+    The DSL is imported only if the entry was written on a machine without a linker.
+
+    folder     folder of the cache entry
+    manifest   its manifest, from `cache.intact`
+    raises     UnsupportedError if TVM-FFI is not installed
+    """
     try:
         import tvm_ffi
     except ImportError as error:
         raise UnsupportedError(
-            "compile_plan: a compiled kernel is loaded by TVM-FFI: pip install 'cutegemm[kernels]'."
+            f"compile_plan: TVM-FFI, which loads a compiled kernel, is not installed. {how_to_install('kernels')}"
         ) from error
     symbol = manifest["symbol"]
     if "kernel.so" in manifest["files"]:
         return getattr(tvm_ffi.load_module(str(folder / "kernel.so")), symbol)
-    # No linker was found when it was compiled: the DSL's own loader takes the object as it is.
+    # An entry that was written without a linker has only an object file, which the DSL's own loader accepts.
     from cutlass._mlir._mlir_libs._cutlass_ir._execution_engine import BinaryExecutionEngine
 
     engine = BinaryExecutionEngine((folder / "kernel.o").read_bytes(), [str(cache.runtime_library())], True)

@@ -1,7 +1,7 @@
-"""Plans to machine code: for any architecture, without a GPU.
+"""Compile plans to machine code, for any architecture; no GPU is needed.
 
-A compiled kernel is a small shared library that TVM-FFI loads: it takes the caller's own tensors, through
-DLPack, and runs on the current stream of their framework. Loading one from the disk imports neither the DSL
+A compiled kernel is a small shared library, which TVM-FFI loads. Its function takes tensors of any framework through
+DLPack, and runs on the current stream of that framework. Loading a kernel from the disk cache needs neither the DSL
 nor a compiler.
 """
 
@@ -24,7 +24,7 @@ from cutegemm.compile import cache, cubin, exported, workers
 from cutegemm.compile.loading import load_function
 from cutegemm.compile.spaces import Sizes, with_workspace
 from cutegemm.compile.workspace import sizes_of
-from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError
+from cutegemm.errors import CompileError, CutegemmError, PlanError, UnsupportedError, how_to_install
 from cutegemm.machine.arch import DEFAULT_ARCH, arch_named
 from cutegemm.plan.arguments import check_is_plan
 from cutegemm.plan.memory.workspace import needs_workspace
@@ -35,29 +35,29 @@ _KERNELS = {
     "simt": "cutegemm.kernels.simt.kernel",
     "mma_sync": "cutegemm.kernels.mma_sync.kernel",
     "sm90": "cutegemm.kernels.sm90.kernel",
-}  # by the plan's family; imported when one is compiled
-_ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # ECMA-48: colours and their like
-_CODE = re.compile(r":?\s*%\d+ = ")  # where an operation of MLIR begins
-_MORE = ("note:", "suggestion:", "module ", "func.func", "gpu.module")
+}  # modules by the family of the plan, imported when a plan is compiled
+_ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-_])")  # control sequences of ECMA-48, such as colours
+_CODE = re.compile(r":?\s*%\d+ = ")  # start of an MLIR operation
+_MORE = ("note:", "suggestion:", "module ", "func.func", "gpu.module")  # lines that follow the error itself
 _MOST_LINES, _MOST_COLUMNS = 8, 200
-_compiling = threading.Lock()  # the DSL traces one function at a time
+_compiling = threading.Lock()  # the DSL can trace only one function at a time
 
 
 class CompiledKernel:
-    """A plan's kernel, loaded: `kernel(a, b, *tensors, d, *results, *scalars)`.
+    """The loaded kernel of a plan, to be called as `kernel(a, b, *tensors, d, *results, *scalars)`.
 
-    It takes what `plan.epilogue` reads and writes, and nothing else: see `signature_of`. A plan that can
-    read C computes d = alpha * a @ b + beta * c by `kernel(a, b, c, d, alpha, beta)`; one that cannot computes
-    d = alpha * a @ b by `kernel(a, b, d, alpha)`.
+    tensors, results and scalars are what `plan.epilogue` reads and writes, in the order of `signature_of(plan)`.
+    Without an epilogue, a plan that can read C is called as `kernel(a, b, c, d, alpha, beta)` and computes
+    d = alpha * a @ b + beta * c. Another plan is called as `kernel(a, b, d, alpha)` and computes d = alpha * a @ b.
 
-    a, b, c, d   CUDA tensors (torch's, or anything with DLPack), M x K, K x N, M x N, M x N, with L in front
-                 if the plan is batched; of the types, strides and alignment of `signature_of(plan)`. c may be d;
-                 with beta = 0 it is not read
-    raises       UnsupportedError for another number of arguments; ValueError or TypeError, from the checks compiled
-                 into the kernel. These do not compare the extents of one tensor with those of another
+    a, b, c, d   CUDA tensors of any framework with DLPack, M x K, K x N, M x N and M x N, with L in front if the plan
+                 is batched. `signature_of(plan)` has their types, strides and alignments. c may be d; c is not read
+                 if beta is 0
+    raises       UnsupportedError for another number of arguments; ValueError or TypeError, from checks that are
+                 compiled into the kernel. These checks do not compare the extents of different tensors
 
-    It runs on the current stream of the tensors' framework, so a CUDA graph captures it; it allocates nothing
-    but, where `needs_workspace`, that. `function` is the same without this object around it.
+    The kernel runs on the current stream of the tensors' framework, so a CUDA graph can capture it. It allocates
+    memory only if `needs_workspace`. `function` is the kernel's function without this object.
     """
 
     def __init__(self, plan: GemmPlan, arch: str, folder: Path | None, function: Any) -> None:
@@ -68,7 +68,7 @@ class CompiledKernel:
         names = (*tensor_names(self.plan)[2:], *epilogue.scalars)
         if len(operands) != len(names):
             raise UnsupportedError(
-                f"{self.plan.name}: {2 + len(operands)} arguments are given. Its epilogue is {epilogue}; pass "
+                f"{self.plan.name}: the kernel got {2 + len(operands)} arguments. Its epilogue is {epilogue}. Pass "
                 f"({', '.join(('a', 'b', *names))})."
             )
         function = self.function
@@ -82,32 +82,37 @@ class CompiledKernel:
 
     @cached_property
     def needs_workspace(self) -> bool:
-        """Whether a call allocates memory besides: see `plan.workspace`. `function` then takes it after d.
+        """Return whether the kernel needs a workspace, which `function` then takes after the results.
 
-        One with a pipeline that splits K takes its counters of arrivals first, int32 and zero, as it leaves them.
+        If warps have roles and the plan splits K, `function` takes an int32 tensor of semaphores before the workspace.
+        They must be zero, and are zero again after the launch.
         """
         return needs_workspace(self.plan)
 
     def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
-        """The same for operands of these extents, which are not asked again: for calls that are many."""
+        """Return a function that calls the kernel for M x N x K problems with L batches, without looking at extents.
+
+        It takes the arguments of the kernel and provides the workspace. It is faster than calling this object.
+        """
         if not self.needs_workspace:
             return self.function
         return with_workspace(self.function, self.sizes(m, n, k, l), len(tensor_names(self.plan)))
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:
-        """The sizes of the workspace for M, N, K and L, remembered for the last few."""
+        """Return a function that maps (M, N, K, L) to the sizes of the workspace. It remembers 256 results."""
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
     @property
     def folder(self) -> Path:
-        """The entry of the cache.
+        """Return the folder of the kernel's entry in the disk cache.
 
         raises   UnsupportedError for a kernel that `cutegemm.load` has loaded
         """
         if self._folder is None:
             raise UnsupportedError(
-                f"{self.plan.name} was loaded from a file of kernels, which holds neither its PTX nor its cubin."
+                f"{self.plan.name}: the kernel was loaded by `cutegemm.load` from a file, which has neither PTX nor "
+                "cubin. Compile the plan in a process that has not loaded the file."
             )
         return self._folder
 
@@ -116,31 +121,31 @@ class CompiledKernel:
 
     @cached_property
     def ptx(self) -> str:
-        """What the DSL wrote for ptxas."""
+        """Return the PTX that the DSL generated."""
         return (self.folder / "kernel.ptx").read_text()
 
     @cached_property
     def sass(self) -> str:
-        """The machine code, disassembled."""
+        """Return the disassembled machine code."""
         return cubin.disassemble(self.folder / "kernel.cubin")
 
     @cached_property
     def resources(self) -> cubin.ResourceReport:
-        """Registers, stack and instructions, read from the machine code."""
+        """Return registers, stack size and instructions of the kernel, read from the cubin."""
         return cubin.resources((self.folder / "kernel.cubin").read_bytes(), self.sass)
 
     def violations(self) -> list[str]:
-        """Where the machine code takes more than the plan has for it, in words."""
+        """Return one sentence for each resource that the machine code uses more of than the plan allows."""
         return self.resources.violations(self.plan, self.arch)
 
 
 @functools.cache
 def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
-    """The kernel of a plan for an architecture: from this process, else from the disk, else compiled.
+    """Return the kernel of a plan for an architecture, from this process or from the disk cache, else compile it.
 
-    arch     sm_80, sm_90a, ...: need not be that of this machine, which needs no GPU
-    raises   PlanError for a plan that breaks rules there; UnsupportedError without the DSL or a kernel for
-             the plan's family; CompileError with what the DSL or ptxas said
+    arch     architecture such as "sm_80" or "sm_90a"; it may differ from this machine's, and no GPU is needed
+    raises   PlanError if the plan breaks rules on the architecture; UnsupportedError if the DSL is not installed or no
+             kernel implements the plan's family; CompileError with the message of the DSL or ptxas
     """
     check_is_plan("compile_plan", plan)
     function = exported.loaded(plan, arch)
@@ -152,13 +157,15 @@ def compile_plan(plan: GemmPlan, arch: str = DEFAULT_ARCH) -> CompiledKernel:
         try:
             return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
         except (OSError, RuntimeError, AttributeError):
-            shutil.rmtree(folder, ignore_errors=True)  # linked against libraries that are gone
-    with _compiling:  # a thread that waited here may find that another one has compiled it
+            shutil.rmtree(folder, ignore_errors=True)  # it was linked against a library that has been removed
+    with _compiling:  # another thread may have compiled the plan while this one waited
         manifest = cache.intact(folder) or cache.store(folder, lambda staged: _build(plan, arch, staged))
     try:
         return CompiledKernel(plan, arch, folder, load_function(folder, manifest))
     except (OSError, RuntimeError, AttributeError) as error:
-        raise CompileError(f"compile_plan: {plan.name!r} for {arch} is compiled, but does not load: {error}") from error
+        raise CompileError(
+            f"compile_plan: {plan.name!r} for {arch} was compiled, but cannot be loaded: {error}"
+        ) from error
 
 
 def compile_plans(
@@ -167,39 +174,43 @@ def compile_plans(
     processes: int | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[CutegemmError | None]:
-    """Fills the disk cache with many plans in parallel processes; what each raised, or None.
+    """Compile many plans into the disk cache, in parallel processes.
 
-    processes   as many as there are processors where left out
-    done        is called behind each
-    raises      CompileError where a process came to a sudden end
+    processes   number of processes; None: the number of processors
+    done        function that is called after each plan
+    returns     for each plan, the error that its compilation raised, or None
+    raises      CompileError if a process exits early
     """
     wanted = list(plans)
     count = min(len(wanted), processes or workers.processors())
     if count <= 1:
-        found = []
+        errors = []
         for plan in wanted:
-            found.append(_outcome(plan, arch))
+            errors.append(_compile_error(plan, arch))
             done()
-        return found
+        return errors
     try:
-        return workers.spread(_outcome, [(plan, arch) for plan in wanted], count, done)
-    except workers.Ended as error:
+        return workers.map_in_processes(_compile_error, [(plan, arch) for plan in wanted], count, done)
+    except workers.WorkerExited as error:
         raise CompileError(
-            "compile_plans: a process came to a sudden end. Is there memory for so many? Pass fewer processes."
+            f"compile_plans: one of {count} processes exited early; perhaps memory ran out. Pass a smaller `processes`."
         ) from error
 
 
 def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: int = 2) -> None:
-    """`compile_plans` of those that the disk cache does not hold; what does not compile says so when it is called.
+    """Compile, in parallel, the plans that are not in the disk cache. Errors are ignored here.
 
-    least   plans for which processes are worth their start
+    A plan that does not compile raises its error when it is called.
+
+    least   least number of missing plans that are compiled; for fewer, starting processes is not worth the time
     """
-    found = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
-    if len(found) >= least:
-        compile_plans(found.values(), arch)
+    missing = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
+    if len(missing) >= least:
+        compile_plans(missing.values(), arch)
 
 
-def _outcome(plan: GemmPlan, arch: str) -> CutegemmError | None:
+def _compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
+    """Compile a plan; return the error, or None if it compiled."""
     try:
         compile_plan(plan, arch)
     except CutegemmError as error:
@@ -214,59 +225,65 @@ def compiled_into(
     options: str = "",
     around: AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """Traces and compiles a plan; kernel.ptx and kernel.cubin are then in a folder.
+    """Trace and compile a plan, and write kernel.ptx and kernel.cubin to a folder.
 
-    options   of the DSL's, further ones
-    around    what it is traced in
-    returns   what the DSL made of it
-    raises    as `compile_plan`
+    options   additional compiler options for the DSL
+    around    context manager that is entered while the plan is traced and compiled
+    returns   the DSL's compiled function
+    raises    the errors of `compile_plan`
     """
     violations = plan.violations(arch)
     if violations:
         raise PlanError(f"compile_plan: {plan.name!r} on {arch}", violations)
     if plan.family not in _KERNELS:
         known = ", ".join(_KERNELS)
-        raise UnsupportedError(f"compile_plan: no kernel carries out the family {plan.family!r}; there are {known}.")
+        raise UnsupportedError(
+            f"compile_plan: {plan.name!r} is of the family {plan.family!r}, which no kernel implements. The families "
+            f"are {known}."
+        )
     try:
         import cutlass.cute as cute
 
         from cutegemm.kernels.unlogged import spare_the_text_of_modules
     except ImportError as error:
         raise UnsupportedError(
-            f"compile_plan: {plan.name!r} is neither compiled nor among kernels that were loaded; compiling needs the "
-            "CuTe DSL, on Linux: pip install 'cutegemm[kernels]'."
+            f"compile_plan: {plan.name!r} is neither in the cache nor among the loaded kernels. Compiling needs the "
+            f"CuTe DSL, on Linux. {how_to_install('kernels')}"
         ) from error
     kernel = importlib.import_module(_KERNELS[plan.family])
     spare_the_text_of_modules()
     dumped = folder / "dump"
     dumped.mkdir()
-    asked = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped} {options}"
+    options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumped} {options}"
     try:
-        # Without the engine that calls it in this process: it is loaded from the folder.
+        # no_jit_engine: the kernel is loaded from the folder later, not called through the DSL.
         with around or nullcontext():
             compiled = cute.compile(
                 kernel.host_function(plan, arch_named(arch)),
                 *kernel.fake_arguments(plan),
-                options=asked,
+                options=options,
                 no_jit_engine=True,
             )
     except Exception as error:
         raise CompileError(
-            f"compile_plan: {plan.name!r} for {arch} did not compile: {first_words(str(error))}\n"
-            "  The plan breaks no rule that is known here: take another one, and report this one with plan.key(). What "
-            "the compiler said in full is this error's __cause__."
+            f"compile_plan: {plan.name!r} for {arch} did not compile: {short_message(str(error))}\n"
+            "  The plan does not break any rule that cutegemm checks. Use another plan, and report this one with "
+            "plan.key(). The compiler's full message is this error's __cause__."
         ) from error
     for suffix in ("ptx", "cubin"):
-        found = list(dumped.glob(f"*.{suffix}"))
-        if len(found) != 1:
-            raise CompileError(f"compile_plan: expected one .{suffix} from the DSL, found {len(found)}.")
-        os.replace(found[0], folder / f"kernel.{suffix}")
+        files = list(dumped.glob(f"*.{suffix}"))
+        if len(files) != 1:
+            raise CompileError(
+                f"compile_plan: {plan.name!r} for {arch}: the DSL wrote {len(files)} .{suffix} files instead of 1. "
+                "Report the plan with plan.key()."
+            )
+        os.replace(files[0], folder / f"kernel.{suffix}")
     shutil.rmtree(dumped)
     return compiled
 
 
 def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
-    """Traces, compiles, exports and links a plan into a folder."""
+    """Compile a plan, write and link its object file in a folder, and return the manifest without its hashes."""
     symbol = symbol_of(plan, arch)
     compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)
     runtime = cache.runtime_library()
@@ -276,37 +293,39 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
 
 
 def symbol_of(plan: GemmPlan, arch: str) -> str:
-    """The name of the function of a kernel, which is its own, so that several are linked into one library."""
+    """Return the name of a kernel's function. It is unique, so that several kernels can be linked into one library."""
     return f"gemm_{exported.key_of(plan, arch)[:24]}"
 
 
-def first_words(text: str) -> str:
-    """What a compiler said first, in a few lines: without colours, the code that it was about, and what follows.
+def short_message(text: str) -> str:
+    """Return the first lines of a compiler's message, without colours, quoted code and notes.
 
-    >>> first_words("\\x1b[91merror:\\x1b[0m pass failed\\n  error: no such layout: %7 = \\"op\\"(%6)\\n  note: see")
+    >>> short_message("\\x1b[91merror:\\x1b[0m pass failed\\n  error: no such layout: %7 = \\"op\\"(%6)\\n  note: see")
     'error: pass failed\\n  error: no such layout'
     """
     out: list[str] = []
     for line in _ESCAPE.sub("", text).strip().splitlines():
         if len(out) == _MOST_LINES or line.lstrip().startswith(_MORE):
             break
-        said = _CODE.split(line, maxsplit=1)
-        out.append(said[0].rstrip()[:_MOST_COLUMNS])
-        if len(said) > 1:
+        message_and_code = _CODE.split(line, maxsplit=1)
+        out.append(message_and_code[0].rstrip()[:_MOST_COLUMNS])
+        if len(message_and_code) > 1:
             break
-    return "\n".join([line for line in out if line]) or "nothing was said"
+    return "\n".join([line for line in out if line]) or "the compiler printed no message"
 
 
 def link(objects: Sequence[Path], library: Path, runtime_in: str) -> bool:
-    """Objects to a shared library, where there is a linker; whether there is one, and it did so.
+    """Link object files to a shared library; return False without a linker or the DSL, or if linking fails.
 
-    runtime_in   the folder in which the library finds the runtime of the DSL when it is loaded
+    objects      object files
+    library      file to write
+    runtime_in   folder where the library looks for the runtime library of the DSL when it is loaded
     """
     runtime = cache.runtime_library()
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     linker = next((name for name in names if name and shutil.which(name)), None)
     if linker is None or runtime is None:
         return False
-    given = [str(path) for path in (*objects, runtime)]
-    command = [linker, "-shared", "-o", str(library), *given, f"-Wl,-rpath,{runtime_in}"]
+    inputs = [str(path) for path in (*objects, runtime)]
+    command = [linker, "-shared", "-o", str(library), *inputs, f"-Wl,-rpath,{runtime_in}"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Memory that kernels take besides their operands, out of torch's allocator: how much says `workspace`."""
+"""Allocate the workspaces of kernels from torch, and reuse them in later calls. `workspace` computes their sizes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-MOST_KEPT = 64 << 20  # bytes
+MOST_KEPT = 64 << 20  # bytes of the largest workspace that is reused
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the kernel of one problem takes.
+    """Sizes of the workspace of a kernel for one problem.
 
-    counters   of arrivals, int32 and zero, as the kernel leaves them; None where they lie in the workspace, if anywhere
-    zeroed     bytes of the workspace that are to be zero, its first
+    counters   number of semaphores in an int32 tensor of their own. They are zero before a launch and after it. None:
+               the kernel has no such argument; its semaphores, if any, are in the workspace
+    zeroed     number of first bytes of the workspace that must be zero before a launch
     total      bytes of the workspace
     """
 
@@ -25,11 +26,12 @@ class Sizes:
 
 
 class Spaces:
-    """Workspaces of the kernels of this process: one for each stream, whose kernels run one after the other.
+    """The workspaces of all kernels of this process, one for each CUDA stream.
 
-    A workspace grows to the size of the largest. A kernel that asks for more than `MOST_KEPT` has memory of its own in
-    each call, and so has a graph that is captured: it may run on another stream. What is kept is allocated outside of
-    private pools: a graph's memory is used again by other graphs, and torch.compile's graphs refuse what is left there.
+    Kernels of one stream run one after the other, so they share a workspace, which grows to the largest size. A kernel
+    that needs more than `MOST_KEPT` bytes gets new memory in each call. So does a kernel in a CUDA graph that is being
+    captured, since the graph may run on another stream. Shared workspaces are allocated outside of private pools: other
+    graphs may reuse the memory of a graph's pool, and torch.compile does not allow tensors that stay in its pools.
     """
 
     def __init__(self) -> None:
@@ -37,8 +39,11 @@ class Spaces:
         self._counters: dict[tuple[int, int], Any] = {}
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """Returns a function of a tensor: it gives the counters, if there are any, and the workspace of the current
-        stream of the tensor's device."""
+        """Return a function that maps a tensor to the workspace arguments of a kernel on the tensor's device.
+
+        The function returns (semaphores, workspace), or (workspace,) if `sizes.counters` is None. Both belong to the
+        current stream of the device.
+        """
         import torch
 
         from cutegemm.compile.cuda import current_stream, outside_of_pools
@@ -48,6 +53,7 @@ class Spaces:
         uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
+            """Return the workspace arguments for the device of the tensor `like` and its current stream."""
             if capturing():
                 space = like.new_empty(total, dtype=uint8)
                 own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)
@@ -75,19 +81,21 @@ class Spaces:
 
 
 def with_workspace(function: Callable[..., None], sizes: Sizes, tensors: int) -> Callable[..., None]:
-    """Return a kernel's function that takes its workspace from here: its caller passes all other arguments.
+    """Return a function that calls a kernel with a workspace from `spaces()` inserted into the arguments.
 
-    tensors   number of arguments that come before the workspace: a, b, operands and results
+    function   function of the kernel
+    sizes      sizes of its workspace
+    tensors    number of arguments before the workspace: a, b, the tensors that the epilogue reads, and all results
     """
     take = spaces().taker(sizes)
-    if tensors == 3:  # nearly every call has three or four: without slices
+    if tensors == 3:  # nearly all calls have three or four tensors; these two functions avoid slicing the arguments
         return lambda a, b, d, *scalars: function(a, b, d, *take(a), *scalars)
     if tensors == 4:
         return lambda a, b, c, d, *scalars: function(a, b, c, d, *take(a), *scalars)
-    return lambda *given: function(*given[:tensors], *take(given[0]), *given[tensors:])
+    return lambda *arguments: function(*arguments[:tensors], *take(arguments[0]), *arguments[tensors:])
 
 
 @cache
 def spaces() -> Spaces:
-    """Those of all kernels."""
+    """Return the workspaces that all kernels of this process share."""
     return Spaces()

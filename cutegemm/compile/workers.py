@@ -1,7 +1,7 @@
-"""Processes that compile plans for this one.
+"""Run functions in other Python processes, to compile plans in parallel.
 
-Each is an interpreter of its own, which is sent plans and sends back what came of them: it does not run the script of
-the process that started it, so that this script needs no `if __name__ == "__main__":`.
+A worker is a new interpreter that receives pickled calls on stdin and answers with pickled results. It does not import
+the script of its parent, so scripts do not need `if __name__ == "__main__":`, as they do with multiprocessing.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _SERVE = "from cutegemm.compile.workers import serve; serve()"
 
 
 def processors() -> int:
-    """As many as this process may run on, which a container or `taskset` may have limited."""
+    """Return the number of processors that this process may run on, which `taskset` or a container may limit."""
     return len(os.sched_getaffinity(0))
 
 
-class Ended(Exception):
-    """A process came to an end before it had answered."""
+class WorkerExited(Exception):
+    """Raised if a worker process exits before it has answered."""
 
 
 class Worker:
-    """One process."""
+    """A worker process: calling the object runs a function there and returns its result."""
 
     def __init__(self) -> None:
         path = os.pathsep.join([folder or os.getcwd() for folder in sys.path])
@@ -39,23 +39,25 @@ class Worker:
             env={**os.environ, "PYTHONPATH": path},
         )
 
-    def __call__(self, task: Callable[..., Any], *given: Any) -> Any:
-        """What a function of a module returns there.
+    def __call__(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        """Run `task(*arguments)` in the worker process and return its result.
 
-        raises   Ended
+        task        function at the top level of a module, so that it can be pickled
+        arguments   values that can be pickled
+        raises      WorkerExited if the process exits before it answers
         """
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
         try:
-            pickle.dump((task, given), stdin)
+            pickle.dump((task, arguments), stdin)
             stdin.flush()
             return pickle.load(stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            raise Ended from error
+            raise WorkerExited from error
 
     def end(self) -> None:
-        """Lets the process end."""
+        """Close the worker's input, so that it exits, and wait for that."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
@@ -63,30 +65,33 @@ class Worker:
 
 
 def serve() -> None:
-    """What a worker does: one task after the other, until there are no more."""
+    """Run the main loop of a worker process: read a call from stdin, answer with its result, until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a compiler prints is no answer
+    os.dup2(2, 1)  # what a compiler prints to stdout goes to stderr, so that it does not mix with the answers
     while True:
         try:
-            task, given = pickle.load(sys.stdin.buffer)
+            task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(task(*given), answers)
+        pickle.dump(task(*arguments), answers)
         answers.flush()
 
 
-def spread(
+def map_in_processes(
     task: Callable[..., Any],
-    each: Sequence[tuple[Any, ...]],
+    argument_lists: Sequence[tuple[Any, ...]],
     processes: int,
     done: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """What a function of a module returns for each of some arguments, in their order, by several processes.
+    """Call a function with each tuple of arguments, in several processes, and return the results in order.
 
-    done     is called behind each, by several threads
-    raises   Ended where a process came to an end before it had answered
+    task             function at the top level of a module
+    argument_lists   arguments of each call
+    processes        number of worker processes
+    done             function that is called after each call of `task`, from several threads
+    raises           WorkerExited if a worker process exits before it answers
 
-    >>> spread(abs, [(-1,), (2,), (-3,)], 2)
+    >>> map_in_processes(abs, [(-1,), (2,), (-3,)], 2)
     [1, 2, 3]
     """
     idle: SimpleQueue[Worker] = SimpleQueue()
@@ -94,17 +99,18 @@ def spread(
     for worker in workers:
         idle.put(worker)
 
-    def answer(given: tuple[Any, ...]) -> Any:
+    def call(arguments: tuple[Any, ...]) -> Any:
+        """Run the task in an idle worker."""
         worker = idle.get()
         try:
-            return worker(task, *given)
+            return worker(task, *arguments)
         finally:
             idle.put(worker)
             done()
 
     try:
         with ThreadPoolExecutor(processes) as threads:
-            return list(threads.map(answer, each))
+            return list(threads.map(call, argument_lists))
     finally:
         for worker in workers:
             worker.end()

@@ -1,4 +1,4 @@
-"""How much memory a kernel takes besides its operands: see `plan.memory.workspace`, and `spaces`."""
+"""Sizes of the workspace arguments of a compiled kernel. `plan.memory.workspace` defines what the workspace holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cutegemm.plan.problem import Problem
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
-    """For a problem of these extents.
+    """Return the workspace sizes of a plan's kernel for an M x N x K problem with L batches.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> from cutegemm.plan import Operands

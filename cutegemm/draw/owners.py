@@ -61,7 +61,9 @@ def tv_picture(
     if not isinstance(layout_tv.shape, tuple) or len(layout_tv.shape) != 2:
         raise LayoutError(f"tv_picture: {layout_tv} does not have the two modes (thread, value).")
     table = tv_table(layout_tv)
-    grid = owner_grid(table, tile, title or "who holds what", str(layout_tv), names, colour_by(color, len(table)))
+    grid = owner_grid(
+        table, tile, title or "thread and value of each element", str(layout_tv), names, colour_by(color, len(table))
+    )
     return Picture(
         title or "thread-value layout", (grid,), str(layout_tv),
         legends=owner_legends(colour_by(color, len(table)), len(table)), notes=shared_note([grid]),

@@ -12,16 +12,19 @@ from cutegemm.draw.cells import TICK, Size, draw_grid, margins_of, titles_of
 from cutegemm.draw.grids import Grid, Legend, Picture
 
 _CELL, _NOTE, _TITLE = 11.0, 11.5, 15.0  # font sizes
-_DETAILED_COLS, _DETAILED_ROWS, _DETAILED_CELLS = 44, 96, 2560
+DETAILED = (44, 96, 2560)  # maximum columns, rows and cells of pictures whose cells have text: about a page
 _WIDE = 1240  # maximum width of the grids in pixels if cells are too small for text
 
 
-def svg(picture: Picture) -> str:
-    """Return the picture as an SVG document."""
+def svg(picture: Picture, detailed: tuple[int, int, int] = DETAILED) -> str:
+    """Return the picture as an SVG document.
+
+    detailed   maximum columns, rows and cells of a picture whose cells have text
+    """
     canvas = Canvas()
     y = _head(canvas, picture)
     if picture.grids:
-        size, stacked = _cell_size(picture)
+        size, stacked = _cell_size(picture, detailed)
         place = _gemm if picture.arrangement == "gemm" else _stacked if stacked else _beside
         y = place(canvas, picture, size, y)
     y = _legends(canvas, picture.legends, y + 14)
@@ -59,23 +62,23 @@ def _gaps(grids: Iterable[Grid]) -> list[str]:
     return out
 
 
-def _cell_size(picture: Picture) -> tuple[Size, bool]:
+def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, bool]:
     """Return the cell size of all grids, and True if the grids are stacked vertically."""
     grids = picture.grids
     if picture.arrangement == "gemm":
-        return _fitting(picture, grids[0].cols + grids[2].cols, grids[1].rows + grids[0].rows), False
+        return _fitting(picture, grids[0].cols + grids[2].cols, grids[1].rows + grids[0].rows, detailed), False
     cols, rows = max(g.cols for g in grids), max(g.rows for g in grids)
     if not picture.joints:
-        return _fitting(picture, cols, rows), False
-    beside = _fitting(picture, sum(g.cols for g in grids), rows)
-    stacked = _fitting(picture, cols, sum(g.rows for g in grids))
+        return _fitting(picture, cols, rows, detailed), False
+    beside = _fitting(picture, sum(g.cols for g in grids), rows, detailed)
+    stacked = _fitting(picture, cols, sum(g.rows for g in grids), detailed)
     return (stacked, True) if stacked[2] and not beside[2] else (beside, False)
 
 
-def _fitting(picture: Picture, cols: int, rows: int) -> Size:
+def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, int]) -> Size:
     """Return the cell size if `cols` cells are side by side and `rows` cells are below each other."""
     labels = [str(x).split("\n") for g in picture.grids for x in g.labels.flat]
-    if cols <= _DETAILED_COLS and rows <= _DETAILED_ROWS and len(labels) <= _DETAILED_CELLS:
+    if all(count <= most for count, most in zip((cols, rows, len(labels)), detailed, strict=True)):
         longest = max(len(line) for label in labels for line in label)
         two = any(len(label) > 1 for label in labels)
         width = int(max(26, longest * _CELL * MONO + 9))

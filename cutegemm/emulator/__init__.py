@@ -1,12 +1,11 @@
-"""Compiled kernels carried out on the CPU: the PTX of a plan, instruction by instruction, in numpy.
+"""Emulation of compiled kernels on the CPU: executes the PTX of a plan, instruction by instruction, in numpy.
 
-The simulator carries out a plan; the emulator carries out what the plan was lowered to. It runs the compiled
-host function against a stand-in for the CUDA runtime, takes the launches that it makes, and executes every CTA
-of every launch. Memory is poisoned, every access is checked, and races are found by vector clocks,
-in shared memory as between CTAs.
+The simulator executes a plan; the emulator executes the code that the plan was compiled to. It runs the compiled host
+function against a stand-in for the CUDA runtime, records its launches, and executes every CTA of every launch. Memory
+is poisoned, every access is checked, and vector clocks find races in shared memory and between CTAs.
 
-How an instruction gets its meaning: tables by opcode (`scalar`, `control`, `access`, `asynchronous`, `matrix`), and
-`handles`, which registers a handler for all opcodes with a prefix; `hopper` is made of such.
+The meaning of an instruction comes from a table by opcode (`scalar`, `control`, `loadstore`, `asynchronous`, `matrix`)
+or from a handler. `handles` registers a handler for all opcodes with a prefix; the package `hopper` consists of them:
 
     @handles("mbarrier.try_wait")
     def try_wait(step: Step) -> None:
@@ -14,23 +13,26 @@ How an instruction gets its meaning: tables by opcode (`scalar`, `control`, `acc
         address = step.address(at)                       # int64 (threads,)
         phase = step.get(parity, np.uint32)              # bits, (threads,)
         ...
-        step.put(predicate, done)                        # a register of all of step.threads
-        step.park(~done)                                 # these stay at this instruction; see below
+        step.put(predicate, done)                        # writes a register of all of step.threads
+        step.park(~done)                                 # these threads wait at this instruction
 
-- `step.threads`: numbers over all CTAs in flight; `step.machine.block_of[t]` is the slot of the CTA,
-  `step.machine.blocks[slot]` the `Block` (its cluster, a dict for private state); `warp_of[t]`,
-  `lane_of[t]`, `thread_of[t]` (within its CTA). Threads of many CTAs may stand at one instruction; by `scope`
-  they are whole warps or warpgroups.
-- Waiting: a parked thread runs its instruction again after `machine.notify()`, which whoever completes a phase, a
-  barrier or a copy must call. If nothing can run, deferred actions take place, one at a time; if there are none
-  either, parked threads run again with `step.late` (bool, (threads,)) set, and try_wait gives up, with a predicate
-  of false. If that helps nobody it is a deadlock, which is raised with where each warp stands.
-- Asynchronous: `machine.defer(action)` runs `action()` as late as possible: when no thread can run. So a copy
-  that is not waited for is not seen.
-- Memory: an address of shared memory below 1 << 24 is the thread's own CTA, (rank + 1) << 24 | offset is
-  shared::cluster, GENERIC_SHARED + that is generic; `machine.shared_place` checks and resolves them.
-- Races: `machine.clocks` is None where they are not looked for, and so is `machine.order`; see `clocks` for shared
-  memory, `order` for global memory.
+- Threads: `step.threads` has numbers over all CTAs in flight. `machine.block_of[t]` is the slot of thread t's CTA,
+  `machine.blocks[slot]` its `Block` (cluster, and a dict for state of handlers); `warp_of[t]`, `lane_of[t]` and
+  `thread_of[t]` (number within the CTA) are arrays as well. Threads of many CTAs may execute an instruction together.
+  With scope "warp" or "warpgroup" they form whole warps or warpgroups.
+- Waiting: a parked thread executes its instruction again after `machine.notify()`. Code that completes a phase, a
+  barrier or a copy must call it. If no thread can run, the deferred actions take place, one at a time. If no action is
+  left, parked threads run again with `step.late` set, and `try_wait` returns false. If that does not help either, it
+  is a deadlock: an error that lists where each warp waits.
+- Asynchronous copies: `machine.defer(action)` runs `action()` as late as possible, when no thread can run. So a thread
+  that does not wait for a copy does not see its result.
+- Addresses of shared memory: below 1 << 24 in the thread's own CTA; (rank + 1) << 24 | offset in another CTA of the
+  cluster; GENERIC_SHARED + either of these as a generic address. `machine.shared_place` checks and resolves them.
+- Uninitialized values: a register remembers which read of unwritten memory its value comes from (see `Machine`).
+  Arithmetic propagates this. Storing such a value to global memory, branching on it, or using it as an address is an
+  error.
+- Races: `machine.clocks` checks shared memory (see `clocks`), `machine.order` global memory (see `order`). Both are
+  None if races are not checked.
 """
 
 from cutegemm.errors import EmulationError

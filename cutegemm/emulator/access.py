@@ -1,4 +1,4 @@
-"""Accesses to global and shared memory: each checked, and done as a thread of the GPU would do it."""
+"""Checked accesses of threads to global and shared memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDINARY = Strength()
 
 
 def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
-    """A function that gives base + offset, int64 (threads,)."""
+    """Return a function of (machine, group) that computes base + offset of a memory operand, int64 (threads,)."""
     base, offset = memory.base, memory.offset
     if isinstance(base, Immediate):
         return lambda m, group: np.full(group.n, base.bits + offset, np.int64)
@@ -35,20 +35,25 @@ def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def address_registers(memory: Memory) -> tuple[int, ...]:
-    """The register of an address."""
+    """Return the index of the register that a memory operand uses, as a tuple; () if its base is a constant."""
     return (memory.base.index,) if isinstance(memory.base, Register) else ()
 
 
 def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> list[tuple[Any, Any, np.ndarray]]:
-    """(buffer, which threads: None for all, offsets) for `count` bytes at each address.
+    """Return (buffer, threads, offsets) for each buffer that a group accesses.
 
-    raises   EmulationError for an address in no buffer, or one that is not aligned
+    `threads` is a mask of the threads that access this buffer, or None for all. `offsets` has the positions of their
+    accesses, in bytes from the start of the buffer.
+
+    address   int64 (threads,)
+    count     bytes that each thread accesses
+    raises    EmulationError for an address that is misaligned or in no buffer
     """
     m.check_waited(group.threads, address)
     if int(np.bitwise_or.reduce(address)) & (count - 1):
         bad = int(np.flatnonzero(address & (count - 1))[0])
         at = int(address[bad])
-        text = f"address {at:#x} of global memory is no multiple of the {count} bytes of the access"
+        text = f"address {at:#x} of global memory is not a multiple of the {count} bytes of the access"
         raise m.fault(group, bad, f"{text}{m.memory.near(at)}.")
     low, high = int(address.min()), int(address.max())
     buffer = m.memory.buffer_of(low)
@@ -70,25 +75,31 @@ def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> 
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """The access of the instruction at hand by some threads of a group; None for all."""
+    """Return a record of the current instruction's access to global memory.
+
+    which     mask of the threads of the group that make the access; None for all
+    """
     threads = group.threads if which is None else group.threads[which]
     return Access(m.program[m.at].instruction, threads, strength)
 
 
 def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, verb: str) -> Exception:
-    return m.fault(group, which, f"it {verb} {buffer.place(offset)}, which is outside of the matrix.")
+    """Return the error for an access to bytes that belong to no element of a matrix."""
+    return m.fault(group, which, f"it {verb} {buffer.place(offset)}, which lies outside of the matrix.")
 
 
 def read_global(
     m: Machine, group: Group, address: np.ndarray, count: int, strength: Strength = _ORDINARY
 ) -> tuple[np.ndarray, Any]:
-    """Bytes (threads, count) and the hole that each thread has read, 0 for none.
+    """Return `count` bytes of global memory for each thread, and their origins.
 
-    An atomic's is noted as the write that it is besides.
+    The values (threads,) are wide values (see `wide_view`). The origins (threads,) are 0 for bytes that were written
+    (see `Machine`). The read of an atomic is not recorded for race detection, because its write is.
 
-    raises   EmulationError
+    address   int64 (threads,)
+    raises    EmulationError for a bad address or a race
     """
-    out, holes = None, 0
+    out, origins = None, 0
     for buffer, which, offset in global_places(m, group, address, count):
         if m.order is not None and not strength.adds:
             m.order.read(_access(m, group, which, strength), buffer, offset, count)
@@ -97,17 +108,17 @@ def read_global(
         state = wide_view(buffer.state, count)[at]
         full = state == full_pattern(count)
         if not full.all():
-            holes = _holes_in_global(m, group, buffer, which, offset, count, full, holes)
+            origins = _uninitialized_global(m, group, buffer, which, offset, count, full, origins)
         if which is None:
-            return raw, holes
+            return raw, origins
         if out is None:
             out = np.empty(group.n, raw.dtype)
         out[which] = raw
     assert out is not None
-    return out, holes
+    return out, origins
 
 
-def _holes_in_global(
+def _uninitialized_global(
     m: Machine,
     group: Group,
     buffer: Any,
@@ -115,8 +126,16 @@ def _holes_in_global(
     offset: np.ndarray,
     count: int,
     full: np.ndarray,
-    holes: Any,
+    origins: Any,
 ) -> Any:
+    """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of a buffer.
+
+    which     mask of the threads that read the buffer, or None for all
+    offset    offsets of these threads
+    full      bool, for each of these threads: whether all its bytes were written
+    origins   origins from the buffers that were read before
+    raises    EmulationError if a thread reads bytes that belong to no element
+    """
     numbers = np.arange(group.n) if which is None else np.flatnonzero(which)
     bad = np.flatnonzero(~full)
     states = buffer.state[offset[bad][:, None] + np.arange(count)]
@@ -124,10 +143,10 @@ def _holes_in_global(
     if len(strays):
         first = bad[strays[0]]
         raise _outside(m, group, int(numbers[first]), buffer, int(offset[first]), "reads")
-    found = np.zeros(group.n, np.int32) + holes
-    text = f"it reads {buffer.place(int(offset[bad[0]]))}, to which nothing has been written"
-    found[numbers[bad]] = m.hole(group, int(numbers[bad[0]]), text)
-    return found
+    out = np.zeros(group.n, np.int32) + origins
+    text = f"it reads {buffer.place(int(offset[bad[0]]))}, which has not been written"
+    out[numbers[bad]] = m.new_origin(group, int(numbers[bad[0]]), text)
+    return out
 
 
 def write_global(
@@ -138,7 +157,12 @@ def write_global(
     count: int,
     strength: Strength = _ORDINARY,
 ) -> None:
-    """Stores one value of `count` bytes a thread. raises EmulationError"""
+    """Store one value of `count` bytes for each thread to global memory.
+
+    address   int64 (threads,)
+    raw       (threads,) wide values (see `wide_view`)
+    raises    EmulationError for a bad address, a race, or bytes that belong to no element
+    """
     for buffer, which, offset in global_places(m, group, address, count):
         at = offset // count if count > 1 else offset
         states = wide_view(buffer.state, count)
@@ -154,68 +178,84 @@ def write_global(
         wide_view(buffer.data, count)[at] = raw if which is None else raw[which]
         states[at] = full_pattern(count)
         buffer.stored_bytes += len(offset) * count
-    m.changed()
+    m.memory_changed()
 
 
 def read_shared(m: Machine, group: Group, address: np.ndarray, count: int) -> tuple[np.ndarray, Any]:
-    """As `read_global`, for shared memory."""
+    """Return `count` bytes of shared memory for each thread, and their origins.
+
+    The arguments and the result are those of `read_global`.
+    """
     flat = m.shared_flat(group, address, count)
     at = flat // count if count > 1 else flat
     raw = wide_view(m.shared.data, count)[at]
     full = wide_view(m.shared.state, count)[at] == full_pattern(count)
-    holes = 0 if full.all() else _holes_in_shared(m, group, flat, count, np.flatnonzero(~full))
+    origins = 0 if full.all() else _uninitialized_shared(m, group, flat, count, np.flatnonzero(~full))
     if m.clocks is not None:
         m.note_access(group, flat, count, False)
-    return raw, holes
+    return raw, origins
 
 
-def _holes_in_shared(m: Machine, group: Group, flat: np.ndarray, count: int, bad: np.ndarray) -> np.ndarray:
-    """The hole that each thread has read: one that was written there, or a new one for all the others."""
+def _uninitialized_shared(m: Machine, group: Group, flat: np.ndarray, count: int, bad: np.ndarray) -> np.ndarray:
+    """Return the origins (threads,) of a group after some of its threads have read unwritten bytes of shared memory.
+
+    A byte that was stored from an uninitialized value has the origin of that value. All other unwritten bytes of this
+    read get one new origin.
+
+    flat      (threads,) indices in the flattened `shared.data`
+    bad       indices in the group of the threads that read unwritten bytes
+    """
     places = flat[bad][:, None] + np.arange(count)
-    passed_on = np.zeros(len(bad), np.int32)
+    stored = np.zeros(len(bad), np.int32)
     if m.shared.origin is not None:
         empty = m.shared.state.reshape(-1)[places] == EMPTY
-        passed_on = np.where(empty, m.shared.origin[places], 0).max(axis=1)
-    holes = np.zeros(group.n, np.int32)
-    holes[bad] = passed_on
-    new = np.flatnonzero(passed_on == 0)
+        stored = np.where(empty, m.shared.origin[places], 0).max(axis=1)
+    origins = np.zeros(group.n, np.int32)
+    origins[bad] = stored
+    new = np.flatnonzero(stored == 0)
     if len(new):
         pending = (m.shared.state.reshape(-1)[places[new[0]]] == PENDING).any()
         why = "a copy to it is still under way" if pending else "nothing has been written"
         at = int(flat[bad[new[0]]]) % m.shared.size
         which = int(bad[new[0]])
-        holes[bad[new]] = m.hole(group, which, f"it reads shared memory at {at:#x}: {why}")
-    return holes
+        origins[bad[new]] = m.new_origin(group, which, f"it reads shared memory at {at:#x}: {why}")
+    return origins
 
 
-def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray, count: int, holes: Any) -> None:
-    """As `write_global`; where what is written is a hole, so is what it is written to."""
+def write_shared(m: Machine, group: Group, address: np.ndarray, raw: np.ndarray, count: int, origins: Any) -> None:
+    """Store one value of `count` bytes for each thread to shared memory.
+
+    origins   (threads,) origins of the values, or 0 if all are initialized; uninitialized values leave their bytes
+              uninitialized
+    raises    EmulationError for a bad address, a race, or a store to an mbarrier
+    """
     flat = m.shared_flat(group, address, count)
     if m.clocks is not None:
         m.note_access(group, flat, count, True)
     at = flat // count if count > 1 else flat
-    _leave_barriers(m, group, address, flat)
+    _check_no_barrier(m, group, address, flat)
     m.shared.unfenced.reshape(-1)[flat >> 4] = m.thread_of[group.threads] // WARP + 1
     wide_view(m.shared.data, count)[at] = raw
     states = wide_view(m.shared.state, count)
     states[at] = full_pattern(count)
-    if np.any(holes):
-        leave_holes(m, flat, count, np.broadcast_to(holes, len(at)))
+    if np.any(origins):
+        store_origins(m, flat, count, np.broadcast_to(origins, len(at)))
 
 
-def leave_holes(m: Machine, flat: np.ndarray, count: int, holes: np.ndarray) -> None:
-    """Where a hole was written to shared memory there is one now: `count` bytes from each place on.
+def store_origins(m: Machine, flat: np.ndarray, count: int, origins: np.ndarray) -> None:
+    """Mark bytes of shared memory as uninitialized if an uninitialized value was stored there.
 
-    holes   its number, for each place; 0 for none
+    flat      (threads,) indices in the flattened `shared.data`, of `count` bytes each
+    origins   (threads,) origins of the values that were stored, 0 for initialized ones
     """
-    wide_view(m.shared.state, count)[flat[holes != 0] // count] = EMPTY
+    wide_view(m.shared.state, count)[flat[origins != 0] // count] = EMPTY
     if m.shared.origin is None:
         m.shared.origin = np.zeros(m.shared.state.size, np.int32)
-    m.shared.origin[flat[:, None] + np.arange(count)] = holes[:, None]
+    m.shared.origin[flat[:, None] + np.arange(count)] = origins[:, None]
 
 
-def _leave_barriers(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:
-    """raises EmulationError where an ordinary store goes to an mbarrier"""
+def _check_no_barrier(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:
+    """Raise EmulationError if an ordinary store goes to an mbarrier."""
     reserved = m.shared.reserved.reshape(-1)[flat]
     if reserved.any():
         bad = int(np.flatnonzero(reserved)[0])

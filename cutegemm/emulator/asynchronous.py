@@ -1,7 +1,7 @@
 """cp.async: copies that a thread starts, closes into groups, and waits for.
 
-What is copied is read when the copy starts, and comes when the thread waits for its group, not before: until
-then the place holds poison, and is PENDING.
+The source is read when the copy starts. The destination changes when the thread waits for the group, not before: until
+then it is PENDING and holds poison.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from cutegemm.emulator.state import (
 
 @dataclass
 class _Copies:
-    """cp.async of some threads that are under way.
+    """Copies of one cp.async instruction that are under way, one for each thread.
 
-    flat     where each goes to in shared memory; data: the bytes; state: what they are once there
-    group    the number of each thread's group that it belongs to
+    flat     (threads,) destinations, as indices in the flattened `shared.data`
+    data     uint8 (threads, bytes), the bytes that are copied
+    state    uint8 (threads, bytes), the state of each byte after the copy
+    group    (threads,) number of the thread's group that the copy belongs to
     """
 
     threads: np.ndarray
@@ -42,24 +44,28 @@ class _Copies:
     group: np.ndarray
 
     def some(self, which: np.ndarray) -> _Copies:
-        """The copies of some threads."""
-        parts = (self.threads, self.flat, self.data, self.state, self.group)
-        return _Copies(*[part[which] for part in parts])
+        """Return the copies of the threads in a mask."""
+        fields = (self.threads, self.flat, self.data, self.state, self.group)
+        return _Copies(*[field[which] for field in fields])
 
 
 @dataclass
 class _UnderWay:
-    """All copies under way, and how many groups each thread has closed."""
+    """All cp.async copies under way.
+
+    closed   (threads,) number of groups that each thread has closed
+    """
 
     copies: list[_Copies]
     closed: np.ndarray
 
 
 def _under_way(m: Machine) -> _UnderWay:
-    found = m.private.get("cp.async")
-    if found is None:
-        found = m.private["cp.async"] = _UnderWay([], np.zeros(m.total, np.int64))
-    return found
+    """Return the machine's cp.async copies that are under way."""
+    under_way = m.private.get("cp.async")
+    if under_way is None:
+        under_way = m.private["cp.async"] = _UnderWay([], np.zeros(m.total, np.int64))
+    return under_way
 
 
 def _cp_async(instruction: Instruction) -> Action | None:
@@ -72,26 +78,26 @@ def _cp_async(instruction: Instruction) -> Action | None:
     count = size.bits
     at_shared, at_global = addresses(dest), addresses(source)
     bases = address_registers(dest) + address_registers(source)
-    given = more[0] if more else None
-    if given is not None and not isinstance(given, (Register, Immediate)):
+    source_size = more[0] if more else None
+    if source_size is not None and not isinstance(source_size, (Register, Immediate)):
         return None
 
     def copy(m: Machine, group: Group) -> None:
-        m.forbid_holes(bases, group, "the address")
-        if isinstance(given, Register):
-            m.forbid_holes((given.index,), group, "the size of the source")
-            sizes = m.value(given.index, group.sel).astype(np.int64)
+        m.require_written(bases, group, "the address")
+        if isinstance(source_size, Register):
+            m.require_written((source_size.index,), group, "the size of the source")
+            sizes = m.value(source_size.index, group.sel).astype(np.int64)
         else:
-            sizes = np.full(group.n, count if given is None else given.bits)
+            sizes = np.full(group.n, count if source_size is None else source_size.bits)
         if (sizes > count).any():
             bad = int(np.flatnonzero(sizes > count)[0])
-            text = f"{int(sizes[bad])} bytes of the source are more than the {count} of the copy."
+            text = f"the source size of {int(sizes[bad])} bytes is larger than the {count} bytes of the copy."
             raise m.fault(group, bad, text)
         sources, to = at_global(m, group), at_shared(m, group)
-        m.tell("cp.async", "shared", 8 * count, group.threads, to, sources)
+        m.report_access("cp.async", "shared", 8 * count, group.threads, to, sources)
         if m.watch is not None:
             some = sizes > 0
-            m.tell("cp.async", "global", 8 * count, group.threads[some], sources[some], to[some])
+            m.report_access("cp.async", "global", 8 * count, group.threads[some], sources[some], to[some])
         data, state = _source_bytes(m, group, sources, sizes, count)
         flat = m.shared_flat(group, to, count)
         if m.clocks is not None:
@@ -99,8 +105,8 @@ def _cp_async(instruction: Instruction) -> Action | None:
         at = flat // count
         wide_view(m.shared.data, count)[at] = wide_view(np.full(16, POISON_BYTE, np.uint8), count)[0]
         wide_view(m.shared.state, count)[at] = wide_view(np.full(16, PENDING, np.uint8), count)[0]
-        way = _under_way(m)
-        way.copies.append(_Copies(group.threads, flat, data, state, way.closed[group.threads]))
+        under_way = _under_way(m)
+        under_way.copies.append(_Copies(group.threads, flat, data, state, under_way.closed[group.threads]))
 
     return copy
 
@@ -108,7 +114,12 @@ def _cp_async(instruction: Instruction) -> Action | None:
 def _source_bytes(
     m: Machine, group: Group, address: np.ndarray, sizes: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(threads, count) bytes and their states: `sizes` of global memory, zeros after them."""
+    """Return the bytes (threads, count) that are copied, and their states (threads, count).
+
+    address   (threads,) global addresses
+    sizes     (threads,) bytes that are read from global memory; zeros fill the rest of the `count` bytes
+    raises    EmulationError for a bad address or a race
+    """
     data = np.zeros((group.n, count), np.uint8)
     state = np.full((group.n, count), FULL, np.uint8)
     for size in np.unique(sizes):
@@ -118,13 +129,13 @@ def _source_bytes(
         some = Group(group.threads[here], m.total)
         whole = size == count
         if not whole and int(np.bitwise_or.reduce(address[here])) & (count - 1):
-            raise m.fault(some, 0, "the source is not aligned.")
+            raise m.fault(some, 0, f"the source address is not a multiple of {count} bytes.")
         step = count if whole else 1
         for first in range(0, int(size), step):
-            raw, holes = read_global(m, some, address[here] + first, step)
+            raw, origins = read_global(m, some, address[here] + first, step)
             data[here, first : first + step] = raw.view(np.uint8).reshape(-1, step)
-            if np.any(holes):
-                state[here[np.broadcast_to(holes, len(here)) != 0], first : first + step] = EMPTY
+            if np.any(origins):
+                state[here[np.broadcast_to(origins, len(here)) != 0], first : first + step] = EMPTY
     return data, state
 
 
@@ -145,24 +156,27 @@ def _wait(instruction: Instruction) -> Action | None:
         count = operand.bits
 
     def land(m: Machine, group: Group) -> None:
-        way = _under_way(m)
+        under_way = _under_way(m)
         limit = np.full(m.total, -1)
-        closed = way.closed[group.threads]
+        closed = under_way.closed[group.threads]
         limit[group.threads] = closed + 1 if is_all else closed - count
-        left = []
-        for copies in way.copies:
+        remaining = []
+        for copies in under_way.copies:
             due = copies.group < limit[copies.threads]
             if due.any():
                 _land(m, copies, due)
             if not due.all():
-                left.append(copies.some(~due))
-        way.copies = left
+                remaining.append(copies.some(~due))
+        under_way.copies = remaining
 
     return land
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """The bytes are where they belong; from here on the write is the waiting warp's own."""
+    """Write the data of finished copies to shared memory. For race detection, the waiting warp writes it.
+
+    due       bool (threads,): the copies that are finished
+    """
     flat, data, state = (v if due.all() else v[due] for v in (copies.flat, copies.data, copies.state))
     count = data.shape[1]
     if m.clocks is not None:

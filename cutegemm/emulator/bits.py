@@ -1,4 +1,7 @@
-"""Operations on bits: logic, shifts, fields, permutations, counts."""
+"""Bit operations of PTX: logic, shifts, bit fields, permutations, counts.
+
+Each function takes arrays of the operand values and returns an array of results.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def _shl(a: Any, b: Any) -> Any:
 
 
 def _shr(a: Any, b: Any) -> Any:
-    """Arithmetic for a signed type."""
+    """Shift right: arithmetic for a signed type, logical for an unsigned one."""
     width = 8 * a.dtype.itemsize
     if a.dtype.kind == "i":
         return a >> np.minimum(b, width - 1).astype(a.dtype)

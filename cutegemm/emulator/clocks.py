@@ -1,11 +1,12 @@
-"""Who knows of whose accesses: vector clocks of the warps of each CTA, which find races in shared memory; of those in
-global memory see `order`.
+"""Race detection in shared memory by vector clocks (for global memory see `order`).
 
-One counter serves as the clock of all: it grows with each synchronization, an access is stamped with it, and
-`known[slot, w, u]` is the last stamp of warp u that warp w has synchronized with. An access of u is ordered
-before what w does now if and only if its stamp is no later. The threads of a warp are one agent. What copies
-asynchronously out of a CTA's shared memory is one as well; and what copies into it is one for each channel, an
-mbarrier: who has waited for one of them knows nothing of what comes by the others.
+An agent is a warp, all copies out of a CTA's shared memory together, or all copies into it that signal one mbarrier (a
+channel). A warp that has waited for one channel knows nothing of copies on another one.
+
+One counter serves as the clock of all agents. It grows with each synchronization, and each access is stamped with it.
+The vector clock of agent w is row `slot * agents + w` of `known`: its entry u is the last stamp of agent u that w has
+synchronized with. An earlier access of u is ordered before an access of w if and only if its stamp is at most that
+entry.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import numpy as np
 
 
 class Race(Exception):
-    """Two accesses that nothing orders. place: which of those asked about; other: the agent in conflict."""
+    """Two accesses that nothing orders.
+
+    place   index of the conflicting access among those that were checked
+    other   agent of the earlier access
+    kind    what the earlier access did, for messages: "written by", "read by"
+    """
 
     def __init__(self, place: int, other: int, kind: str) -> None:
         super().__init__()
@@ -24,10 +30,14 @@ class Race(Exception):
 
 
 class Clocks:
-    """Clocks of `blocks` CTAs of `warps` warps, over shared memory of `size` bytes a CTA in units of `grain`.
+    """Vector clocks and access stamps of the shared memory of `blocks` CTAs.
 
-    Agents are numbered over all CTAs, `agents` each: its warps, then the copies out of it, then the channels.
-    columns   of clocks besides those: what is known of warps of other CTAs, for global memory; see `order`
+    warps     warps of a CTA
+    size      bytes of a CTA's shared memory
+    grain     bytes of a unit. Units are numbered over all CTAs
+    columns   further columns of each clock, for the warps of other CTAs: see `order`
+
+    Agents are numbered over all CTAs, `agents` to a CTA: its warps, the copies out of it, and CHANNELS channels.
     """
 
     CHANNELS = 32
@@ -39,17 +49,20 @@ class Clocks:
         self.units = size // grain
         self.now = 1
         self.known = np.zeros((blocks * self.agents, self.agents + columns), np.int64)
-        self.floor = np.zeros(blocks, np.int64)  # what every warp of a CTA knows of every warp
+        self.floor = np.zeros(blocks, np.int64)  # accesses up to this stamp are known to all warps of a CTA
         self.written = np.zeros(blocks * self.units, np.int64)
         self.writer = np.zeros(blocks * self.units, np.int8)
         self.read_at = np.zeros((blocks * self.units, self.readers), np.int64)
-        self.keys: dict[Hashable, np.ndarray] = {}
-        self.asynchronous = False  # whether anything has been copied by other agents than warps
+        self.released: dict[Hashable, np.ndarray] = {}  # by (key, slot): clocks that were released there
+        self.asynchronous = False  # whether an agent other than a warp has accessed memory
 
     # --- synchronization ---------------------------------------------------------------------------------
 
     def barrier(self, slot: int, agents: np.ndarray) -> None:
-        """These agents of a CTA meet: each knows then what any of them knew."""
+        """Synchronize agents of a CTA: the clock of each becomes the maximum of their clocks.
+
+        agents   (n,) numbers over all CTAs
+        """
         local = agents - slot * self.agents
         joined = self.known[agents].max(axis=0)
         joined[local] = self.now
@@ -57,39 +70,51 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """What these agents of a CTA know together, now and not later."""
+        """Return the maximum of the clocks of agents that arrive at a barrier.
+
+        agents   (n,) numbers over all CTAs
+        """
         joined = self.known[agents].max(axis=0)
         joined[agents % self.agents] = self.now
         self.now += 1
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """These agents of a CTA get to know what others have arrived with."""
+        """Add a clock that `arrive` returned to the clocks of agents of the CTA.
+
+        agents   (n,) numbers over all CTAs
+        """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
 
     def release(self, key: Hashable, agents: np.ndarray) -> None:
-        """What these agents know is left at `key`, such as an mbarrier of a CTA."""
+        """Release the clocks of agents at `key`, such as a phase of an mbarrier, for agents that acquire it later.
+
+        agents   (n,) numbers over all CTAs
+        """
         for agent in agents:
             slot, local = divmod(int(agent), self.agents)
             clock = self.known[agent].copy()
             clock[local] = self.now
-            held = self.keys.get((key, slot))
-            self.keys[key, slot] = clock if held is None else np.maximum(held, clock)
+            present = self.released.get((key, slot))
+            self.released[key, slot] = clock if present is None else np.maximum(present, clock)
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """These agents take over what lies at `key`."""
+        """Add to the clocks of agents what other agents of their CTA have released at `key`.
+
+        agents   (n,) numbers over all CTAs
+        """
         for agent in agents:
             slot = int(agent) // self.agents
-            held = self.keys.get((key, slot))
-            if held is not None:
-                self.known[agent] = np.maximum(self.known[agent], held)
+            clock = self.released.get((key, slot))
+            if clock is not None:
+                self.known[agent] = np.maximum(self.known[agent], clock)
         for slot in np.unique(agents // self.agents):
             self.tick(int(slot))
 
     def tick(self, slot: int) -> None:
-        """A warp of a CTA has learned something."""
+        """Advance the counter after a clock of the CTA has changed, and recompute the CTA's `floor`."""
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
         self.now += 1
@@ -97,35 +122,38 @@ class Clocks:
     # --- accesses ----------------------------------------------------------------------------------------
 
     def read(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Warps (n,) of CTAs (n,) read units (n, count), numbered over all CTAs.
+        """Record that warps read units.
 
-        raises   Race with a write that the reader does not know of
+        units     (n, count), numbered over all CTAs
+        slots     (n,) slot of the CTA
+        warps     (n,) warp in the CTA
+        raises    Race with a write that is not ordered before the read
         """
-        self._after_writes(units, slots, warps)
+        self._check_after_writes(units, slots, warps)
         self.read_at[units, warps[:, None]] = self.now
 
     def write(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """The same for writes, which must know of all other accesses.
+        """Record that warps write units. The arguments are those of `read`.
 
-        raises   Race
+        raises    Race with a read or a write that is not ordered before the write
         """
-        self._after_writes(units, slots, warps)
+        self._check_after_writes(units, slots, warps)
         stamps = self.read_at[units]  # (n, count, readers)
         late = stamps > self.floor[slots][:, None, None]
         if self.asynchronous:
             late[..., self.warps] = stamps[..., self.warps] > 0
         if late.any():
             at, column, others = np.nonzero(late)
-            self._ordered(slots[at], warps[at], stamps[at, column, others], others, at, "read by")
+            self._check_ordered(slots[at], warps[at], stamps[at, column, others], others, at, "read by")
         self.written[units], self.writer[units] = self.now, warps[:, None]
         others = self.writer[units]
-        several = others != warps[:, None]
-        if several.any():
-            place = int(np.nonzero(several)[0][0])
-            raise Race(place, int(others[place][several[place]][0]), "written at once by")
+        clash = others != warps[:, None]
+        if clash.any():
+            place = int(np.nonzero(clash)[0][0])
+            raise Race(place, int(others[place][clash[place]][0]), "written at the same time by")
 
-    def _after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """raises Race with a write that the warps do not know of"""
+    def _check_after_writes(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
+        """Raise Race if a write to the units is not ordered before the accesses of the warps."""
         stamps = self.written[units]
         late = stamps > self.floor[slots][:, None]
         if self.asynchronous:
@@ -133,9 +161,9 @@ class Clocks:
         if late.any():
             at, column = np.nonzero(late)
             others = self.writer[units[at, column]]
-            self._ordered(slots[at], warps[at], stamps[at, column], others, at, "written by")
+            self._check_ordered(slots[at], warps[at], stamps[at, column], others, at, "written by")
 
-    def _ordered(
+    def _check_ordered(
         self,
         slots: np.ndarray,
         mine: np.ndarray,
@@ -144,33 +172,53 @@ class Clocks:
         places: np.ndarray,
         kind: str,
     ) -> None:
-        """raises Race where agents (n,) do not know of what others (n,) of their CTAs (n,) did at a time (n,)"""
+        """Raise Race if an earlier access is not ordered before the present access, for any of n pairs of accesses.
+
+        slots     (n,) slot of the CTA
+        mine      (n,) agent of the present access
+        stamps    (n,) stamp of the earlier access
+        others    (n,) agent of the earlier access
+        places    (n,) index of the present access, for `Race`
+        kind      for `Race`
+        """
         unknown = (stamps > self.known[slots * self.agents + mine, others]) & (others != mine)
         if unknown.any():
             first = int(np.flatnonzero(unknown)[0])
             raise Race(int(places[first]), int(others[first]), kind)
 
     def read_together(self, units: np.ndarray, agents: np.ndarray) -> None:
-        """Agents of one CTA, each, read units (n,): the warps of a warpgroup, or a copy. raises Race"""
+        """Record that all of several agents of a CTA read units (n,).
+
+        agents    the warps of a warpgroup, or one copy
+        raises    Race with a write that is not ordered before the read
+        """
         self.asynchronous |= bool((agents % self.agents >= self.warps).any())
-        self._all_know(agents, self.written[units], self.writer[units], "written by")
+        self._check_known(agents, self.written[units], self.writer[units], "written by")
         self.read_at[units[:, None], agents % self.agents] = self.now
 
     def write_alone(self, units: np.ndarray, agent: int) -> None:
-        """A copy writes units (n,). raises Race"""
+        """Record that a copy writes units (n,).
+
+        raises    Race with a read or a write that is not ordered before the write
+        """
         self.asynchronous = True
         agents = np.array([agent])
-        self._all_know(agents, self.written[units], self.writer[units], "written by")
+        self._check_known(agents, self.written[units], self.writer[units], "written by")
         readers = np.arange(self.readers)
-        self._all_know(agents, self.read_at[units], readers, "read by")
+        self._check_known(agents, self.read_at[units], readers, "read by")
         self.written[units], self.writer[units] = self.now, agent % self.agents
 
-    def _all_know(self, agents: np.ndarray, stamps: np.ndarray, others: np.ndarray, kind: str) -> None:
-        """raises Race where one of the agents does not know of what others did to units (n, ...)"""
+    def _check_known(self, agents: np.ndarray, stamps: np.ndarray, others: np.ndarray, kind: str) -> None:
+        """Raise Race if an earlier access to units (n, ...) is not ordered before the present access of all agents.
+
+        stamps    (n, ...) stamps of the earlier accesses
+        others    agents of the earlier accesses; the shape broadcasts to that of `stamps`
+        kind      for `Race`
+        """
         known = self.known[agents].min(axis=0)[others]
         if (stamps > known).any():
             at = np.nonzero(stamps > known)
             late, doers = stamps[at], np.broadcast_to(others, stamps.shape)[at]
             for agent in agents:
                 slot, mine = np.divmod(np.full(len(late), agent), self.agents)
-                self._ordered(slot, mine, late, doers, at[0], kind)
+                self._check_ordered(slot, mine, late, doers, at[0], kind)

@@ -1,4 +1,8 @@
-"""Where threads go and whom they wait for: branches, ends, barriers of a CTA, fences."""
+"""Control flow and synchronization of threads: branches, exits, barriers of a CTA, fences.
+
+A function such as `_bra` takes an instruction and returns the action that executes it; None if the form of the
+instruction is not implemented.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 
 from cutegemm.emulator.machine import Action, Group, Machine
 from cutegemm.emulator.order import scope_of
-from cutegemm.emulator.scheduler import Arrival, in_whole
+from cutegemm.emulator.scheduler import Arrival, when_converged
 from cutegemm.emulator.state import WARP, Immediate, Instruction, Register
 
 
@@ -19,7 +23,7 @@ def _bra(instruction: Instruction) -> Action | None:
     if instruction.guard is None:
 
         def go(m: Machine, group: Group) -> bool:
-            m.place(target, group.threads)
+            m.resume(target, group.threads)
             return True
 
         return go
@@ -27,19 +31,19 @@ def _bra(instruction: Instruction) -> Action | None:
     index = register.index
 
     def branch(m: Machine, group: Group) -> bool | None:
-        if m.holes:
-            m.forbid_holes((index,), group, "the predicate of a branch")
+        if m.origins:
+            m.require_written((index,), group, "the predicate of a branch")
         taken = m.value(index, group.sel)
         if negated:
             taken = ~taken
         if taken.all():
-            m.place(target, group.threads)
+            m.resume(target, group.threads)
             return True
         if not taken.any():
             return None
         at = m.at
-        m.place(target, group.threads[taken])
-        m.place(at + 1, group.threads[~taken])
+        m.resume(target, group.threads[taken])
+        m.resume(at + 1, group.threads[~taken])
         return True
 
     return branch
@@ -54,7 +58,7 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """The values of a barrier's number or of its count of threads."""
+    """Return a function of (machine, group) that gives the values (threads,) of a barrier number or thread count."""
     if isinstance(operand, Immediate):
         bits = operand.bits
         return lambda m, group: np.full(group.n, bits)
@@ -64,22 +68,21 @@ def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def _barrier(instruction: Instruction) -> Action | None:
-    """bar.sync a{, n} and bar.arrive a, n: a warp counts as a whole."""
+    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`. Threads arrive as whole warps."""
     waits = "arrive" not in instruction.opcode
     operands = [o for o in instruction.operands if o is not None]
     number = _count(operands[0])
     count = _count(operands[1]) if len(operands) > 1 else None
 
     def meet(m: Machine, group: Group) -> bool | None:
-        there = m.whole(group, "warp")
-        if there is None:
+        complete = m.converged(group, "warp")
+        if complete is None:
             return True
-        numbers = number(m, there)
-        counts = count(m, there) if count else np.full(there.n, m.warps * WARP)
+        numbers = number(m, complete)
+        counts = count(m, complete) if count else np.full(complete.n, m.warps * WARP)
         at = m.at
-        slots = m.block_of[there.threads]
-        everyone = there.sel is None and not m.waiting and count is None
-        if everyone:  # all threads of all CTAs are here: nobody waits
+        slots = m.block_of[complete.threads]
+        if complete.sel is None and not m.waiting and count is None:  # all threads of all CTAs are here: nobody waits
             if m.clocks is not None:
                 for slot in range(len(m.blocks)):
                     m.clocks.barrier(slot, slot * m.clocks.agents + np.arange(m.warps))
@@ -87,18 +90,26 @@ def _barrier(instruction: Instruction) -> Action | None:
         keys = slots * 16 + numbers
         for key in np.unique(keys):
             here = keys == key
-            mine = there.threads[here]
+            mine = complete.threads[here]
             slot, name = divmod(int(key), 16)
             _arrive(m, at, slot, name, mine, int(counts[here][0]), waits)
         if not waits:
-            m.place(at + 1, there.threads)
+            m.resume(at + 1, complete.threads)
         return True
 
     return meet
 
 
 def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed: int, waits: bool) -> None:
-    """These threads of a CTA come to a barrier; the last ones open it."""
+    """Let threads of a CTA arrive at a barrier, and open it if enough have arrived.
+
+    at        index of the barrier instruction
+    name      number of the barrier
+    mine      the arriving threads
+    needed    threads that open the barrier
+    waits     True for bar.sync, False for bar.arrive
+    raises    EmulationError if more than `needed` threads arrive
+    """
     arrived = m.waiting.setdefault((slot, name), [])
     known = None if m.clocks is None else m.clocks.arrive(np.unique(m.agent_of[mine]))
     arrived.append(Arrival(at, mine, waits, known))
@@ -107,7 +118,7 @@ def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed:
         raise m.error(
             m.program[at].instruction,
             int(mine[0]),
-            f"{present} threads come to barrier {name}, which expects {needed}.",
+            f"{present} threads arrive at barrier {name}, which expects {needed}.",
         )
     ended = 0 if needed != m.warps * WARP else int((~m.alive[m.block_of == slot]).sum())
     if present + ended < needed:
@@ -118,7 +129,7 @@ def _arrive(m: Machine, at: int, slot: int, name: int, mine: np.ndarray, needed:
             if m.clocks is not None:
                 together = np.max([other.known for other in arrived if other.known is not None], axis=0)
                 m.clocks.learn(slot, np.unique(m.agent_of[arrival.threads]), together)
-            m.place(arrival.at + 1, arrival.threads)
+            m.resume(arrival.at + 1, arrival.threads)
     m.notify()
 
 
@@ -127,7 +138,10 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """The launch before has ended: launches are carried out one after the other."""
+    """Return the action of griddepcontrol.wait.
+
+    It never waits: the emulator runs launches one after another, so the previous launch has ended.
+    """
 
     def wait(m: Machine, group: Group) -> None:
         if m.early is not None:
@@ -137,6 +151,7 @@ def _grid_wait(instruction: Instruction) -> Action | None:
 
 
 def _fence(instruction: Instruction) -> Action | None:
+    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar."""
     scope = scope_of(instruction)
 
     def fence(m: Machine, group: Group) -> None:
@@ -147,8 +162,8 @@ def _fence(instruction: Instruction) -> Action | None:
 
 
 def _warp_sync(instruction: Instruction) -> Action | None:
-    """The warp is one agent: to stand together is enough."""
-    return in_whole("warp", lambda m, group: None)
+    """Return the action of bar.warp.sync, which waits for the whole warp. For race detection a warp is one agent."""
+    return when_converged("warp", lambda m, group: None)
 
 
 CONTROL: dict[str, Callable[[Instruction], Action | None]] = {

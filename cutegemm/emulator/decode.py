@@ -1,4 +1,4 @@
-"""A kernel made ready to run: each instruction becomes a function of a machine and a group of threads."""
+"""Decoding of a kernel: each PTX instruction becomes a function of a machine and a group of threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutegemm.emulator.machine import Action, Decoded, Group, Machine
 from cutegemm.emulator.matrix import MATRIX
 from cutegemm.emulator.ptx import Kernel, parse
 from cutegemm.emulator.scalar import Pure, pure
-from cutegemm.emulator.scheduler import in_whole
+from cutegemm.emulator.scheduler import when_converged
 from cutegemm.emulator.state import (
     STORED,
     Handled,
@@ -37,9 +37,9 @@ from cutegemm.errors import UnsupportedError
 
 @functools.lru_cache(maxsize=32)
 def programs(text: str) -> dict[str, tuple[Kernel, list[Decoded]]]:
-    """The kernels of a PTX module, decoded.
+    """Return the kernels of a PTX module, decoded: {name: (kernel, instructions)}.
 
-    raises   UnsupportedError with every instruction that the emulator does not know
+    raises   UnsupportedError that lists every instruction that the emulator does not know
     """
     with _no_collection():
         return {name: (kernel, decode(kernel)) for name, kernel in parse(text).items()}
@@ -47,7 +47,10 @@ def programs(text: str) -> dict[str, tuple[Kernel, list[Decoded]]]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Many small objects that live on: to go through them for garbage takes four times as long as to make them."""
+    """Disable Python's garbage collector in the body of a `with` statement.
+
+    Decoding makes many small objects that all live on. The collector would take four times as long as the decoding.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -58,9 +61,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def decode(kernel: Kernel) -> list[Decoded]:
-    """All instructions of a kernel.
+    """Return the instructions of a kernel, decoded.
 
-    raises   UnsupportedError with every instruction that the emulator does not know
+    raises   UnsupportedError that lists every instruction that the emulator does not know
     """
     unknown: dict[str, Instruction] = {}
     out = []
@@ -69,11 +72,11 @@ def decode(kernel: Kernel) -> list[Decoded]:
         if action is None:
             unknown.setdefault(instruction.name, instruction)
             continue
-        follows = _follows(instruction)
+        propagates = _propagates_origins(instruction)
         reads, writes = _registers_of(instruction)
         if instruction.guard is not None and instruction.opcode[0] != "bra":
             action = _guarded(action, instruction.guard)
-        out.append(Decoded(instruction, action, reads, writes, follows))
+        out.append(Decoded(instruction, action, reads, writes, propagates))
     if unknown:
         lines = "\n".join(f"  line {i.line}: {i.text[:110]}" for i in unknown.values())
         raise UnsupportedError(
@@ -83,6 +86,7 @@ def decode(kernel: Kernel) -> list[Decoded]:
 
 
 def _action(instruction: Instruction) -> Action | None:
+    """Return the action that executes an instruction, or None if the emulator does not know the instruction."""
     op = instruction.opcode[0]
     if op == "mov":
         return _mov(instruction)
@@ -94,51 +98,61 @@ def _action(instruction: Instruction) -> Action | None:
             build = table.get(".".join(instruction.opcode[:count]))
             if build is not None:
                 return build(instruction)
-    found = pure(instruction)
-    return None if found is None else _computed(instruction, found)
+    operation = pure(instruction)
+    return None if operation is None else _computed(instruction, operation)
 
 
-def _follows(instruction: Instruction) -> bool:
-    """Whether the action follows holes itself, or there is nothing to follow."""
+def _propagates_origins(instruction: Instruction) -> bool:
+    """Return whether an instruction needs no propagation of origins after its action (see `Machine`).
+
+    It needs none if the action sets the origins of its results itself, or if the instruction has no results.
+    """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip
 
 
 def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(read, written): the first operand is the result, but of instructions that have none."""
+    """Return the indices of the source registers and of the destination registers of an instruction.
+
+    The first operand counts as the destination.
+    """
     operands = instruction.operands
     return (
-        tuple([r.index for operand in operands[1:] for r in _within(operand)]),
-        tuple([r.index for operand in operands[:1] for r in _within(operand)]),
+        tuple([r.index for operand in operands[1:] for r in _registers_in(operand)]),
+        tuple([r.index for operand in operands[:1] for r in _registers_in(operand)]),
     )
 
 
-def _within(operand: Any) -> Iterator[Register]:
+def _registers_in(operand: Any) -> Iterator[Register]:
+    """Yield the registers of an operand."""
     if isinstance(operand, Register):
         yield operand
     elif isinstance(operand, Negated):
         yield operand.register
     elif isinstance(operand, Vector):
         for item in operand.items:
-            yield from _within(item)
+            yield from _registers_in(item)
     elif isinstance(operand, Pair):
-        yield from _within(operand.first)
-        yield from _within(operand.second)
+        yield from _registers_in(operand.first)
+        yield from _registers_in(operand.second)
     elif isinstance(operand, Memory):
-        yield from _within(operand.base)
+        yield from _registers_in(operand.base)
 
 
 # --- operations without memory -----------------------------------------------------------------------------
 
 
 def _constant(operand: Immediate, dtype: np.dtype) -> Any:
-    """A numpy scalar of an immediate's bits."""
+    """Return the bits of an immediate as a numpy scalar of a dtype."""
     width = 8 * dtype.itemsize
     return np.array(operand.bits & ((1 << width) - 1), f"u{dtype.itemsize}").view(dtype)[()]
 
 
 def _getter(operand: Any, dtype: np.dtype | None) -> Any:
-    """A function of (machine, selection) that gives an operand's bits as a dtype."""
+    """Return a function of (machine, selection) that reads an operand and views its bits as a dtype.
+
+    dtype    None: the type of the register
+    """
     if isinstance(operand, Immediate):
         assert dtype is not None, "an immediate has no type of its own"
         bits = operand.bits != 0 if dtype == np.bool_ else _constant(operand, dtype)
@@ -155,12 +169,12 @@ def _getter(operand: Any, dtype: np.dtype | None) -> Any:
         return lambda m, sel: m.value(index, sel)
     if dtype.itemsize == stored.itemsize:
         return lambda m, sel: m.value(index, sel).view(dtype)
-    narrow = np.dtype(f"u{dtype.itemsize}")  # the low bits, as they are where a wider register is named
+    narrow = np.dtype(f"u{dtype.itemsize}")  # an operand in a wider register: its low bits
     return lambda m, sel: m.value(index, sel).astype(narrow).view(dtype)
 
 
 def _putter(register: Register, dtype: np.dtype) -> Any:
-    """A function of (machine, selection, values) that writes results of a dtype."""
+    """Return a function of (machine, selection, values) that writes results of a dtype to a register."""
     index, stored = register.index, STORED[register.kind]
     if dtype == stored or stored == np.bool_:
         return lambda m, sel, out: m.assign(index, out, sel)
@@ -169,14 +183,15 @@ def _putter(register: Register, dtype: np.dtype) -> Any:
     return lambda m, sel, out: m.assign(index, out.astype(f"{dtype.kind}{stored.itemsize}").view(stored), sel)
 
 
-def _computed(instruction: Instruction, found: Pure) -> Action | None:
+def _computed(instruction: Instruction, operation: Pure) -> Action | None:
+    """Return the action of an operation without memory; None if its operands have another form than it expects."""
     dest, *sources = instruction.operands
-    if isinstance(dest, Pair) or not isinstance(dest, Register) or len(sources) != len(found.sources):
+    if isinstance(dest, Pair) or not isinstance(dest, Register) or len(sources) != len(operation.sources):
         return None
     if all(isinstance(s, Immediate) for s in sources):
         return None
-    compute, put = found.compute, _putter(dest, found.result)
-    getters = [_getter(s, t) for s, t in zip(sources, found.sources, strict=True)]
+    compute, put = operation.compute, _putter(dest, operation.result)
+    getters = [_getter(s, t) for s, t in zip(sources, operation.sources, strict=True)]
     if instruction.opcode[0] == "selp":
         return _selected(instruction, compute, put, getters)
     if len(getters) == 1:
@@ -204,16 +219,16 @@ def _computed(instruction: Instruction, found: Pure) -> Action | None:
 
 
 def _selected(instruction: Instruction, compute: Any, put: Any, getters: list[Any]) -> Action:
-    """selp: of the two values only the one that is chosen brings its holes along."""
-    dest, *sources = (tuple([r.index for r in _within(o)]) for o in instruction.operands)
+    """Return the action of selp. The result gets the origin of the chosen source only (see `Machine`)."""
+    dest, *sources = (tuple([r.index for r in _registers_in(o)]) for o in instruction.operands)
 
     def act(m: Machine, group: Group) -> None:
         sel = group.sel
         values = [get(m, sel) for get in getters]
-        if m.holes:
-            m.forbid_holes(sources[2], group, "the predicate")
-            chosen = np.where(values[2], m.holes_of(sources[0], group), m.holes_of(sources[1], group))
-            m.mark_holes(dest[0], sel, chosen)
+        if m.origins:
+            m.require_written(sources[2], group, "the predicate")
+            chosen = np.where(values[2], m.origins_of(sources[0], group), m.origins_of(sources[1], group))
+            m.set_origins(dest[0], sel, chosen)
         put(m, sel, compute(*values))
 
     return act
@@ -244,7 +259,7 @@ def _mov(instruction: Instruction) -> Action | None:
 
 
 def _unpacked(dest: Vector, source: Any) -> Action | None:
-    """{low, ..., high} = source."""
+    """Return the action of `mov {low, ..., high}, source`."""
     parts = [r for r in dest.items if r is not None]
     kind = STORED[parts[0].kind]
     puts = [None if r is None else _putter(r, kind) for r in dest.items]
@@ -261,7 +276,7 @@ def _unpacked(dest: Vector, source: Any) -> Action | None:
 
 
 def _packed(dest: Any, source: Vector) -> Action | None:
-    """dest = {low, ..., high}."""
+    """Return the action of `mov dest, {low, ..., high}`."""
     stored = STORED[dest.kind]
     kind = np.dtype(f"u{stored.itemsize // len(source.items)}")
     gets = [_getter(item, kind) for item in source.items]
@@ -276,10 +291,11 @@ def _packed(dest: Any, source: Vector) -> Action | None:
     return act
 
 
-# --- the others --------------------------------------------------------------------------------------------
+# --- handlers and guards -----------------------------------------------------------------------------------
 
 
 def _handled(instruction: Instruction, handled: Handled) -> Action:
+    """Return the action that calls an instruction handler."""
     if handled.check is not None:
         handled.check(instruction)
     function = handled.function
@@ -287,15 +303,15 @@ def _handled(instruction: Instruction, handled: Handled) -> Action:
     def act(m: Machine, group: Group) -> bool:
         return m.perform(instruction, function, group)
 
-    return act if handled.scope == "thread" else in_whole(handled.scope, act)
+    return act if handled.scope == "thread" else when_converged(handled.scope, act)
 
 
 def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:
-    """@p: the action for the threads that hold p, and on for the others."""
+    """Return an action with a guard `@p` or `@!p`: threads without the predicate continue with the next instruction."""
     register, negated = guard
 
     def act(m: Machine, group: Group) -> bool | None:
-        m.forbid_holes((register.index,), group, "the predicate")
+        m.require_written((register.index,), group, "the predicate")
         holds = m.value(register.index, group.sel)
         if negated:
             holds = ~holds
@@ -305,7 +321,7 @@ def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:
             return None
         at = m.at
         if action(m, Group(group.threads[holds], m.total)):
-            m.place(at + 1, group.threads[~holds])
+            m.resume(at + 1, group.threads[~holds])
             return True
         return None
 

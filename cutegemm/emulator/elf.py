@@ -1,4 +1,7 @@
-"""A shared library of which single imported functions are replaced: in this process, in this copy of it alone."""
+"""Load a copy of a shared library, with some of its imported functions replaced.
+
+Other copies of the library, and other processes, are not affected.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from cutegemm.errors import UnsupportedError
 
 _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ = 5, 6, 7, 8, 23, 2
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_RELA = struct.Struct("<QQq")  # where, symbol << 32 | kind, addend
+_RELA = struct.Struct("<QQq")  # address, symbol << 32 | kind, addend
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 
 
 def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
-    """Loads a private copy of a library, in which these imported names are our own functions.
+    """Load a private copy of a library, and let it call our functions in place of imported ones.
 
-    functions   ctypes callbacks by name; the caller keeps them alive as long as the library is used
-    raises      UnsupportedError where the file is no 64-bit little-endian ELF library
+    functions   ctypes callbacks by the name of the import; the caller keeps them alive as long as the library is used
+    raises      UnsupportedError if the file is not a 64-bit little-endian ELF library
     """
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name  # the loader takes two paths for two libraries
+        copy = Path(folder) / path.name  # under another path, the loader loads the library once more
         copy.write_bytes(path.read_bytes())
         library = ctypes.CDLL(str(copy), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
     places, symbols = _imports(path)
@@ -38,15 +41,18 @@ def load_with(path: Path, functions: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
-    """Return the address at which a library begins in memory, by one of the functions that it exports."""
+    """Return the memory address of a loaded library.
+
+    symbols   value of each symbol: its offset from that address, or 0 for an import
+    """
     name, value = next((name, value) for name, value in symbols.items() if value)
-    address = ctypes.cast(library[name], ctypes.c_void_p).value  # `getattr` finds no name like __this__
+    address = ctypes.cast(library[name], ctypes.c_void_p).value  # `getattr` does not find names like __this__
     assert address is not None
     return address - value
 
 
 def _write(address: int, value: int) -> None:
-    """Writes a pointer where the loader has made memory read-only."""
+    """Write a pointer to memory that the loader has made read-only."""
     page = address & ~(mmap.PAGESIZE - 1)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE):
@@ -55,10 +61,13 @@ def _write(address: int, value: int) -> None:
 
 
 def _imports(path: Path) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """(where the address of each imported name is kept, the value of each symbol)."""
+    """Return (addresses of the pointers to each imported name, value of each symbol) of an ELF library.
+
+    raises      UnsupportedError if the file is not a 64-bit little-endian ELF library
+    """
     image = path.read_bytes()
     if image[:6] != b"\x7fELF\x02\x01":
-        raise UnsupportedError(f"{path} is no 64-bit ELF library.")
+        raise UnsupportedError(f"emulate: {path} is not a 64-bit little-endian ELF library.")
     (at,) = struct.unpack_from("<Q", image, 32)
     size, count = struct.unpack_from("<HH", image, 54)
     headers = [struct.unpack_from("<IIQQQQQQ", image, at + i * size) for i in range(count)]
@@ -67,7 +76,7 @@ def _imports(path: Path) -> tuple[dict[str, list[int]], dict[str, int]]:
         for kind, _, start, virtual, _, length, *_ in headers:
             if kind == _PT_LOAD and virtual <= address < virtual + length:
                 return int(start + address - virtual)
-        raise UnsupportedError(f"{path} has no byte at {address:#x}.")
+        raise UnsupportedError(f"emulate: {path} has no segment that contains address {address:#x}.")
 
     start, length = next((h[2], h[5]) for h in headers if h[0] == _PT_DYNAMIC)
     dynamic = dict(struct.iter_unpack("<qQ", image[start : start + length]))

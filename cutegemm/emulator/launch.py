@@ -1,7 +1,7 @@
-"""The launches that a compiled host function makes, taken down instead of being made.
+"""Recording of the kernel launches that a compiled host function makes.
 
-The host function of a kernel checks its tensors, computes grids, tensor maps and parameters, and launches. It
-runs here as it is; the functions of the CUDA runtime that it calls are ours.
+The host function checks its tensors, computes grids, tensor maps and parameters, and launches. It runs unchanged, but
+the CUDA runtime functions that it calls are replaced, so that nothing is launched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOAD = "__cute_internal_{}_cuda_load"
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """DLTensor of DLPack."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -48,13 +48,13 @@ class _Value(ctypes.Union):
 
 
 class _Any(ctypes.Structure):
-    """TVMFFIAny."""
+    """TVMFFIAny, an argument or result of a TVM-FFI function."""
 
     _fields_ = (("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("value", _Value))
 
 
 class _Config(ctypes.Structure):
-    """cudaLaunchConfig_t."""
+    """cudaLaunchConfig_t of the CUDA runtime."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_size_t),
@@ -64,7 +64,7 @@ class _Config(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor of a call: its address in the emulated memory, its type, shape and strides (elements)."""
+    """A tensor argument of a host function: emulated address, element type, shape, and strides in elements."""
 
     address: int
     kind: DType | str
@@ -76,9 +76,12 @@ class TensorArgument:
 class Launch:
     """One kernel launch.
 
-    cluster    CTAs along x
-    params     the bytes of all parameters
-    uses_pdl   it may begin while the launch before it runs (programmatic dependent launch)
+    kernel         name in the PTX
+    grid, block    (x, y, z) of CTAs and of threads
+    cluster        CTAs of a cluster, along x
+    shared_bytes   dynamic shared memory of a CTA
+    params         uint8, the bytes of all parameters
+    uses_pdl       True if the kernel may begin while the previous launch still runs (programmatic dependent launch)
     """
 
     kernel: str
@@ -91,17 +94,21 @@ class Launch:
 
     @property
     def ctas(self) -> int:
-        """How many it has."""
+        """Return the number of CTAs."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
 class HostFunction:
-    """The host function of a compiled kernel, in a copy of its library that launches nothing."""
+    """The host function of a compiled kernel, in a private copy of its library that launches nothing.
+
+    library   path of the shared library
+    raises    UnsupportedError if the library exports no TVM-FFI function
+    """
 
     def __init__(self, library: Path) -> None:
         exported = _EXPORTED.search(library.read_bytes())
         if exported is None:
-            raise UnsupportedError(f"emulate: {library} exports no function of TVM-FFI.")
+            raise UnsupportedError(f"emulate: {library} exports no TVM-FFI function.")
         symbol = exported[1].decode()
         self._names: dict[int, str] = {}
         self._launches: list[Launch] = []
@@ -118,9 +125,12 @@ class HostFunction:
     def launches(
         self, kernels: dict[str, Kernel], tensors: Sequence[TensorArgument], scales: Sequence[float]
     ) -> list[Launch]:
-        """What a call with these arguments launches, in order.
+        """Call the host function, and return the kernel launches that it makes, in order.
 
-        raises   UnsupportedError with what the host function says of its arguments
+        kernels   kernels of the PTX by name, for the sizes of their parameters
+        tensors   tensor arguments
+        scales    scalar arguments, which follow the tensors
+        raises    UnsupportedError, with the host function's message, if it rejects its arguments
         """
         self._kernels = kernels
         self._launches.clear()
@@ -134,37 +144,38 @@ class HostFunction:
         result = _Any()
         code = self._function(None, arguments, len(arguments), ctypes.byref(result))
         if code or self._errors:
-            said = "; ".join(self._errors) or f"code {code}"
-            raise UnsupportedError(f"emulate: the host function refuses its arguments: {said}")
+            reasons = "; ".join(self._errors) or f"code {code}"
+            raise UnsupportedError(f"emulate: the host function rejects its arguments: {reasons}")
         return list(self._launches)
 
     # --- the stand-in for the runtime --------------------------------------------------------------------
 
     def _stand_in(self) -> dict[str, Any]:
+        """Return ctypes callbacks that stand in for the runtime functions, by name."""
         pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
-        def nothing(*_: Any) -> int:
+        def succeed(*_: Any) -> int:
             return 0
 
-        def answers(value: int) -> Callable[..., int]:
-            def answer(out: int, *_: Any) -> int:
+        def returns(value: int) -> Callable[..., int]:
+            def function(out: int, *_: Any) -> int:
                 ctypes.c_int32.from_address(out).value = value
                 return 0
 
-            return answer
+            return function
 
-        make: list[tuple[str, Any, tuple[Any, ...], Callable[..., Any]]] = [
-            ("cuda_dialect_init_library_once", integer, (pointer,) * 4, nothing),
-            ("_cudaLibraryLoadData", integer, (pointer,), nothing),
+        functions: list[tuple[str, Any, tuple[Any, ...], Callable[..., Any]]] = [
+            ("cuda_dialect_init_library_once", integer, (pointer,) * 4, succeed),
+            ("_cudaLibraryLoadData", integer, (pointer,), succeed),
             ("_cudaLibraryGetKernel", integer, (pointer, pointer, text), self._get_kernel),
             ("_cudaLaunchKernelEx", integer, (ctypes.POINTER(_Config), pointer, pointer), self._launch),
-            ("_cudaDeviceGetAttribute", integer, (pointer, integer, integer), answers(1 << 20)),
-            ("_cuKernelGetAttribute", integer, (pointer, integer, pointer, integer), answers(0)),
-            ("_cudaFuncSetAttribute", integer, (pointer, integer, integer), nothing),
-            ("_cudaKernelSetAttributeForDevice", integer, (pointer, integer, integer, integer), nothing),
-            ("_cudaGetDevice", integer, (pointer,), answers(0)),
-            ("_cudaSetDevice", integer, (integer,), nothing),
-            ("TVMFFIEnvGetStream", pointer, (integer, integer), nothing),
+            ("_cudaDeviceGetAttribute", integer, (pointer, integer, integer), returns(1 << 20)),
+            ("_cuKernelGetAttribute", integer, (pointer, integer, pointer, integer), returns(0)),
+            ("_cudaFuncSetAttribute", integer, (pointer, integer, integer), succeed),
+            ("_cudaKernelSetAttributeForDevice", integer, (pointer, integer, integer, integer), succeed),
+            ("_cudaGetDevice", integer, (pointer,), returns(0)),
+            ("_cudaSetDevice", integer, (integer,), succeed),
+            ("TVMFFIEnvGetStream", pointer, (integer, integer), succeed),
             ("CuteDSLRT_TVMFFISetRaisedCudaError", integer, (integer,), self._cuda_error),
             ("TVMFFIErrorSetRaisedFromCStr", None, (text, text), self._error),
             (
@@ -174,12 +185,12 @@ class HostFunction:
                 self._error_parts,
             ),
         ]
-        made: dict[str, Any] = {
-            name: ctypes.CFUNCTYPE(result, *kinds)(function) for name, result, kinds, function in make
+        callbacks: dict[str, Any] = {
+            name: ctypes.CFUNCTYPE(result, *kinds)(function) for name, result, kinds, function in functions
         }
-        # Called when the process ends, with Python gone: any function that does nothing.
-        made["cuda_dialect_unload_library_once"] = ctypes.CDLL(None).getpid
-        return made
+        # Called after Python has ended, so it must be a C function: getpid has no effect.
+        callbacks["cuda_dialect_unload_library_once"] = ctypes.CDLL(None).getpid
+        return callbacks
 
     def _get_kernel(self, out: int, _library: int, name: bytes) -> int:
         handle = len(self._names) + 1
@@ -188,18 +199,18 @@ class HostFunction:
         return 0
 
     def _launch(self, config: Any, handle: int, arguments: int) -> int:
-        given = config.contents
+        settings = config.contents
         name = self._names[handle]
         kernel = self._kernels[name]
         params = np.zeros(kernel.param_bytes, np.uint8)
         pointers = (ctypes.c_void_p * len(kernel.params)).from_address(arguments)
         for param, at in zip(kernel.params, pointers, strict=True):
             params[param.offset : param.offset + param.size] = np.frombuffer(ctypes.string_at(at, param.size), np.uint8)
-        x, y, z = _attribute(given, _CLUSTER_DIMENSION, 3) or (1, 1, 1)
+        x, y, z = _attribute(settings, _CLUSTER_DIMENSION, 3) or (1, 1, 1)
         assert y == z == 1, "clusters lie along x"
-        uses_pdl = _attribute(given, _SERIALIZATION, 1) == (1,)
+        uses_pdl = _attribute(settings, _SERIALIZATION, 1) == (1,)
         self._launches.append(
-            Launch(name, tuple(given.grid), tuple(given.block), x, given.shared_bytes, params, uses_pdl)
+            Launch(name, tuple(settings.grid), tuple(settings.block), x, settings.shared_bytes, params, uses_pdl)
         )
         return 0
 
@@ -215,7 +226,11 @@ class HostFunction:
 
 
 def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None:
-    """The first words of a launch's attribute; None where it has none of that kind."""
+    """Return the first 32-bit words of the value of a launch attribute; None if the launch does not have it.
+
+    kind     cudaLaunchAttributeID
+    words    number of words
+    """
     for i in range(config.attribute_count):
         at = config.attributes + i * _ATTRIBUTE_BYTES
         if ctypes.c_int32.from_address(at).value == kind:
@@ -224,7 +239,7 @@ def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None
 
 
 def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
-    """A DLTensor and what it points to."""
+    """Return a DLTensor for an argument, and the arrays that it points to, which must stay alive as long as it."""
     name = str(argument.kind)
     bits = int("".join(c for c in name.removeprefix("e4m3").removeprefix("e5m2") if c.isdigit()) or 8)
     count = len(argument.shape)
@@ -236,11 +251,14 @@ def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=64)
 def host_function(library: Path) -> HostFunction:
-    """The host function of a library, loaded once."""
+    """Return the host function of a library, which is loaded once.
+
+    raises    UnsupportedError if the library does not exist, or exports no TVM-FFI function
+    """
     if not library.exists():
         raise UnsupportedError(
             "emulate: the kernel was compiled without a linker. Install a C compiler (cc), and clear the cache."
         )
-    import tvm_ffi  # noqa: F401 - some of the library's imports are its
+    import tvm_ffi  # noqa: F401 - it exports functions that the library imports
 
     return HostFunction(library)

@@ -1,4 +1,4 @@
-"""The instructions ld, st, atom and red: loads, stores and atomics of the registers' types."""
+"""The instructions ld, st, atom and red."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ _SPACES = ("param", "shared", "shared::cta", "shared::cluster", "global")
 
 @dataclass(frozen=True)
 class Form:
-    """What an ld or st says: its space, the type of an element, how many, the registers."""
+    """Operands of an ld or st: state space, element type, and the registers that are loaded or stored.
+
+    space       "param", "shared", "global" or "generic"
+    registers   one for each element of the vector; None, the sink `_`, discards a loaded element
+    """
 
     space: str
     kind: np.dtype
@@ -45,12 +49,15 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Return the bytes that each thread loads or stores."""
         return self.kind.itemsize * len(self.registers)
 
 
 def form_of(instruction: Instruction, value: Any) -> Form | None:
-    """What it says, of the registers that it loads or stores; None for a type that is not served."""
+    """Return the form of an ld or st, or None if its type is not implemented.
+
+    value   the operand that is loaded or stored: a register, an immediate, or a vector of them
+    """
     mods = instruction.opcode[1:]
     space = next((m for m in mods if m in _SPACES), "generic")
     count = next((_COUNTS[m] for m in mods if m in _COUNTS), 1)
@@ -70,25 +77,25 @@ def _ld(instruction: Instruction) -> Action | None:
     strength = strength_of(instruction)
 
     def load(m: Machine, group: Group) -> bool | None:
-        if m.holes:
-            m.forbid_holes(base, group, "the address")
+        if m.origins:
+            m.require_written(base, group, "the address")
         at = address(m, group)
         space = form.space if form.space != "generic" else _space_of(int(at[0]))
         if space != "param":
-            m.tell("load", space, 8 * size, group.threads, at % GENERIC_SHARED)
+            m.report_access("load", space, 8 * size, group.threads, at % GENERIC_SHARED)
         if space == "global":
-            raw, holes = read_global(m, group, at, size, strength)
+            raw, origins = read_global(m, group, at, size, strength)
             if strength.scope and m.order is not None:
-                m.order.read_strongly(group.threads, at, strength)
+                m.order.strong_read(group.threads, at, strength)
         elif space == "shared":
-            raw, holes = read_shared(m, group, at % GENERIC_SHARED, size)
+            raw, origins = read_shared(m, group, at % GENERIC_SHARED, size)
         else:
-            raw, holes = m.read_params(group, at % GENERIC_PARAM, size), 0
+            raw, origins = m.read_params(group, at % GENERIC_PARAM, size), 0
         _spread(m, group, form, raw)
-        if m.holes or np.any(holes):
+        if m.origins or np.any(origins):
             for register in form.registers:
                 if isinstance(register, Register):
-                    m.mark_holes(register.index, group.sel, holes)
+                    m.set_origins(register.index, group.sel, origins)
         if strength.scope:
             m.spin(group.threads)
             return True
@@ -98,11 +105,12 @@ def _ld(instruction: Instruction) -> Action | None:
 
 
 def _space_of(address: int) -> str:
+    """Return the state space of a generic address."""
     return "shared" if address >= GENERIC_SHARED else "param" if address >= GENERIC_PARAM else "global"
 
 
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
-    """Wide values into the registers, each extended to its width."""
+    """Write wide values to the registers of a form, each element extended to the width of its register."""
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)
     columns = np.ascontiguousarray(parts.T)
@@ -115,7 +123,7 @@ def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
 
 
 def gathered(m: Machine, group: Group, form: Form) -> np.ndarray:
-    """The registers' values side by side, as one wide value a thread."""
+    """Return the values of the registers of a form, joined to one wide value for each thread (see `wide_view`)."""
     unsigned = np.dtype(f"u{form.kind.itemsize}")
     parts = np.empty((group.n, len(form.registers)), unsigned)
     for i, register in enumerate(form.registers):
@@ -138,21 +146,21 @@ def _st(instruction: Instruction) -> Action | None:
     strength = strength_of(instruction)
 
     def store(m: Machine, group: Group) -> None:
-        holes = 0
-        if m.holes:
-            m.forbid_holes(base, group, "the address")
-            holes = m.holes_of(values, group)
+        origins = 0
+        if m.origins:
+            m.require_written(base, group, "the address")
+            origins = m.origins_of(values, group)
         at = address(m, group)
         space = form.space if form.space != "generic" else _space_of(int(at[0]))
         raw = gathered(m, group, form)
-        m.tell("store", space, 8 * size, group.threads, at % GENERIC_SHARED)
+        m.report_access("store", space, 8 * size, group.threads, at % GENERIC_SHARED)
         if space == "global":
-            m.forbid_holes(values, group, "what it stores")
+            m.require_written(values, group, "what it stores")
             write_global(m, group, at, raw, size, strength)
             if strength.scope and m.order is not None:
-                m.order.wrote(group.threads, at, strength)
+                m.order.strong_write(group.threads, at, strength)
         else:
-            write_shared(m, group, at % GENERIC_SHARED, raw, size, holes)
+            write_shared(m, group, at % GENERIC_SHARED, raw, size, origins)
 
     return store
 
@@ -170,7 +178,7 @@ _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _atomic(instruction: Instruction) -> Action | None:
-    """atom and red on global memory, a thread after the other."""
+    """Return the action of atom or red on global memory, executed one thread after another."""
     *mods, kind = instruction.opcode[1:]
     name = next((mod for mod in mods if mod in _UPDATES), None)
     dest, memory, value = (None, *instruction.operands)[-3:]
@@ -181,7 +189,7 @@ def _atomic(instruction: Instruction) -> Action | None:
     strength = strength_of(instruction)
 
     def act(m: Machine, group: Group) -> None:
-        m.forbid_holes(base, group, "the address")
+        m.require_written(base, group, "the address")
         at = address(m, group)
         size = dtype.itemsize
         values = m.read_operand(value, dtype, group.threads)
@@ -189,15 +197,15 @@ def _atomic(instruction: Instruction) -> Action | None:
         for i in range(group.n):
             one = Group(group.threads[i : i + 1], m.total)
             where = at[i : i + 1]
-            raw, holes = read_global(m, one, where, size, strength)
-            if np.any(holes):
-                raise m.fault(one, 0, m.hole_texts[-1])
+            raw, origins = read_global(m, one, where, size, strength)
+            if np.any(origins):
+                raise m.fault(one, 0, m.origin_texts[-1])
             old[i] = raw.view(dtype)[0]
             new = np.array([update(old[i], values[i])], dtype).view(f"u{size}")
             write_global(m, one, where, new, size, strength)
             if m.order is not None:
-                m.order.read_strongly(one.threads, where, strength)
-                m.order.wrote(one.threads, where, strength)
+                m.order.strong_read(one.threads, where, strength)
+                m.order.strong_write(one.threads, where, strength)
         if isinstance(dest, Register):
             m.write_register(dest, old, group.threads)
 

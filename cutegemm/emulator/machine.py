@@ -1,4 +1,4 @@
-"""The machine that runs a kernel: the registers of all threads, the memories, and what is noted about them."""
+"""The emulated machine: registers of all threads, memories, and checks of every access."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from cutegemm.emulator.state import (
 )
 from cutegemm.errors import EmulationError
 
-_CYCLES_A_LOOK = 32
+_CYCLES_PER_READ = 32  # of %clock: every read of the clock advances it
 
 
 class Watch(Protocol):
-    """Hears of every access to shared and to global memory by threads, as it is carried out; not of what TMA and
-    st.async do later."""
+    """Observer of every access that threads make to shared and global memory.
+
+    Later accesses by TMA and by st.async are not reported.
+    """
 
     def seen(
         self,
@@ -49,28 +51,39 @@ class Watch(Protocol):
         other: np.ndarray | None = None,
         line: int = 0,
     ) -> None:
-        """One instruction.
+        """Record one instruction that accesses memory.
 
-        op        load, store, ldmatrix, stmatrix (a row of 128 bits for each thread) or cp.async, which is told of
-                  twice: where all threads write, zeros too, and where some read
+        op        "load", "store", "ldmatrix", "stmatrix" or "cp.async". cp.async is reported twice: its writes to
+                  shared memory, then its reads of global memory by the threads that copy at least one byte
         space     "shared" or "global"
-        bits      of one thread
-        threads   that carry it out: numbers in which the warps are whole
-        at        bytes, of each
-        other     cp.async: bytes in the other space
-        line      of the PTX
+        bits      accessed by each thread; 128, one row, for ldmatrix and stmatrix
+        threads   numbers of the threads, over all CTAs in flight
+        at        address of each thread, in bytes
+        other     cp.async: address of each thread in the other space; None for all other instructions
+        line      line of the instruction in the PTX text
         """
 
 
 class Machine(Scheduler):
-    """CTAs of one launch in flight, from their start to the end of all their threads.
+    """CTAs of one launch, from their start until all their threads have ended.
 
-    grain   bytes: the unit by which races in shared memory are looked for
-    seed    None: see `Scheduler`
-    order   of the launch's accesses to global memory, and the first CTA's number in the grid; None for a
-            launch all of whose CTAs are in flight here
-    early   the launch may begin while the one before it runs: until a thread has waited for that, by
-            griddepcontrol.wait, global memory is not its to read or write
+    threads        threads of a CTA
+    shared_bytes   shared memory of a CTA
+    params         uint8, the bytes of the kernel parameters
+    check_races    whether to detect races in shared and global memory
+    grain          unit of race detection in shared memory, in bytes
+    seed           None: a deterministic schedule; a number: a random one (see `Scheduler`)
+    order          (race detector of the launch for global memory, number of the first CTA in the grid); None if this
+                   machine runs all CTAs of the launch
+    early          True for a launch with PDL: threads must execute griddepcontrol.wait before they access global
+                   memory
+
+    Attributes by index of a register:
+
+    regs           bits of the register for all threads; None if it was never written
+    origins        int32 (threads,): where an uninitialized value comes from. A number n > 0 is the n-th read of
+                   unwritten memory, described by `origin_texts[n - 1]`; 0 means that the value is initialized. A
+                   register without uninitialized values is absent
     """
 
     def __init__(
@@ -104,54 +117,62 @@ class Machine(Scheduler):
             self.order.enter(self, first)
         self.agent_of = self.block_of * agents + self.own_warp_of
         self.regs: list[Any] = [None] * len(kernel.registers)
-        # By register, which hole each thread's value came from: its number in `hole_texts`, from 1 on, or 0.
-        self.holes: dict[int, np.ndarray] = {}
-        self.hole_texts: list[str] = []
+        self.origins: dict[int, np.ndarray] = {}
+        self.origin_texts: list[str] = []
         self.private: dict[Any, Any] = {}
         self._cycles = 0
         self.watch: Watch | None = None
 
-    def follow_holes(self, decoded: Decoded, group: Group) -> None:
-        """A result is a hole where one of its sources is."""
-        found = self.holes_of(decoded.reads, group)
+    def propagate_origins(self, decoded: Decoded, group: Group) -> None:
+        """Give the results of an instruction the origins of its sources (see `Machine`)."""
+        origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
-            self.mark_holes(register, group.sel, found)
+            self.set_origins(register, group.sel, origins)
 
-    def tell(self, op: str, space: str, bits: int, threads: np.ndarray, at: np.ndarray, other: Any = None) -> None:
-        """Tells the watch, where there is one, of the access of the instruction at hand."""
+    def report_access(
+        self, op: str, space: str, bits: int, threads: np.ndarray, at: np.ndarray, other: Any = None
+    ) -> None:
+        """Report an access of the current instruction to the observer, if there is one.
+
+        The arguments are those of `Watch.seen`.
+        """
         if self.watch is not None:
             self.watch.seen(op, space, bits, threads, at, other, self.program[self.at].instruction.line)
 
     # --- registers ---------------------------------------------------------------------------------------
 
     def value(self, index: int, sel: Selection) -> np.ndarray:
-        """The bits of a register for the selected threads."""
-        held = self.regs[index]
-        if held is None:
-            held = self._fresh(index)
-        return held if sel is None else held[sel]
+        """Return the bits of a register for the selected threads."""
+        bits = self.regs[index]
+        if bits is None:
+            bits = self._fresh(index)
+        return bits if sel is None else bits[sel]
 
     def assign(self, index: int, values: np.ndarray, sel: Selection) -> None:
-        """Writes bits of the register's own width. With all threads, the array itself becomes the register."""
+        """Write bits of the register's own width for the selected threads.
+
+        If all threads are selected, the array itself becomes the register: the caller must not change it later.
+        """
         if sel is None:
             self.regs[index] = values if values.ndim else np.full(self.total, values)
             return
-        held = self.regs[index]
-        if held is None:
-            held = self._fresh(index)
-        held[sel] = values
+        bits = self.regs[index]
+        if bits is None:
+            bits = self._fresh(index)
+        bits[sel] = values
 
     def _fresh(self, index: int) -> np.ndarray:
+        """Give a register that was never written its initial value, all ones (false for a predicate), and return it."""
         kind = STORED[self.kernel.registers[index].kind]
-        held = np.full(self.total, 0 if kind == np.bool_ else (1 << 8 * kind.itemsize) - 1, kind)
-        self.regs[index] = held
-        return held
+        bits = np.full(self.total, 0 if kind == np.bool_ else (1 << 8 * kind.itemsize) - 1, kind)
+        self.regs[index] = bits
+        return bits
 
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
-        """Bits of an operand as `dtype`, (threads,)."""
+        """Return the bits of an operand as `dtype`, (threads,)."""
         if isinstance(operand, Register):
-            held = self.value(operand.index, threads)
-            return held if held.dtype == dtype else held.view(dtype)
+            values = self.value(operand.index, threads)
+            return values if values.dtype == dtype else values.view(dtype)
         if isinstance(operand, Negated):
             return ~self.value(operand.register.index, threads)
         if isinstance(operand, Immediate):
@@ -162,25 +183,25 @@ class Machine(Scheduler):
         return self.special(operand.name)[threads].view(dtype)
 
     def write_register(self, register: Register, values: np.ndarray, threads: np.ndarray) -> None:
-        """Bits of a register of these threads."""
+        """Write values to a register for these threads, and clear their origins."""
         kind = STORED[register.kind]
         bits = values if values.dtype == kind else values.view(kind) if kind != np.bool_ else values.astype(bool)
-        held = self.value(register.index, None)
-        held[threads] = bits
-        if register.index in self.holes:
-            self.mark_holes(register.index, threads, 0)
+        self.value(register.index, None)[threads] = bits
+        if register.index in self.origins:
+            self.set_origins(register.index, threads, 0)
 
     def special(self, name: str) -> np.ndarray:
-        """A special register of all threads."""
-        if name in ("clock", "clock64"):  # goes on with every look at it
-            self._cycles += _CYCLES_A_LOOK
+        """Return the values of a special register for all threads. Each read of a clock returns a later time."""
+        if name in ("clock", "clock64"):
+            self._cycles += _CYCLES_PER_READ
             return np.full(self.total, self._cycles, np.uint32 if name == "clock" else np.uint64)
-        known = self.private.get(("special", name))
-        if known is None:
-            known = self.private["special", name] = self._special(name)
-        return known
+        values = self.private.get(("special", name))
+        if values is None:
+            values = self.private["special", name] = self._special(name)
+        return values
 
     def _special(self, name: str) -> np.ndarray:
+        """Compute the values of a special register other than a clock, for all threads."""
         base, _, axis = name.partition(".")
         i = "xyz".find(axis) if axis else 0
 
@@ -210,7 +231,12 @@ class Machine(Scheduler):
     # --- memory ------------------------------------------------------------------------------------------
 
     def shared_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
-        """Where `count` bytes at each address are in `shared.data`, flat. raises EmulationError"""
+        """Return the indices in the flattened `shared.data` of `count` bytes at each shared-memory address.
+
+        group     threads that access the addresses
+        address   int64 (threads,), shared::cta or shared::cluster
+        raises    EmulationError for an address that is misaligned or out of bounds
+        """
         low, high = int(address.min()), int(address.max())
         if low >= SHARED_BASE and high + count <= self.shared.end:
             if count & (count - 1) == 0 and int(np.bitwise_or.reduce(address)) & (count - 1):
@@ -225,30 +251,41 @@ class Machine(Scheduler):
         raise self.fault(group, bad, text)
 
     def _misaligned(self, group: Group, address: np.ndarray, count: int) -> EmulationError:
+        """Return the error for the first address that is not a multiple of `count`."""
         bad = int(np.flatnonzero(address & (count - 1))[0])
-        text = f"address {int(address[bad]):#x} is no multiple of the {count} bytes of the access."
+        text = f"address {int(address[bad]):#x} is not a multiple of the {count} bytes of the access."
         return self.fault(group, bad, text)
 
     def _cluster_flat(self, group: Group, address: np.ndarray, count: int) -> np.ndarray:
+        """Return the indices that `shared_flat` returns, for addresses in several CTAs of the cluster.
+
+        The arguments and errors are those of `shared_flat`.
+        """
         rank, offset = (address >> CLUSTER_SHIFT) - 1, address & ((1 << CLUSTER_SHIFT) - 1)
         own = rank < 0
         slots = self.block_of[group.threads].copy()
         for i in np.flatnonzero(~own):
             cluster = self.blocks[slots[i]].cluster
             if rank[i] >= len(cluster):
-                raise self.fault(group, i, f"no CTA {rank[i]} in the cluster.")
+                raise self.fault(group, i, f"CTA rank {rank[i]} is not in the cluster of {len(cluster)} CTAs.")
             slots[i] = cluster[rank[i]]
-        self.shared_flat(group, offset, count)  # checks the offsets
+        self.shared_flat(group, offset, count)  # raises for a bad offset
         return slots * self.shared.size + offset
 
     def shared_place(self, step: Step, address: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, offsets) of addresses of any window of shared memory. raises EmulationError"""
+        """Return (slots, offsets) of shared-memory addresses: shared::cta, shared::cluster or generic.
+
+        raises    EmulationError for an address that is misaligned or out of bounds
+        """
         inside = np.where(address >= GENERIC_SHARED, address - GENERIC_SHARED, address)
         find = self._cluster_flat if int(inside.max()) >= 1 << CLUSTER_SHIFT else self.shared_flat
         return np.divmod(find(Group(step.threads, self.total), inside, count), self.shared.size)
 
     def read_bytes(self, step: Step, address: int, count: int) -> np.ndarray:
-        """Bytes at a generic address: of parameters or of global memory. raises EmulationError"""
+        """Return `count` bytes at a generic address of the kernel parameters or of global memory.
+
+        raises    EmulationError if the bytes do not lie in either
+        """
         if address >= GENERIC_PARAM:
             at = address - GENERIC_PARAM
             if at + count <= len(self.params):
@@ -257,79 +294,104 @@ class Machine(Scheduler):
             buffer = self.memory.buffer_of(address)
             if buffer is not None and address + count <= buffer.end:
                 return buffer.data[address - buffer.base : address - buffer.base + count]
-        raise step.fail(f"there are no {count} bytes at the address {address:#x}.")
+        raise step.fail(
+            f"{count} bytes at address {address:#x} are not in the kernel parameters or in one buffer of global memory."
+        )
 
     def check_waited(self, threads: np.ndarray, address: np.ndarray | None = None) -> None:
-        """raises EmulationError where a thread accesses global memory that the launch before may still work on
+        """Raise EmulationError if the previous launch may still write the global memory that threads access.
 
-        address   of each thread, where that is known
+        With PDL, a thread must execute griddepcontrol.wait before it accesses such memory.
+
+        address   (threads,) addresses of the access; None if they are not known
         """
         if self.early is not None and self.early[threads].any() and not self._are_settled(address):
             thread = int(threads[self.early[threads]][0])
             raise self.error(
                 self.program[self.at].instruction,
                 thread,
-                "it accesses global memory with no griddepcontrol.wait before, though its kernel may begin while the "
-                "launch before it runs.",
+                "it accesses global memory with no griddepcontrol.wait before, but its kernel may begin while the "
+                "previous launch still runs (PDL).",
             )
 
     def _are_settled(self, address: np.ndarray | None) -> bool:
-        """Whether addresses lie in one buffer that the launch before does not write."""
+        """Return whether all addresses lie in one buffer that the previous launch does not write."""
         if address is None:
             return False
         buffer = self.memory.buffer_of(int(address.min()))
         return buffer is not None and buffer.is_settled and int(address.max()) < buffer.end
 
     def read_params(self, group: Group, at: np.ndarray, count: int) -> np.ndarray:
-        """`count` bytes of the parameters as one wide value a thread. raises EmulationError"""
+        """Return `count` bytes of the kernel parameters for each thread, as one wide value (see `wide_view`).
+
+        at        (threads,) offsets in bytes
+        raises    EmulationError for an offset out of bounds
+        """
         low, high = int(at.min()), int(at.max())
         if low < 0 or high + count > len(self.params):
-            raise self.fault(group, 0, f"the parameters have no byte {high}.")
+            raise self.fault(group, 0, f"it reads byte {high} of the parameters, which have {len(self.params)} bytes.")
         if low == high:
             return np.repeat(wide_view(self.params[low : low + count].copy(), count), group.n)
         return wide_view(self.params[at[:, None] + np.arange(count)], count)
 
-    # --- holes: memory that was read before it was written ------------------------------------------------
+    # --- uninitialized values, and the reads that they come from ------------------------------------------
 
-    def hole(self, group: Group, which: int, text: str) -> int:
-        """Notes a hole that a thread of a group has read; its number."""
-        self.hole_texts.append(self._where(self.program[self.at].instruction, int(group.threads[which])) + text)
-        return len(self.hole_texts)
+    def new_origin(self, group: Group, which: int, text: str) -> int:
+        """Record that a thread of a group has read unwritten memory, and return the number of this read.
 
-    def mark_holes(self, register: int, sel: Selection, holes: Any) -> None:
-        """Which hole a register's value comes from for the selected threads; 0 for none."""
-        held = self.holes.get(register)
-        if held is None:
-            if not np.any(holes):
+        The number is an origin (see `Machine`).
+
+        which     index of the thread in the group
+        text      what was read, for messages
+        """
+        self.origin_texts.append(self._where(self.program[self.at].instruction, int(group.threads[which])) + text)
+        return len(self.origin_texts)
+
+    def set_origins(self, register: int, sel: Selection, origins: Any) -> None:
+        """Set the origins of a register's values for the selected threads.
+
+        origins   (threads,) or one number for all of them; 0 for initialized values
+        """
+        present = self.origins.get(register)
+        if present is None:
+            if not np.any(origins):
                 return
-            held = self.holes[register] = np.zeros(self.total, np.int32)
-        held[slice(None) if sel is None else sel] = holes
-        if not held.any():
-            del self.holes[register]
+            present = self.origins[register] = np.zeros(self.total, np.int32)
+        present[slice(None) if sel is None else sel] = origins
+        if not present.any():
+            del self.origins[register]
 
-    def holes_of(self, registers: tuple[int, ...], group: Group) -> Any:
-        """The holes that values of these registers come from, (threads,), or 0 where there are none."""
-        found: Any = 0
+    def origins_of(self, registers: tuple[int, ...], group: Group) -> Any:
+        """Return the origins (threads,) of values that are computed from these registers; 0 if all are initialized."""
+        origins: Any = 0
         for register in registers:
-            held = self.holes.get(register)
-            if held is not None:
-                found = np.maximum(found, held if group.sel is None else held[group.sel])
-        return found
+            one = self.origins.get(register)
+            if one is not None:
+                origins = np.maximum(origins, one if group.sel is None else one[group.sel])
+        return origins
 
-    def forbid_holes(self, registers: tuple[int, ...], group: Group, use: str) -> None:
-        """raises EmulationError where a value that came from a hole is used for something that matters."""
-        if not self.holes:
+    def require_written(self, registers: tuple[int, ...], group: Group, use: str) -> None:
+        """Raise EmulationError if a register has an uninitialized value for a thread of the group.
+
+        use       how the value is used, for the message: "the address"
+        """
+        if not self.origins:
             return
-        found = np.broadcast_to(self.holes_of(registers, group), (group.n,))
-        bad = np.flatnonzero(found)
+        origins = np.broadcast_to(self.origins_of(registers, group), (group.n,))
+        bad = np.flatnonzero(origins)
         if len(bad):
-            hole = self.hole_texts[found[bad[0]] - 1]
-            raise self.fault(group, bad[0], f"{use} comes from memory to which nothing was written: {hole}")
+            text = self.origin_texts[origins[bad[0]] - 1]
+            raise self.fault(group, bad[0], f"{use} comes from memory that was never written: {text}")
 
     # --- races -------------------------------------------------------------------------------------------
 
     def note_access(self, group: Group, flat: np.ndarray, count: int, writes: bool) -> None:
-        """Holds accesses to shared memory against those before. raises EmulationError for a race"""
+        """Record accesses of a group to shared memory, and check that earlier accesses are ordered before them.
+
+        flat      (threads,) indices in the flattened `shared.data`
+        count     bytes that each thread accesses
+        raises    EmulationError for a race
+        """
         clocks = self.clocks
         assert clocks is not None
         units = flat[:, None] // clocks.grain + np.arange(max(1, count // clocks.grain))
@@ -341,34 +403,44 @@ class Machine(Scheduler):
             raise self.race(self.program[self.at].instruction, thread, offset, race, writes) from None
 
     def race(self, instruction: Instruction, thread: int, offset: int, race: Race, writes: bool) -> EmulationError:
-        """The error for a race at an offset of shared memory."""
-        who = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
+        """Return the error for a race at an offset of shared memory."""
+        other = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
         return self.error(
             instruction,
             thread,
             f"race: it {'writes' if writes else 'reads'} shared memory at {offset:#x}, which was {race.kind} "
-            f"{who} with no barrier in between.",
+            f"{other} with no barrier in between.",
         )
 
     # --- errors ------------------------------------------------------------------------------------------
 
     def _where(self, instruction: Instruction, thread: int) -> str:
+        """Return a text that names the line, the CTA and the thread of an error."""
         block = self.blocks[self.block_of[thread]]
         return (
             f"line {instruction.line} ({instruction.text[:100]}), CTA {block.index}, thread {self.thread_of[thread]}: "
         )
 
     def fault(self, group: Group, which: Any, reason: str) -> EmulationError:
-        """The error of one thread of a group, by its number in it, at the instruction that is carried out."""
+        """Return the error of one thread of a group at the current instruction.
+
+        which     index of the thread in the group
+        """
         return self.error(self.program[self.at].instruction, int(group.threads[which]), reason)
 
     def error(self, instruction: Instruction, thread: int, reason: str) -> EmulationError:
-        """Names the kernel, the line, the CTA and the thread."""
+        """Return an EmulationError that names the kernel, the line, the CTA and the thread.
+
+        thread    number over all CTAs in flight
+        """
         return EmulationError(f"emulate: kernel {self.kernel.name[:60]}, {self._where(instruction, thread)}{reason}")
 
 
 def launch_blocks(grid: tuple[int, int, int], cluster: int, first: int, count: int) -> list[Block]:
-    """CTAs `first` .. `first + count` of a grid, in the order in which they start; clusters lie along x."""
+    """Return the CTAs `first` to `first + count` of a grid, in launch order. Clusters lie along x.
+
+    cluster   CTAs of a cluster
+    """
     out = []
     for slot in range(count):
         number = first + slot

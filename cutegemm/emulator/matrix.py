@@ -1,4 +1,8 @@
-"""What a warp does as one: shuffles, votes, ldmatrix and stmatrix, mma.sync."""
+"""Instructions that a warp executes together: shfl, vote, ldmatrix, stmatrix, mma.sync.
+
+A function such as `_shfl` takes an instruction and returns the action that executes it; None if the form of the
+instruction is not implemented.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from cutegemm.dtypes import tf32 as tf32_type
 from cutegemm.emulator.access import address_registers, addresses, read_shared, write_shared
 from cutegemm.emulator.machine import Action, Group, Machine
 from cutegemm.emulator.scalar import values_of
-from cutegemm.emulator.scheduler import in_whole
+from cutegemm.emulator.scheduler import when_converged
 from cutegemm.emulator.state import WARP, Immediate, Instruction, Memory, Pair, Register, Vector
 
 _LANES = np.arange(WARP)
@@ -23,6 +27,7 @@ _LANES = np.arange(WARP)
 
 
 def _bits(m: Machine, group: Group, operand: Any) -> np.ndarray:
+    """Return the bits (threads,) of an operand as uint32."""
     return m.read_operand(operand, np.dtype(np.uint32), group.threads)
 
 
@@ -50,14 +55,14 @@ def _shfl(instruction: Instruction) -> Action | None:
         valid = wanted >= high if mode == "up" else wanted <= high
         chosen = np.where(valid, wanted, own)
         values = np.take_along_axis(_bits(m, group, source).reshape(-1, WARP), chosen, axis=1).reshape(-1)
-        if m.holes and isinstance(source, Register):
-            holes = np.broadcast_to(m.holes_of((source.index,), group), (group.n,)).reshape(-1, WARP)
-            m.mark_holes(first.index, group.sel, np.take_along_axis(holes, chosen, axis=1).reshape(-1))
+        if m.origins and isinstance(source, Register):
+            origins = np.broadcast_to(m.origins_of((source.index,), group), (group.n,)).reshape(-1, WARP)
+            m.set_origins(first.index, group.sel, np.take_along_axis(origins, chosen, axis=1).reshape(-1))
         m.assign(first.index, values, group.sel)
         if second is not None:
             m.assign(second.index, valid.reshape(-1), group.sel)
 
-    return in_whole("warp", act)
+    return when_converged("warp", act)
 
 
 def _vote(instruction: Instruction) -> Action | None:
@@ -72,7 +77,7 @@ def _vote(instruction: Instruction) -> Action | None:
             words = (held.astype(np.uint32) << _LANES.astype(np.uint32)).sum(axis=1, dtype=np.uint32)
             m.assign(dest.index, np.repeat(words, WARP), group.sel)
 
-        return in_whole("warp", ballot)
+        return when_converged("warp", ballot)
     if kind != "pred" or mode not in ("all", "any"):
         return None
     combine = np.all if mode == "all" else np.any
@@ -81,26 +86,29 @@ def _vote(instruction: Instruction) -> Action | None:
         held = m.value(source.index, group.sel).reshape(-1, WARP)
         m.assign(dest.index, np.repeat(combine(held, axis=1), WARP), group.sel)
 
-    return in_whole("warp", vote)
+    return when_converged("warp", vote)
 
 
 # --- ldmatrix and stmatrix ---------------------------------------------------------------------------------
 
 
 def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], bool] | None:
-    """The addresses, a register for each 8 x 8 matrix of 16-bit elements, and whether they are transposed."""
+    """Return (address operand, registers, whether transposed) of ldmatrix or stmatrix; None for an unknown form.
+
+    There is one register for each 8 x 8 matrix of 16-bit elements.
+    """
     op, *mods = instruction.opcode
-    held, memory = instruction.operands if op == "ldmatrix" else instruction.operands[::-1]
-    registers = held.items if isinstance(held, Vector) else (held,)
+    fragment, memory = instruction.operands if op == "ldmatrix" else instruction.operands[::-1]
+    registers = fragment.items if isinstance(fragment, Vector) else (fragment,)
     known = mods[-1] == "b16" and "m8n8" in mods and f"x{len(registers)}" in mods
     return (memory, registers, "trans" in mods) if known and isinstance(memory, Memory) else None
 
 
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
-    """The threads whose addresses are used, 8 a matrix, and the addresses."""
+    """Return the threads whose addresses are used, 8 for each of `count` matrices, and these addresses."""
     lanes = (group.threads.reshape(-1, WARP)[:, : 8 * count]).reshape(-1)
     owners = Group(lanes, m.total)
-    m.forbid_holes(address_registers(memory), owners, "the address")
+    m.require_written(address_registers(memory), owners, "the address")
     return owners, addresses(memory)(m, owners)
 
 
@@ -113,24 +121,27 @@ def _ldmatrix(instruction: Instruction) -> Action | None:
 
     def load(m: Machine, group: Group) -> None:
         owners, at = _rows(m, group, source, count)
-        m.tell("ldmatrix", "shared", 128, owners.threads, at)
-        raw, holes = read_shared(m, owners, at, 16)
+        m.report_access("ldmatrix", "shared", 128, owners.threads, at)
+        raw, origins = read_shared(m, owners, at, 16)
         rows = raw.view(np.uint16).reshape(-1, count, 8, 8)  # (warp, matrix, row, column)
         if transposed:
             rows = rows.transpose(0, 1, 3, 2)
         words = np.ascontiguousarray(rows).view(np.uint32).reshape(-1, count, WARP)
         for i, register in enumerate(registers):
             m.assign(register.index, np.ascontiguousarray(words[:, i]).reshape(-1), group.sel)
-        if m.holes or np.any(holes):
-            from_rows = np.broadcast_to(holes, (len(at),)).reshape(-1, count, 8)
+        if m.origins or np.any(origins):
+            from_rows = np.broadcast_to(origins, (len(at),)).reshape(-1, count, 8)
             for i, register in enumerate(registers):
-                m.mark_holes(register.index, group.sel, _row_holes(from_rows[:, i], transposed).reshape(-1))
+                m.set_origins(register.index, group.sel, _row_origins(from_rows[:, i], transposed).reshape(-1))
 
-    return in_whole("warp", load)
+    return when_converged("warp", load)
 
 
-def _row_holes(rows: np.ndarray, transposed: bool) -> np.ndarray:
-    """(warps, 32) of what came from (warps, 8) rows: lane l has row l // 4, or rows 2 (l % 4) and the next."""
+def _row_origins(rows: np.ndarray, transposed: bool) -> np.ndarray:
+    """Return the origins (warps, 32) of a loaded register from the origins (warps, 8) of the rows of its matrix.
+
+    Lane l has elements of row l // 4; of a transposed matrix, of rows 2 (l % 4) and 2 (l % 4) + 1.
+    """
     if not transposed:
         return rows[:, _LANES // 4]
     return np.maximum(rows[:, 2 * (_LANES % 4)], rows[:, 2 * (_LANES % 4) + 1])
@@ -149,19 +160,19 @@ def _stmatrix(instruction: Instruction) -> Action | None:
         rows = words.view(np.uint16).reshape(-1, count, 8, 8)
         if transposed:
             rows = rows.transpose(0, 1, 3, 2)
-        holes: Any = 0
-        if m.holes:
-            each = [np.broadcast_to(m.holes_of((r.index,), group), (group.n,)) for r in registers]
-            lanes = np.stack([held.reshape(-1, WARP) for held in each], axis=1)
+        origins: Any = 0
+        if m.origins:
+            by_register = [np.broadcast_to(m.origins_of((r.index,), group), (group.n,)) for r in registers]
+            lanes = np.stack([one.reshape(-1, WARP) for one in by_register], axis=1)
             of_rows = lanes.reshape(-1, count, 8, 4).max(axis=3)
             if transposed:
                 of_rows = np.repeat(lanes.max(axis=2, keepdims=True), 8, axis=2)
-            holes = of_rows.reshape(-1)
+            origins = of_rows.reshape(-1)
         raw = np.ascontiguousarray(rows).reshape(-1).view(np.complex128)
-        m.tell("stmatrix", "shared", 128, owners.threads, at)
-        write_shared(m, owners, at, raw, 16, holes)
+        m.report_access("stmatrix", "shared", 128, owners.threads, at)
+        write_shared(m, owners, at, raw, 16, origins)
 
-    return in_whole("warp", store)
+    return when_converged("warp", store)
 
 
 # --- mma.sync ----------------------------------------------------------------------------------------------
@@ -170,7 +181,7 @@ _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
 def _mma(instruction: Instruction) -> Action | None:
-    """D = A B + C of a warp. Products and their sum are exact (f64) and rounded once to the type of D."""
+    """Return the action of mma.sync: D = A B + C. The sum is computed in f64 and rounded once to the type of D."""
     mods = instruction.opcode[1:]
     shape = next((_SHAPE.fullmatch(mod) for mod in mods if mod[0] == "m" and mod[1].isdigit()), None)
     kinds = mods[-4:]
@@ -178,7 +189,7 @@ def _mma(instruction: Instruction) -> Action | None:
         return None
     try:
         types = [DType.parse(kind) for kind in kinds]
-    except Exception:  # a type that the package does not have
+    except Exception:  # a type that `DType` does not know
         return None
     mnk = tuple(int(x) for x in shape.groups())
     places = fragments(mnk, types[1])
@@ -199,17 +210,21 @@ def _mma(instruction: Instruction) -> Action | None:
         )
         d = np.matmul(a, b) + c
         _scatter(m, group, vectors[0], out, places[2], d)
-        if m.holes:
-            _follow_mma(m, group, vectors, places, mnk)
+        if m.origins:
+            _propagate_mma(m, group, vectors, places, mnk)
 
-    return in_whole("warp", act)
+    return when_converged("warp", act)
 
 
 def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Where the elements of A, B and C of m16n8kK lie: each (32 lanes, values, 2) of (row, column).
+    """Return the (row, column) of each element of the fragments of A, B and C: three arrays (32 lanes, values, 2).
 
-    A and B: of B (k, n). A register of A or B holds 32 // bits neighbours along k.
-    source   PTX ISA, "Matrix Fragments for mma.m16n8k4" .. "k32"
+    B is indexed as (k, n). A 32-bit register of A or B holds 32 // bits elements that are adjacent along k. The result
+    is None if the shape is not implemented.
+
+    mnk      shape of the instruction
+    kind     element type of A
+    source   PTX ISA, "Matrix Fragments for mma.m16n8k4" to "k32"
 
     >>> from cutegemm.dtypes import f16
     >>> a, b, c = fragments((16, 8, 16), f16)
@@ -229,7 +244,7 @@ def fragments(mnk: tuple[int, ...], kind: DType) -> tuple[np.ndarray, np.ndarray
     lane = _LANES[:, None]
     values = np.arange(m * k // WARP)
     register, within = np.divmod(values, packed)
-    # Registers of A: row halves first, then blocks of 4 * packed along k.
+    # Registers of A are ordered along the two 8-row halves first, then along blocks of 4 * packed elements of k.
     row = lane // 4 + 8 * (register % 2)
     column = (lane % 4) * packed + within + 4 * packed * (register // 2)
     a = np.stack([row, column], axis=-1)
@@ -250,24 +265,30 @@ def _matrix(
     place: np.ndarray,
     extents: tuple[int, int],
 ) -> np.ndarray:
-    """Values (warps, rows, columns) in f64 of a fragment."""
+    """Return the matrices (warps, rows, columns) of a fragment in f64.
+
+    place      (32, values, 2), from `fragments`
+    extents    (rows, columns)
+    """
     words = np.stack([m.read_operand(r, _word(r), group.threads) for r in registers], axis=1)
     bits = np.ascontiguousarray(words).view(f"u{kind.bits // 8}").reshape(-1, WARP, place.shape[1])
     values = values_of(kind, bits)
     if kind is tf32_type:
-        values = round_to(tf32_type, values, "rz")  # the low bits of a register are not looked at
+        values = round_to(tf32_type, values, "rz")  # the hardware ignores the low bits of a register
     out = np.empty((len(values), *extents), np.float64)
     out[:, place[..., 0], place[..., 1]] = values
     return out
 
 
 def _word(register: Any) -> np.dtype:
+    """Return the dtype of a register of a fragment: uint64 for a 64-bit register, uint32 otherwise."""
     return np.dtype(np.uint64 if isinstance(register, Register) and register.kind == "b64" else np.uint32)
 
 
 def _scatter(
     m: Machine, group: Group, registers: tuple[Any, ...], kind: DType, place: np.ndarray, d: np.ndarray
 ) -> None:
+    """Write the matrices D (warps, rows, columns) to the registers of its fragment."""
     values = d[:, place[..., 0], place[..., 1]].reshape(group.n, -1)
     if kind.name == "s32":
         wrapped = values.astype(np.int64).astype(np.int32)
@@ -278,27 +299,34 @@ def _scatter(
         m.assign(register.index, words[:, i].copy(), group.sel)
 
 
-def _follow_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
-    """A hole in a row of A, or a column of B, is one in that row or column of D."""
+def _propagate_mma(m: Machine, group: Group, vectors: Any, places: Any, mnk: tuple[int, ...]) -> None:
+    """Set the origins of D: an uninitialized element of A affects its row of D, one of B its column, one of C itself.
+
+    Origins are explained at `Machine`.
+
+    vectors   registers of D, A, B and C
+    places    (row, column) of the elements of A, B and C, from `fragments`
+    mnk       shape of the instruction
+    """
 
     def spread(registers: tuple[Any, ...], place: np.ndarray, extents: tuple[int, int]) -> np.ndarray:
         out = np.zeros((group.n // WARP, *extents), np.int32)
         per = place.shape[1] // len(registers)
         for i, register in enumerate(registers):
             if isinstance(register, Register):
-                held = np.broadcast_to(m.holes_of((register.index,), group), (group.n,)).reshape(-1, WARP, 1)
+                origins = np.broadcast_to(m.origins_of((register.index,), group), (group.n,)).reshape(-1, WARP, 1)
                 at = place[:, i * per : (i + 1) * per]
-                out[:, at[..., 0], at[..., 1]] = np.repeat(held, per, axis=2)
+                out[:, at[..., 0], at[..., 1]] = np.repeat(origins, per, axis=2)
         return out
 
     rows = spread(vectors[1], places[0], (mnk[0], mnk[2])).max(axis=2)
     columns = spread(vectors[2], places[1], (mnk[2], mnk[1])).max(axis=1)
     before = spread(vectors[3], places[2], (mnk[0], mnk[1]))
     after = np.maximum(np.maximum(rows[:, :, None], columns[:, None, :]), before)
-    found = after[:, places[2][..., 0], places[2][..., 1]].reshape(group.n, -1)
-    per = found.shape[1] // len(vectors[0])
+    origins = after[:, places[2][..., 0], places[2][..., 1]].reshape(group.n, -1)
+    per = origins.shape[1] // len(vectors[0])
     for i, register in enumerate(vectors[0]):
-        m.mark_holes(register.index, group.sel, found[:, i * per : (i + 1) * per].max(axis=1))
+        m.set_origins(register.index, group.sel, origins[:, i * per : (i + 1) * per].max(axis=1))
 
 
 MATRIX: dict[str, Callable[[Instruction], Action | None]] = {

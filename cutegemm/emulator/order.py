@@ -1,14 +1,19 @@
-"""Who knows of whose accesses to global memory: what orders CTAs with each other, and what nothing orders.
+"""Race detection in global memory: which accesses of different CTAs are ordered.
 
-The rules are those of the PTX ISA, memory consistency model, as far as kernels use them. A write that releases, or a
-strong one (relaxed, volatile, atomic) after a fence, leaves at its address what its warp knows. A read that acquires,
-or a strong one before a fence, takes over what lies there. An atomic adds to what lies there; a store replaces it.
-What was taken over goes on through the barriers of a CTA and of its cluster with all else that a warp knows
-(`Clocks`). The end of a kernel orders everything: a `GlobalOrder` is that of one launch.
+The rules are those of the PTX memory consistency model, as far as GEMM kernels use them. The clock of a warp says which
+accesses of other warps are ordered before its next access (see `clocks`):
 
-Two accesses to a unit of which one writes, with nothing that orders them, are a race, unless both are strong and the
-scope of each includes the other. A unit keeps its last writer, and the last readers of two CTAs, each as one number:
-which of the accesses that were noted, and which thread of the launch.
+- A release write publishes the clock of its warp at its address. A strong write (relaxed, volatile, atomic) publishes
+  the clock that the warp had at its last fence.
+- An acquire read adds what is published at its address to the clock of its warp. A strong read does so at the warp's
+  next fence.
+- An atomic adds to what is published at its address; a store replaces it.
+- Barriers of a CTA and of its cluster exchange the clocks of warps.
+- The end of a kernel orders everything. A `GlobalOrder` therefore describes one launch.
+
+Two accesses to one unit of memory are a race if at least one is a write and nothing orders them. They are not a race if
+both are strong and the scope of each includes the other. Each unit keeps its last write, its last read, and its last
+read by another CTA, each as one number: (index of the access, thread of the launch).
 """
 
 from __future__ import annotations
@@ -28,20 +33,22 @@ if TYPE_CHECKING:
     from cutegemm.emulator.clocks import Clocks
     from cutegemm.emulator.machine import Machine
 
-WEAK, CTA, CLUSTER, DEVICE = range(4)  # scopes; that of an ordinary access is nobody
+WEAK, CTA, CLUSTER, DEVICE = range(4)  # scopes; an ordinary access is WEAK
 _SCOPES = {"cta": CTA, "cluster": CLUSTER}
 _STRONG = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
-_LARGEST_UNIT = 8  # bytes: those of an mbarrier
-_THREAD_BITS = 32  # of the number that a unit keeps
+_LARGEST_UNIT = 8  # bytes; the size of an mbarrier
+_THREAD_BITS = 32  # low bits of a unit's number: the thread; the bits above are the index of the access
 _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
 class Strength:
-    """What an access is to others.
+    """The memory ordering of an access.
 
-    scope   for whom it is strong; WEAK for an ordinary one
-    adds    an atomic: what was released at its address before stays there
+    scope      CTA, CLUSTER or DEVICE of a strong access; WEAK for an ordinary one
+    acquires   True for .acquire and .acq_rel
+    releases   True for .release and .acq_rel
+    adds       True for an atomic: what was published at its address before stays published
     """
 
     scope: int = WEAK
@@ -52,7 +59,11 @@ class Strength:
 
 @dataclass(frozen=True)
 class Access:
-    """What threads (n,) do to global memory with one instruction."""
+    """An access to global memory by one instruction.
+
+    threads    (n,) numbers over all CTAs in flight
+    strength   its memory ordering
+    """
 
     instruction: Instruction
     threads: np.ndarray
@@ -60,31 +71,36 @@ class Access:
 
 
 def scope_of(instruction: Instruction) -> int:
-    """The scope of a strong access or of a fence: the device where it names none."""
+    """Return the scope of a strong access or of a fence: CTA, CLUSTER, or DEVICE if the instruction names none."""
     return next((_SCOPES[part] for part in instruction.opcode if part in _SCOPES), DEVICE)
 
 
 def strength_of(instruction: Instruction) -> Strength:
-    """The strength of ld, st, atom or red.
+    """Return the memory ordering of an ld, st, atom or red instruction.
 
     >>> line = Instruction(1, "", ("red", "release", "gpu", "global", "add", "s32"), ())
     >>> strength_of(line)
     Strength(scope=3, acquires=False, releases=True, adds=True)
     """
-    said, atomic = set(instruction.opcode), instruction.opcode[0] in ("atom", "red")
-    if not atomic and not said & _STRONG:
+    modifiers, atomic = set(instruction.opcode), instruction.opcode[0] in ("atom", "red")
+    if not atomic and not modifiers & _STRONG:
         return Strength()
-    acquires, releases = bool(said & {"acquire", "acq_rel"}), bool(said & {"release", "acq_rel"})
+    acquires, releases = bool(modifiers & {"acquire", "acq_rel"}), bool(modifiers & {"release", "acq_rel"})
     return Strength(scope_of(instruction), acquires, releases, atomic)
 
 
 def smallest_access(program: Sequence[Decoded], space: str) -> int:
-    """Bytes of the smallest access to a space, 8 at most: the unit of its races."""
+    """Return the bytes of the smallest access of a program to a space, at most 8: the unit of race detection.
+
+    space     "shared" or "global"
+    """
     return min([_LARGEST_UNIT, *(_access_bytes(d.instruction, space) for d in program)])
 
 
 def _access_bytes(instruction: Instruction, space: str) -> int:
-    """What a thread accesses of a space at once, as far as that may be less than the largest unit.
+    """Return the bytes that one thread of an instruction accesses at once in a space.
+
+    Return 8, the largest unit of race detection, if the instruction does not access the space.
 
     >>> _access_bytes(Instruction(1, "", ("ld", "shared", "v2", "b16"), ()), "shared")
     4
@@ -102,7 +118,7 @@ def _access_bytes(instruction: Instruction, space: str) -> int:
 
 
 def _orders(instruction: Instruction) -> bool:
-    """Whether an instruction may order CTAs."""
+    """Return whether an instruction can order accesses of different CTAs."""
     name = instruction.opcode[0]
     if name in ("ld", "st"):
         return "global" in instruction.opcode and strength_of(instruction).scope > CTA
@@ -114,7 +130,12 @@ def _orders(instruction: Instruction) -> bool:
 
 
 class _Log:
-    """The last accesses to each unit of a buffer; 0 where there was none."""
+    """The last accesses to each unit of a buffer: (index of the access << 32 | thread), or 0 for no access.
+
+    written          last write of each unit
+    read             last read of each unit
+    read_elsewhere   last read of each unit by a CTA other than that of `read`
+    """
 
     def __init__(self, units: int) -> None:
         self.written = np.zeros(units, np.int64)
@@ -123,14 +144,16 @@ class _Log:
 
 
 class GlobalOrder:
-    """The accesses to global memory of a launch of `ctas` CTAs, of which some are in flight at a time.
+    """Race detector for the accesses of one launch to global memory.
 
-    columns   of the clocks of its machines: one for each warp of the launch; 0 where the program has nothing
-              that orders CTAs
-    grain     bytes of a unit
+    ctas            number of CTAs of the launch; only some of them are in flight at a time
+    block_threads   threads of a CTA
+    columns         columns that the clocks of each machine need for the warps of other CTAs: one for each warp of the
+                    launch, or 0 if no instruction of the program orders CTAs
+    grain           bytes of a unit of memory
     """
 
-    machine: Machine  # whose CTAs are in flight, `first` and those after it in the grid
+    machine: Machine  # runs the CTAs in flight: number `first` of the grid and those after it
     clocks: Clocks
     first: int
 
@@ -139,92 +162,124 @@ class GlobalOrder:
         self.columns = ctas * self.warps if any(_orders(d.instruction) for d in program) else 0
         self.grain = smallest_access(program, "global")
         self._logs: dict[int, _Log] = {}
-        # Accesses that were noted, counted from 1 on, and when that was.
-        self._noted: list[tuple[Instruction, Strength]] = []
+        # All recorded accesses, numbered from 1 on, and the clock of each.
+        self._accesses: list[tuple[Instruction, Strength]] = []
         self._stamps = np.zeros(1024, np.int64)
-        # By address: clocks over all warps, by for whom they lie there.
-        self._left: dict[int, dict[tuple[int, int], np.ndarray]] = {}
-        # Of a warp and a scope: what it knew at its last fence; what its strong reads found since.
+        # By address: clocks over all warps of the launch, by (scope, group) of the threads that may learn them.
+        self._published: dict[int, dict[tuple[int, int], np.ndarray]] = {}
+        # By (warp, scope): the clock at the last fence; what strong reads have observed since.
         self._fenced: dict[tuple[int, int], np.ndarray] = {}
-        self._found: dict[tuple[int, int], np.ndarray] = {}
+        self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """The CTAs of a machine, `first` and those after it in the grid, are in flight now."""
+        """Record that a machine now runs the CTAs from number `first` of the grid on."""
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
-        self._person = first * self.block_threads + np.arange(machine.total)
+        self._launch_thread = first * self.block_threads + np.arange(machine.total)
 
-    # --- what orders -------------------------------------------------------------------------------------
+    # --- synchronization -------------------------------------------------------------------------------------
 
-    def wrote(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Strong writes, after they have been noted: what they leave."""
+    def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
+        """Publish clocks of the warps of strong writes at the written addresses.
+
+        Call it after `write` has recorded the accesses.
+
+        threads     (n,) over all CTAs in flight
+        addresses   (n,) generic addresses
+        """
         for thread, address in zip(threads.tolist(), addresses.tolist(), strict=True):
-            row, warp, cta = self._who(thread)
+            row, warp, cta = self._identify(thread)
             if not strength.adds:
-                self._left.pop(address, None)
-            leaves = {s: self._fenced.get((warp, s)) for s in (CTA, CLUSTER, DEVICE)}
+                self._published.pop(address, None)
+            clocks = {s: self._fenced.get((warp, s)) for s in (CTA, CLUSTER, DEVICE)}
             if strength.releases:
-                leaves[strength.scope] = self._now(row, warp, cta)
-            for scope, clock in leaves.items():
+                clocks[strength.scope] = self._clock_of(row, warp, cta)
+            for scope, clock in clocks.items():
                 if clock is not None:
-                    place = self._reach(cta)[min(scope, strength.scope) - 1]
-                    _join(self._left.setdefault(address, {}), place, clock)
+                    group = self._scope_groups(cta)[min(scope, strength.scope) - 1]
+                    _join(self._published.setdefault(address, {}), group, clock)
         if strength.releases:
             self.clocks.now += 1
 
-    def read_strongly(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Strong reads, after they have been noted: what they take over, now or at a fence."""
+    def strong_read(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
+        """Add what is published at the addresses of strong reads to the clocks of the reading warps.
+
+        An acquire read does so at once, any other strong read at the next fence. Call it after `read` has recorded the
+        accesses.
+
+        threads     (n,) over all CTAs in flight
+        addresses   (n,) generic addresses
+        """
         for thread, address in zip(threads.tolist(), addresses.tolist(), strict=True):
-            row, warp, cta = self._who(thread)
-            left = self._left.get(address, {})
-            for place in self._reach(cta):
-                clock = left.get(place)
+            row, warp, cta = self._identify(thread)
+            published = self._published.get(address, {})
+            for group in self._scope_groups(cta):
+                clock = published.get(group)
                 if clock is None:
                     continue
                 if strength.acquires:
-                    self._take(row, clock)
+                    self._learn(row, clock)
                 else:
-                    _join(self._found, (warp, place[0]), clock)
+                    _join(self._observed, (warp, group[0]), clock)
 
     def fence(self, threads: np.ndarray, scope: int) -> None:
-        """What strong reads before it found is known from here on, and left by strong writes after it."""
+        """Execute a fence: add what earlier strong reads observed to the clocks, which later strong writes publish.
+
+        threads     (n,) over all CTAs in flight
+        scope       CTA, CLUSTER or DEVICE
+        """
         _, first = np.unique(self.machine.agent_of[threads], return_index=True)
         for thread in threads[first].tolist():
-            row, warp, cta = self._who(thread)
+            row, warp, cta = self._identify(thread)
             for narrower in range(CTA, scope + 1):
-                clock = self._found.pop((warp, narrower), None)
+                clock = self._observed.pop((warp, narrower), None)
                 if clock is not None:
-                    self._take(row, clock)
-            self._fenced[warp, scope] = self._now(row, warp, cta)
+                    self._learn(row, clock)
+            self._fenced[warp, scope] = self._clock_of(row, warp, cta)
         self.clocks.now += 1
 
-    def pass_on(self, row: int, clock: np.ndarray, slot: int) -> None:
-        """A warp takes over what one of another CTA in flight knew, by a barrier of their cluster."""
-        if self.columns:
-            self._take(row, self._of_all(clock, self.first + slot))
+    def join_cluster(self, row: int, clock: np.ndarray, slot: int) -> None:
+        """Add the clock of a warp of another CTA in flight to the clock of a warp, after a cluster barrier.
 
-    def _who(self, thread: int) -> tuple[int, int, int]:
-        """A thread's row in the clocks, its warp among all of the launch, its CTA."""
-        cta, own = divmod(int(self._person[thread]), self.block_threads)
+        row     row in `Clocks.known` of the warp whose clock is changed
+        clock   row of `Clocks.known` of the other warp
+        slot    slot of the CTA of the other warp
+        """
+        if self.columns:
+            self._learn(row, self._over_launch(clock, self.first + slot))
+
+    def _identify(self, thread: int) -> tuple[int, int, int]:
+        """Return, for a thread in flight, its row in the clocks, its warp in the launch, and its CTA in the grid."""
+        cta, own = divmod(int(self._launch_thread[thread]), self.block_threads)
         return int(self.machine.agent_of[thread]), cta * self.warps + own // WARP, cta
 
-    def _reach(self, cta: int) -> tuple[tuple[int, int], ...]:
-        """(scope, group) for those that each scope includes."""
+    def _scope_groups(self, cta: int) -> tuple[tuple[int, int], ...]:
+        """Return (scope, group) of a CTA for each scope.
+
+        Two CTAs with the same group of a scope see each other's strong accesses of that scope.
+        """
         size = len(self.machine.blocks[0].cluster)
         return (CTA, cta), (CLUSTER, cta // size), (DEVICE, 0)
 
-    def _of_all(self, clock: np.ndarray, cta: int) -> np.ndarray:
-        """A clock of a CTA's warp as one over all warps of the launch."""
+    def _over_launch(self, clock: np.ndarray, cta: int) -> np.ndarray:
+        """Convert a row of `Clocks.known` of a warp of `cta` to a clock over all warps of the launch."""
         out = clock[self.clocks.agents :].copy()
         out[cta * self.warps : (cta + 1) * self.warps] = clock[: self.warps]
         return out
 
-    def _now(self, row: int, warp: int, cta: int) -> np.ndarray:
-        out = self._of_all(self.clocks.known[row], cta)
+    def _clock_of(self, row: int, warp: int, cta: int) -> np.ndarray:
+        """Return the present clock of a warp, over all warps of the launch.
+
+        row    its row in `Clocks.known`
+        warp   its number in the launch
+        cta    its CTA in the grid
+        """
+        out = self._over_launch(self.clocks.known[row], cta)
         out[warp] = self.clocks.now
         return out
 
-    def _take(self, row: int, clock: np.ndarray) -> None:
+    def _learn(self, row: int, clock: np.ndarray) -> None:
+        """Add a clock over all warps of the launch to the clock in a row of `Clocks.known`."""
         clocks = self.clocks
         known, slot = clocks.known[row], row // clocks.agents
         first = (self.first + slot) * self.warps
@@ -235,9 +290,10 @@ class GlobalOrder:
     # --- accesses ----------------------------------------------------------------------------------------
 
     def read(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
-        """Each thread reads `count` bytes from its offset on; of an operand that is not noted.
+        """Record that each thread of an access reads `count` bytes. Reads of operands are not recorded.
 
-        raises   EmulationError for a race
+        offset    (n,) offsets in the buffer, in bytes
+        raises    EmulationError for a race
         """
         if buffer.given:
             return
@@ -245,49 +301,59 @@ class GlobalOrder:
         number = self._note(access)
         self._check(access, buffer, units, log.written, "reads", "written")
         before = log.read[units]
-        people = self._person[access.threads][:, None]
-        elsewhere = (before != 0) & (_thread(before) // self.block_threads != people // self.block_threads)
+        readers = self._launch_thread[access.threads][:, None]
+        elsewhere = (before != 0) & (_thread(before) // self.block_threads != readers // self.block_threads)
         if elsewhere.any():
             log.read_elsewhere[units[elsewhere]] = before[elsewhere]
-        log.read[units] = number << _THREAD_BITS | people
+        log.read[units] = number << _THREAD_BITS | readers
 
     def write(self, access: Access, buffer: Buffer, offset: np.ndarray, count: int) -> None:
-        """The same for writes and atomics. raises EmulationError, for a store to an operand as well"""
+        """Record that each thread of an access writes `count` bytes, or updates them atomically.
+
+        offset    (n,) offsets in the buffer, in bytes
+        raises    EmulationError for a race, or if the buffer is an operand
+        """
         self._write(access, buffer, self._units(offset, count))
 
     def write_bytes(self, access: Access, buffer: Buffer, at: np.ndarray) -> None:
-        """A copy on behalf of one thread writes bytes. raises EmulationError"""
+        """Record that a TMA store of one thread writes bytes.
+
+        at        offsets in the buffer
+        raises    EmulationError for a race, or if the buffer is an operand
+        """
         units = np.unique(at // self.grain)[None]
         if units.size:
             self._write(access, buffer, units)
 
     def _write(self, access: Access, buffer: Buffer, units: np.ndarray) -> None:
-        """Threads (n,) write units (n, count)."""
+        """Record that the threads (n,) of an access write units (n, count)."""
         threads = access.threads
         if buffer.given:
-            where = buffer.place(int(units[0, 0]) * self.grain)
-            raise self._error(access, 0, f"it writes {where}: operands are only read.")
+            element = buffer.place(int(units[0, 0]) * self.grain)
+            raise self._error(access, 0, f"it writes {element}, an operand of the kernel; operands are read-only.")
         log, number = self._log(buffer), self._note(access)
         for accesses, verb in ((log.written, "written"), (log.read, "read"), (log.read_elsewhere, "read")):
             self._check(access, buffer, units, accesses, "writes", verb)
-        mine = number << _THREAD_BITS | self._person[threads][:, None]
-        log.written[units] = mine
-        if len(threads) > 1 and (log.written[units] != mine).any():  # several write it at once
+        entries = number << _THREAD_BITS | self._launch_thread[threads][:, None]
+        log.written[units] = entries
+        if len(threads) > 1 and (log.written[units] != entries).any():  # two threads write the same unit
             self._check(access, buffer, units, log.written, "writes", "written")
 
     def _log(self, buffer: Buffer) -> _Log:
-        found = self._logs.get(buffer.base)
-        if found is None:
-            found = self._logs[buffer.base] = _Log(len(buffer.data) // self.grain)
-        return found
+        """Return the log of a buffer. The first call for a buffer creates it."""
+        log = self._logs.get(buffer.base)
+        if log is None:
+            log = self._logs[buffer.base] = _Log(len(buffer.data) // self.grain)
+        return log
 
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
+        """Return the units (n, count of units) that hold `count` bytes from each offset on."""
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
     def _note(self, access: Access) -> int:
-        """The number of an access that is made now."""
-        self._noted.append((access.instruction, access.strength))
-        number = len(self._noted)
+        """Record an access with the present value of the counter, and return its index."""
+        self._accesses.append((access.instruction, access.strength))
+        number = len(self._accesses)
         if number == len(self._stamps):
             self._stamps = np.concatenate([self._stamps, np.zeros_like(self._stamps)])
         self._stamps[number] = self.clocks.now
@@ -296,13 +362,19 @@ class GlobalOrder:
     def _check(
         self, access: Access, buffer: Buffer, units: np.ndarray, accesses: np.ndarray, does: str, was: str
     ) -> None:
-        """raises EmulationError where a thread of an access does not know of one of those before"""
+        """Raise EmulationError if the earlier accesses to the units of an access are not ordered before it: a race.
+
+        units      (n, count), the units that each thread accesses
+        accesses   the earlier accesses: `written`, `read` or `read_elsewhere` of a log
+        does       what the access does, for the message: "reads" or "writes"
+        was        what the earlier access did: "written" or "read"
+        """
         before = accesses[units]
         if not before.any():
             return
         at, column = np.nonzero(before)
-        found = before[at, column]
-        cta, other = np.divmod(_thread(found), self.block_threads)
+        entries = before[at, column]
+        cta, other = np.divmod(_thread(entries), self.block_threads)
         mine = access.threads[at]
         slot = self.machine.block_of[mine]
         same = cta == self.first + slot
@@ -312,12 +384,13 @@ class GlobalOrder:
             known = clocks.known[rows, np.where(same, warp, clocks.agents + cta * self.warps + warp)]
         else:
             known = np.where(same, clocks.known[rows, np.where(same, warp, 0)], 0)
-        itself = same & (warp == self.machine.thread_of[mine] // WARP)
-        late = np.flatnonzero((self._stamps[found >> _THREAD_BITS] > known) & ~itself)
+        same_warp = same & (warp == self.machine.thread_of[mine] // WARP)
+        late = np.flatnonzero((self._stamps[entries >> _THREAD_BITS] > known) & ~same_warp)
         for i in late.tolist():
-            line, strength = self._noted[(int(found[i]) >> _THREAD_BITS) - 1]
+            line, strength = self._accesses[(int(entries[i]) >> _THREAD_BITS) - 1]
             scope = min(strength.scope, access.strength.scope)
-            if set(self._reach(int(cta[i]))[:scope]) & set(self._reach(self.first + int(slot[i]))[:scope]):
+            groups, others = (self._scope_groups(int(c))[:scope] for c in (cta[i], self.first + slot[i]))
+            if set(groups) & set(others):
                 continue
             offset = int(units[at[i], column[i]]) * self.grain
             raise self._error(
@@ -325,24 +398,25 @@ class GlobalOrder:
                 int(at[i]),
                 f"race: it {does} {buffer.place(offset)}, at {buffer.base + offset:#x} of global memory, which "
                 f"was {was} by line {line.line} ({line.text[:100]}), CTA {self._index(int(cta[i]))}, thread "
-                f"{other[i]}, and nothing orders the two.",
+                f"{other[i]}, and nothing orders the two accesses.",
             )
 
     def _error(self, access: Access, which: int, reason: str) -> EmulationError:
+        """Return the error of one thread of an access, by its index in the access."""
         return self.machine.error(access.instruction, int(access.threads[which]), reason)
 
     def _index(self, cta: int) -> tuple[int, int, int]:
-        """ctaid of a CTA."""
+        """Return %ctaid (x, y, z) of a CTA, by its number in the grid."""
         x, y, _ = self.machine.blocks[0].grid
         return cta % x, cta // x % y, cta // (x * y)
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """The threads of accesses as they are kept, numbered over the launch."""
+    """Return the threads of log entries, numbered over the launch."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 
 def _join(clocks: dict[_Key, np.ndarray], key: _Key, clock: np.ndarray) -> None:
-    """Joins a clock to the one that is kept under a key: the later of the two, agent by agent."""
-    held = clocks.get(key)
-    clocks[key] = clock if held is None else np.maximum(held, clock)
+    """Merge a clock into the clock that is stored under a key, by the maximum of each entry."""
+    present = clocks.get(key)
+    clocks[key] = clock if present is None else np.maximum(present, clock)

@@ -1,4 +1,4 @@
-"""PTX text to instructions: what the DSL writes for ptxas, and small kernels written by hand."""
+"""Parser of PTX text: modules that the CuTe DSL generates, and small kernels written by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ _SPECIALS = frozenset(
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of a kernel. offset: of its first byte among all of them."""
+    """A parameter of a kernel.
+
+    offset   bytes from the start of all parameters
+    size     bytes
+    """
 
     name: str
     offset: int
@@ -48,11 +52,12 @@ class Param:
 
 @dataclass
 class Kernel:
-    """An entry of a PTX module.
+    """An entry function of a PTX module.
 
-    registers     each by its kind; an operand's index counts here
-    static_shared bytes of shared memory that the module itself declares
-    min_blocks    CTAs that are to fit on a multiprocessor: .minnctapersm
+    instructions   in the order of the text
+    registers      all virtual registers; `Register.index` is the index in this list
+    static_shared  bytes of shared memory that the module declares
+    min_blocks     CTAs that must fit on an SM, .minnctapersm
     """
 
     name: str
@@ -64,14 +69,14 @@ class Kernel:
 
     @property
     def param_bytes(self) -> int:
-        """Bytes of all parameters."""
+        """Return the bytes of all parameters."""
         return max((p.offset + p.size for p in self.params), default=0)
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """All kernels of a module, by name.
+    """Return all kernels of a PTX module, by name.
 
-    raises   UnsupportedError for what cannot be read, with its line
+    raises   UnsupportedError, with the line, for text that is not understood
 
     >>> kernels = parse('''
     ... .visible .entry twice(.param .u64 at) {
@@ -96,7 +101,10 @@ def parse(text: str) -> dict[str, Kernel]:
 
 
 def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
-    """Addresses of what lies in shared memory: declared arrays, then the dynamic part over their end."""
+    """Return (address of each shared-memory symbol, bytes of all declared arrays).
+
+    Arrays are placed in the order of the text. Dynamic shared memory, an array without a size, begins after them.
+    """
     symbols, used = {}, 0
     for align, kind, name, count in _SHARED.findall(text):
         size = int(count or 0) * _width(kind)
@@ -107,10 +115,12 @@ def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
 
 
 def _width(kind: str) -> int:
+    """Return the bytes of a PTX type such as "u32"."""
     return _BYTES[kind[1:]]
 
 
 def _params(text: str) -> tuple[Param, ...]:
+    """Return the parameters of a parameter list, each at its natural alignment or at that of its .align."""
     out, end = [], 0
     for align, kind, name, count in _PARAM.findall(text):
         size = _width(kind) * int(count or 1)
@@ -121,17 +131,24 @@ def _params(text: str) -> tuple[Param, ...]:
 
 
 class _Body:
-    """Reads the text between the braces of a kernel."""
+    """Reader of the text between the braces of a kernel.
+
+    kernel    the kernel that gets the instructions and registers
+    at        position in the text after the opening brace
+    starts    position at which each line of the text begins
+    symbols   address of each shared-memory symbol
+    """
 
     def __init__(self, kernel: Kernel, text: str, at: int, starts: list[int], symbols: dict[str, int]) -> None:
         self.kernel, self.text, self.at, self.starts = kernel, text, at, starts
         self.symbols = symbols | {p.name: p.offset for p in kernel.params}
         self.scopes: list[dict[str, Register]] = [{}]
-        self.labels: list[dict[str, int]] = [{}]  # one for each scope that was opened
-        self.open = [0]
+        self.labels: list[dict[str, int]] = [{}]  # labels of each scope that was ever opened
+        self.open = [0]  # indices in `labels` of the scopes that are open
         self.jumps: list[tuple[int, str, tuple[int, ...]]] = []
 
     def read(self) -> None:
+        """Read all statements, then set the targets of branches."""
         text = self.text
         while True:
             skipped = _SKIPPED.match(text, self.at)
@@ -162,23 +179,25 @@ class _Body:
         for place, name, scopes in self.jumps:
             target = next((self.labels[s][name] for s in reversed(scopes) if name in self.labels[s]), None)
             if target is None:
-                raise self._error(self.kernel.instructions[place].text, f"there is no label {name}")
+                raise self._error(self.kernel.instructions[place].text, f"unknown label {name}")
             object.__setattr__(self.kernel.instructions[place], "target", target)
 
     def _directive(self, statement: str) -> None:
+        """Declare the registers of a .reg statement, and ignore every other directive."""
         match = _REG.match(statement)
         if match is None:
-            return  # .pragma, .loc, .shared (read before)
+            return  # .pragma, .loc; .shared is read by `_shared_symbols`
         kind = match[1] if match[1] == "pred" else f"b{match[1][1:]}"
         for name in match[2].split(","):
             stem, counted, count = name.strip().partition("<")
             names = [f"{stem}{i}" for i in range(int(count[:-1]))] if counted else [stem]
-            for each in names:
-                register = Register(each, kind, len(self.kernel.registers))
+            for full_name in names:
+                register = Register(full_name, kind, len(self.kernel.registers))
                 self.kernel.registers.append(register)
-                self.scopes[-1][each] = register
+                self.scopes[-1][full_name] = register
 
     def _instruction(self, statement: str) -> None:
+        """Append the instruction of a statement to the kernel."""
         text = " ".join(statement.split())
         rest, guard = text, None
         if match := _GUARD.match(rest):
@@ -227,11 +246,11 @@ class _Body:
         base, _, offset = parts[0].partition("+")
         operand = self._operand(base.strip(), text)
         if not isinstance(operand, (Register, Immediate)) or not isinstance(coordinates, (Vector, type(None))):
-            raise self._error(text, f"[{inner}] is no address")
+            raise self._error(text, f"[{inner}] is not an address")
         return Memory(operand, int(offset or "0", 0), coordinates)
 
     def _unknown(self, part: str, text: str) -> Operand:
-        raise self._error(text, f"{part} is no operand that is known")
+        raise self._error(text, f"unknown operand {part}")
 
     def _error(self, text: str, reason: str) -> UnsupportedError:
         line = bisect.bisect_right(self.starts, self.at)
@@ -248,7 +267,7 @@ def _immediate(part: str) -> Immediate | None:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside of brackets."""
+    """Split a list of operands at the commas outside of brackets."""
     out, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "{[":

@@ -1,7 +1,8 @@
-"""Arithmetic of single threads: what each opcode computes from its operands' bits.
+"""Arithmetic of single threads: the function that each opcode computes from the bits of its operands.
 
-`pure` turns an instruction into a function of arrays. Integers wrap, shifts clamp, floats round once to
-nearest even, as the PTX ISA says; `mul.f32` and `add.f32` stay two operations, though ptxas may fuse them.
+`pure` turns an instruction into a function of arrays. As the PTX ISA says, integers wrap, shift amounts clamp, and
+floats are rounded once to nearest even. `mul.f32` and `add.f32` stay two operations here, although ptxas may fuse
+them.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ TYPES: dict[str, np.dtype] = {
 
 @dataclass(frozen=True)
 class Pure:
-    """An operation without memory.
+    """An operation that accesses no memory.
 
-    compute   of the sources, arrays or numpy scalars
-    sources   the dtype to see each by; None: bits of the register's own width
-    result    the dtype that it gives
+    compute   function of the sources (arrays or numpy scalars) that returns the result
+    sources   dtype to view each source as; None: the bits of the register, at its own width
+    result    dtype of the result
     """
 
     compute: Compute
@@ -46,7 +47,10 @@ class Pure:
 
 
 def pure(instruction: Instruction) -> Pure | None:
-    """What a line computes; None where it is no such operation, or a form that is not served."""
+    """Return the operation of an instruction that accesses no memory.
+
+    Return None if the instruction accesses memory or its form is not implemented.
+    """
     op, *mods = instruction.opcode
     if op == "cvt":
         return _cvt(instruction, mods)
@@ -103,11 +107,15 @@ def _high(a: Any, b: Any) -> Any:
     return (_wide(a, b) >> (8 * a.dtype.itemsize)).astype(a.dtype)
 
 
-_BYTES_FROM = {"lo": 0, "hi": 16}  # bits, of the two bytes that dp2a takes
+_BYTES_FROM = {"lo": 0, "hi": 16}  # first bit of the two bytes of B that dp2a.lo and dp2a.hi multiply
 
 
 def _dot_of_two(which: str, of_a: str, of_b: str) -> Pure:
-    """The two halves of a word times two bytes of another, and a third: dp2a."""
+    """Return dp2a: the dot product of the two 16-bit halves of A and two bytes of B, plus C.
+
+    which        "lo" or "hi": the two bytes of B
+    of_a, of_b   "s32" or "u32": whether the elements are signed
+    """
     result = TYPES["u32" if (of_a, of_b) == ("u32", "u32") else "s32"]
 
     def field(word: Any, first: int, bits: int, kind: str) -> Any:
@@ -126,7 +134,10 @@ def _dot_of_two(which: str, of_a: str, of_b: str) -> Pure:
 
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
-    """Quotient towards zero and remainder; by zero, all ones and the dividend."""
+    """Return the integer quotient, rounded towards zero, and the remainder.
+
+    Division by zero gives a quotient of all ones, and the dividend as the remainder.
+    """
     safe = np.where(b == 0, b.dtype.type(1), b)
     rest = np.fmod(a, safe)
     quotient = (a - rest) // safe
@@ -155,8 +166,11 @@ _INTEGER: dict[str, Compute] = {
 
 
 def _fma32(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once. The product is exact in f64, and where the sum, rounded to f64, lies in the
-    middle of two f32, what was lost decides. (A subnormal result may be rounded twice.)"""
+    """Return a * b + c for f32, rounded once.
+
+    The product is exact in f64. If the f64 sum lies in the middle of two f32 values, its rounding error decides which
+    of the two is the result. A subnormal result may be rounded twice.
+    """
     product = np.multiply(a, b, dtype=np.float64)
     total = product + c
     middle = (total.view(np.uint64) & 0x1FFFFFFF) == 0x10000000
@@ -168,19 +182,20 @@ def _fma32(a: Any, b: Any, c: Any) -> Any:
 
 
 def _lost(a: Any, b: Any, total: Any) -> Any:
-    """a + b - total, exactly."""
+    """Return the rounding error of a floating-point sum: a + b - total, exactly."""
     part = total - a
     return (a - (total - part)) + (b - part)
 
 
 def _halves(a: Any) -> tuple[Any, Any]:
+    """Split an f64 value into a sum of two values whose products are exact in f64 (Dekker's splitting)."""
     scaled = a * 134217729.0  # 2**27 + 1
     high = scaled - (scaled - a)
     return high, a - high
 
 
 def _fma64(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c from twice the mantissa, then rounded."""
+    """Return a * b + c for f64, computed with twice the precision and then rounded."""
     product = a * b
     (ah, al), (bh, bl) = _halves(a), _halves(b)
     error = ((ah * bh - product) + ah * bl + al * bh) + al * bl
@@ -210,19 +225,25 @@ _FLOAT: dict[tuple[str, str], Compute] = {
 }
 
 
-# Exact in f32, or rounded to f32 first with the same result: it has more than twice the significand, and two bits.
+# Operations on 16-bit types that f32 computes with a correctly rounded result: the significand of f32 has at least
+# 2 p + 2 bits, where p is that of the 16-bit type.
 _BY_F32 = frozenset(
     ("add", "add.rn", "sub", "sub.rn", "mul", "mul.rn", "min", "max", "min.NaN", "max.NaN", "neg", "abs")
 )
 
 
 def _of_16_bits(key: str, kind: str, count: int) -> Pure | None:
-    """An operation on f16 or bf16, by that on f32."""
+    """Return an operation on f16 or bf16, computed in f32 and rounded; None if it is not implemented.
+
+    key      opcode with its modifiers but the type
+    kind     "f16" or "bf16"
+    count    number of sources
+    """
     if key not in _BY_F32:
         return None
     compute = _FLOAT.get((key, "")) or _FLOAT[key, "f32"]
     narrow, wide, bits = _NARROW[kind], _WIDE[kind], TYPES["b16"]
-    return Pure(lambda *given: narrow(compute(*map(wide, given))), (bits,) * count, bits)
+    return Pure(lambda *sources: narrow(compute(*map(wide, sources))), (bits,) * count, bits)
 
 
 # --- predicates --------------------------------------------------------------------------------------------
@@ -238,6 +259,10 @@ def _selp(a: Any, b: Any, p: Any) -> Any:
 
 
 def _comparison(name: str, is_float: bool) -> Compute | None:
+    """Return the comparison of setp, or None if it is unknown. An unordered comparison is true if an operand is NaN.
+
+    name     modifier of setp: "lt", "ltu", "nan", ...
+    """
     if name in _ORDERED:
         if name != "ne" or not is_float:
             return _ORDERED[name]
@@ -255,6 +280,10 @@ def _comparison(name: str, is_float: bool) -> Compute | None:
 
 
 def _setp(mods: list[str], count: int) -> Pure | None:
+    """Return the operation of setp, or None if its form is not implemented.
+
+    count    number of sources: 3 with a predicate that is combined with the comparison, else 2
+    """
     kind = mods[-1]
     if kind not in TYPES:
         return None
@@ -278,14 +307,14 @@ def _setp(mods: list[str], count: int) -> Pure | None:
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """The bits of float32 values, rounded to nearest even."""
+    """Return float32 values as bf16 bits (uint16), rounded to nearest even."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), rounded.astype(np.uint16))
 
 
 def bf16_values(bits: np.ndarray) -> np.ndarray:
-    """float32 values of the bits."""
+    """Return the float32 values of bf16 bits."""
     return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -303,7 +332,12 @@ _PAIRS_OF_BYTES = {"e4m3x2": e4m3, "e5m2x2": e5m2}
 
 
 def _cvt_bytes(how: list[str], to: str, source: str) -> Pure | None:
-    """Two f32 to two bytes, the first above the second; and two bytes to two f16."""
+    """Return a conversion of two f32 to a pair of fp8 values, or of such a pair to f16x2.
+
+    The first source becomes the high byte. Return None if the conversion is not implemented.
+
+    how      rounding modifiers
+    """
     pair, other = (to, source) if to in _PAIRS_OF_BYTES else (source, to)
     if pair not in _PAIRS_OF_BYTES:
         return None
@@ -326,6 +360,7 @@ def _cvt_bytes(how: list[str], to: str, source: str) -> Pure | None:
 
 
 def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
+    """Return the operation of cvt, or None if the conversion is not implemented."""
     *how, to, source = mods
     if "e4m3x2" in (to, source) or "e5m2x2" in (to, source):
         return _cvt_bytes(how, to, source)
@@ -363,15 +398,16 @@ def _cvt(instruction: Instruction, mods: list[str]) -> Pure | None:
         return None
     dest = instruction.operands[0]
     width = {"b16": 2, "b32": 4, "b64": 8}[dest.kind] if isinstance(dest, Register) else result.itemsize
-    held = np.dtype(f"{result.kind}{width}")  # a narrow result fills its register, by its sign
+    extended = np.dtype(f"{result.kind}{width}")  # a narrow result is sign- or zero-extended to its register
 
     def convert(a: Any) -> Any:
-        return a.astype(f"u{seen.itemsize}").view(seen).astype(result).astype(held)
+        return a.astype(f"u{seen.itemsize}").view(seen).astype(result).astype(extended)
 
-    return Pure(convert, (None,), held)
+    return Pure(convert, (None,), extended)
 
 
 def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
+    """Return a conversion of floats to integers that rounds and clamps; NaN becomes 0."""
     limits = np.iinfo(result)
 
     def convert(a: Any) -> Any:
@@ -384,6 +420,10 @@ def _to_integer(rounds: Callable[[Any], Any], result: np.dtype) -> Compute:
 
 
 def _cvta(mods: list[str]) -> Pure | None:
+    """Return the operation of cvta, which converts between addresses of a state space and generic addresses.
+
+    Return None if the state space or the type is not implemented.
+    """
     kind = TYPES["u64"]
     to = mods[0] == "to"
     space = mods[1 if to else 0].partition("::")[0]
@@ -395,7 +435,7 @@ def _cvta(mods: list[str]) -> Pure | None:
 
 
 def exact_bits(dtype: DType, values: np.ndarray) -> np.ndarray:
-    """Values that a type holds exactly, as its bits in memory.
+    """Return the bits in memory of values that the type represents exactly.
 
     >>> from cutegemm.dtypes import bf16, e4m3
     >>> [hex(v) for v in exact_bits(bf16, np.float32([1, -2]))], exact_bits(e4m3, np.float32([1.5])).tolist()
@@ -407,15 +447,15 @@ def exact_bits(dtype: DType, values: np.ndarray) -> np.ndarray:
         table = small_values(dtype)
         order = np.argsort(table[:128], kind="stable")  # NaN last
         magnitude = np.asarray(values, np.float32)
-        found = np.searchsorted(table[:128][order], np.abs(magnitude))
-        code = order[np.minimum(found, 127)].astype(np.uint8)
+        index = np.searchsorted(table[:128][order], np.abs(magnitude))
+        code = order[np.minimum(index, 127)].astype(np.uint8)
         return code | (np.signbit(magnitude).astype(np.uint8) << np.uint8(7))
     stored = np.dtype(dtype.storage)
     return np.ascontiguousarray(values, stored).view(f"u{stored.itemsize}")
 
 
 def values_of(dtype: DType, bits: np.ndarray) -> np.ndarray:
-    """What bits in memory mean, as the type's numpy storage; the inverse of `exact_bits`."""
+    """Return the values of bits in memory, in the numpy storage type of `dtype`: the inverse of `exact_bits`."""
     if dtype.name == "bf16":
         return bf16_values(bits)
     if dtype.bits == 8 and dtype.is_float:
@@ -424,7 +464,7 @@ def values_of(dtype: DType, bits: np.ndarray) -> np.ndarray:
 
 
 def small_values(dtype: DType) -> np.ndarray:
-    """The value of each of the 256 codes of an 8-bit float."""
+    """Return the values of the 256 codes of an 8-bit float, as float32."""
     code = np.arange(256)
     exponent_bits, mantissa_bits = dtype.exponent_bits, dtype.mantissa_bits
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)

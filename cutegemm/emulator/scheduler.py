@@ -1,8 +1,9 @@
-"""Who goes next: threads in groups that stand at one instruction.
+"""Scheduling of emulated threads: which group of threads executes next.
 
-Of all groups that can run, the one at the lowest instruction goes first, until it branches, waits, or comes to
-where others stand, whom it joins: so threads that parted meet again as early as the code allows. All CTAs in
-flight go together; nothing of a CTA is visible to another one but through global memory and its cluster.
+A group is a set of threads at one instruction. By default, the group at the lowest instruction executes first. It runs
+until it branches, waits, or reaches other threads, which then join it. So threads that diverge reconverge as early as
+the code allows. All CTAs in flight run together. A CTA sees another one only through global memory and through its
+cluster.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ if TYPE_CHECKING:
     from cutegemm.emulator.machine import Machine
 
 _SCOPES = {"warp": WARP, "warpgroup": WARPGROUP}
-_LANDS = 0.25  # how often a copy lands, where that is left to chance
-_MOST_SPINS = 50  # rounds of a waiting loop in which nothing changes
+_LANDS = 0.25  # with a random schedule: probability that an asynchronous copy takes place at once
+_MOST_SPINS = 50  # a polling loop that runs this often without a change of memory is a deadlock
 
-Selection = Any  # of threads: None for all of them, a slice, or their numbers
+Selection = Any  # index of threads in a register's array: None for all threads, a slice, or an array of numbers
 
 
 class Group:
-    """Threads that do an instruction together. sel: how to take them out of a register."""
+    """Threads that execute an instruction together.
+
+    threads   numbers over all CTAs in flight, ascending
+    n         number of threads
+    sel       index of the threads in a register's array
+    total     number of threads of all CTAs in flight
+    """
 
     __slots__ = ("_warpgroups", "n", "sel", "threads")
 
@@ -46,54 +53,60 @@ class Group:
 
     @property
     def warpgroups(self) -> list[int]:
-        """The first threads of the warpgroups that they are in."""
+        """Return the first thread of each warpgroup that has a thread in the group."""
         if self._warpgroups is None:
             self._warpgroups = np.unique(self.threads // WARPGROUP * WARPGROUP).tolist()
         return self._warpgroups
 
 
-# What an instruction does to a group; None or False: on to the next one. A control instruction places its
-# threads itself and returns True.
+# Executes an instruction for a group. Returns True if it has scheduled the threads itself, as a branch does; None or
+# False if they continue with the next instruction.
 Action = Callable[["Machine", Group], "bool | None"]
 
 
-def in_whole(scope: str, action: Action) -> Action:
-    """The action for whole warps or warpgroups only; threads of what is not all there wait for the rest."""
+def when_converged(scope: str, action: Action) -> Action:
+    """Return an action that runs for complete warps or warpgroups only. Other threads wait until theirs is complete.
 
-    def together(m: Machine, group: Group) -> bool | None:
-        there = m.whole(group, scope)
-        if there is None:
+    scope     "warp" or "warpgroup"
+    action    the action of an instruction for complete warps or warpgroups
+    """
+
+    def act(m: Machine, group: Group) -> bool | None:
+        complete = m.converged(group, scope)
+        if complete is None:
             return True
-        placed = action(m, there)
-        if there is group or placed:
-            return placed
-        m.place(m.at + 1, there.threads)
+        scheduled = action(m, complete)
+        if complete is group or scheduled:
+            return scheduled
+        m.resume(m.at + 1, complete.threads)
         return True
 
-    return together
+    return act
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """An instruction made ready.
+    """An instruction that is ready to execute.
 
-    reads, writes   registers, by which holes are followed
-    follows         whether the action itself follows holes through the instruction
+    action           executes it for a group
+    reads, writes    indices of its source and destination registers, for the propagation of origins
+    propagates       whether the action itself sets the origins of its results (see `Machine`)
     """
 
     instruction: Instruction
     action: Action
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    follows: bool
+    propagates: bool
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Threads that have come to a barrier of their CTA.
+    """Threads that have arrived at a barrier of their CTA.
 
-    at      the instruction; waits: whether they wait there for the others
-    known   what their warps knew then; None where races are not looked for
+    at      index of the barrier instruction
+    waits   True for bar.sync; False for bar.arrive, which does not wait
+    known   clock of their warps at the arrival (see `Clocks.arrive`); None if races are not checked
     """
 
     at: int
@@ -105,12 +118,12 @@ class Arrival:
 class Scheduler:
     """The threads of the CTAs in flight, and what each of them waits for.
 
-    alive     bool (threads,)
-    waiting   arrivals at each barrier that lacks some: (slot, barrier)
-    ending    called with threads that have just ended
-    at        the instruction that is carried out
-    seed      None: the lowest go first, and what is copied asynchronously lands as late as can be. A number:
-              chance decides on both
+    alive     bool (threads,): False for threads that have ended
+    waiting   arrivals at each CTA barrier that is not complete, by (slot, barrier number)
+    ending    functions to call with the threads that have just ended
+    at        index of the instruction that is being executed
+    seed      None: the group at the lowest instruction runs first, and asynchronous copies take place as late as
+              possible. A number: both are random
     """
 
     def __init__(
@@ -132,41 +145,44 @@ class Scheduler:
         self.waiting: dict[tuple[int, int], list[Arrival]] = {}
         self.ending: list[Callable[[np.ndarray], None]] = []
         self.at = 0
-        # Groups by where they stand: ready to run; held until more threads come; parked until something happens;
-        # perhaps in a loop that waits for another thread's store.
+        # Threads by instruction: ready to run; waiting for the rest of their warp or warpgroup; parked until the next
+        # `notify`; in what may be a loop that polls memory.
         self._ready: dict[int, np.ndarray] = {}
-        self._held: dict[int, np.ndarray] = {}
+        self._incomplete: dict[int, np.ndarray] = {}
         self._parked: dict[int, np.ndarray] = {}
         self._spinning: dict[int, np.ndarray] = {}
         self._events = 0
         self._late = np.zeros(self.total, bool)
-        self._overlapped: deque[Callable[[], None]] = deque()
+        self._deferred: deque[Callable[[], None]] = deque()
         self._chance = None if seed is None else random.Random(seed)
         self._counts = np.zeros(len(program) + 1, np.int64)
 
     @property
     def machine(self) -> Machine:
-        """This object, with the type of the class that derives from it."""
+        """Return this object, typed as the derived class."""
         return cast("Machine", self)
 
     def run(self) -> None:
-        """Until all threads have ended. raises EmulationError"""
+        """Run until all threads have ended.
+
+        raises    EmulationError for a fault of a thread, or for a deadlock
+        """
         self._ready[0] = np.arange(self.total)
         given_up, seen, idle = -1, -1, 0
         with np.errstate(all="ignore"):
             while True:
                 while self._ready:
                     self._run_group(*self._next_group())
-                    if self._overlapped and self.lands_now():
-                        self._land()
+                    if self._deferred and self.lands_now():
+                        self._run_deferred()
                 idle = idle + 1 if seen == self._events else 0
                 seen = self._events
-                if self._overlapped:
-                    self._land()
+                if self._deferred:
+                    self._run_deferred()
                 elif self._spinning and idle < _MOST_SPINS:
                     spinning, self._spinning = self._spinning, {}
                     for at, threads in spinning.items():
-                        self.place(at, threads)
+                        self.resume(at, threads)
                 elif not self.alive.any():
                     break
                 elif self._parked and given_up != self._events:
@@ -177,35 +193,39 @@ class Scheduler:
                 else:
                     raise self._deadlock()
 
-    def changed(self) -> None:
-        """Global memory has changed, for which a loop may wait that reads it again and again."""
+    def memory_changed(self) -> None:
+        """Record that global memory has changed, so that a polling loop may end."""
         self._events += 1
 
     def spin(self, threads: np.ndarray) -> None:
-        """They go on from the next instruction, once all others have run: they may be waiting in a loop."""
+        """Let threads continue with the next instruction after all others have run: they may be in a polling loop."""
         others = self._spinning.get(self.at + 1)
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def notify(self) -> None:
-        """Something happened that parked threads may wait for: they try again."""
+        """Let parked threads execute their instruction again: what they wait for may have happened."""
         self._events += 1
         self._wake()
 
     def defer(self, action: Callable[[], None]) -> None:
-        """To be done as late as possible: when no thread can run."""
-        self._overlapped.append(action)
+        """Run `action` as late as possible: when no thread can run."""
+        self._deferred.append(action)
 
     def lands_now(self) -> bool:
-        """Whether an asynchronous copy is carried out now, and not as late as can be: by chance only."""
+        """Return whether an asynchronous copy takes place at once. It is random with a seed, and False without one."""
         return self._chance is not None and self._chance.random() < _LANDS
 
-    def _land(self) -> None:
+    def _run_deferred(self) -> None:
+        """Run the oldest deferred action; with a seed, a random one."""
         if self._chance is not None:
-            self._overlapped.rotate(self._chance.randrange(len(self._overlapped)))
-        self._overlapped.popleft()()
+            self._deferred.rotate(self._chance.randrange(len(self._deferred)))
+        self._deferred.popleft()()
 
     def _next_group(self) -> tuple[int, np.ndarray]:
-        """Who goes next: those at the lowest instruction; or by chance some warps of those at any."""
+        """Remove the next group from the ready threads, and return (instruction, threads).
+
+        Without a seed, these are all threads at the lowest instruction; with a seed, random warps at a random one.
+        """
         if self._chance is None:
             at = min(self._ready)
             return at, self._ready.pop(at)
@@ -218,50 +238,55 @@ class Scheduler:
         goes = chosen[warp_of]
         if not goes.all():
             self._ready[at] = threads[~goes]
-        held = self._held.pop(at, None)
+        held = self._incomplete.pop(at, None)
         return at, threads[goes] if held is None else np.sort(np.concatenate([threads[goes], held]))
 
     def _wake(self) -> None:
+        """Make all parked threads ready at their instruction."""
         parked, self._parked = self._parked, {}
         for at, threads in parked.items():
-            self.place(at, threads)
+            self.resume(at, threads)
 
-    def place(self, at: int, threads: np.ndarray) -> None:
-        """Lets threads go on from an instruction."""
+    def resume(self, at: int, threads: np.ndarray) -> None:
+        """Make threads ready to run at instruction `at`."""
         if len(threads) == 0:
             return
-        for others in (self._ready.pop(at, None), self._held.pop(at, None)):
+        for others in (self._ready.pop(at, None), self._incomplete.pop(at, None)):
             if others is not None:
                 threads = np.sort(np.concatenate([threads, others]))
         self._ready[at] = threads
 
-    def hold(self, at: int, threads: np.ndarray) -> None:
-        """They wait until others come to where they are."""
+    def wait_for_rest(self, at: int, threads: np.ndarray) -> None:
+        """Let threads wait at instruction `at` until other threads reach it."""
         if len(threads):
-            others = self._held.get(at)
-            self._held[at] = threads if others is None else np.sort(np.concatenate([threads, others]))
+            others = self._incomplete.get(at)
+            self._incomplete[at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def park(self, threads: np.ndarray) -> None:
-        """They try their instruction again after something has happened."""
+        """Let threads wait at the current instruction, and execute it again after the next `notify`."""
         if len(threads):
             others = self._parked.get(self.at)
             self._parked[self.at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def perform(self, instruction: Instruction, function: Any, group: Group) -> bool:
-        """Calls a handler; whether its threads have been placed, because some of them park."""
+        """Call an instruction handler for a group.
+
+        function   the handler, called with a `Step`
+        returns    True if some threads were parked; the others are then ready at the next instruction
+        """
         step = Step(self.machine, instruction, group.threads, self._late[group.threads])
         self._late[group.threads] = False
         function(step)
         if step.parked is None or not step.parked.any():
             return False
         self.park(group.threads[step.parked])
-        self.place(self.at + 1, group.threads[~step.parked])
+        self.resume(self.at + 1, group.threads[~step.parked])
         return True
 
     def _run_group(self, at: int, threads: np.ndarray) -> None:
-        """Until it branches or waits, or comes to where others stand."""
+        """Execute instructions from `at` on, until the group branches, waits, or reaches other threads."""
         group = Group(threads, self.total)
-        others = (place for places in (self._ready, self._held) for place in places if place > at)
+        others = (place for places in (self._ready, self._incomplete) for place in places if place > at)
         limit = min(others, default=len(self.program))
         program, start = self.program, at
         counts, n, machine = self._counts, group.n, self.machine
@@ -272,23 +297,25 @@ class Scheduler:
                 counts[start] += n
                 counts[at + 1] -= n
                 return
-            if machine.holes and not decoded.follows:
-                machine.follow_holes(decoded, group)
+            if machine.origins and not decoded.propagates:
+                machine.propagate_origins(decoded, group)
             at += 1
             if at >= limit:
                 counts[start] += n
                 counts[at] -= n
-                self.place(at, group.threads)
+                self.resume(at, group.threads)
                 return
 
     def executions(self) -> np.ndarray:
-        """How many threads have carried out each instruction of the program."""
+        """Return, for each instruction of the program, how many threads have executed it."""
         return np.cumsum(self._counts)[:-1]
 
-    def whole(self, group: Group, scope: str) -> Group | None:
-        """The part of a group whose warps or warpgroups are all there; what is not waits for the rest.
+    def converged(self, group: Group, scope: str) -> Group | None:
+        """Return the threads of a group whose warps or warpgroups are complete; None if no warp or warpgroup is.
 
-        None where no warp is complete.
+        The other threads wait at the current instruction for the rest of their warp or warpgroup.
+
+        scope     "warp" or "warpgroup"
         """
         if group.sel is None:
             return group
@@ -303,34 +330,35 @@ class Scheduler:
         complete = (present == needed)[unit[group.threads]]
         if complete.all():
             return group
-        self.hold(self.at, group.threads[~complete])
+        self.wait_for_rest(self.at, group.threads[~complete])
         rest = group.threads[complete]
         return Group(rest, self.total) if len(rest) else None
 
     def end(self, group: Group) -> None:
-        """These threads are done; who waits for their warp may go on."""
+        """End the threads of a group. Threads that wait for the rest of a warp are scheduled again."""
         self.alive[group.threads] = False
         for check in self.ending:
             check(group.threads)
-        held, self._held = self._held, {}
+        held, self._incomplete = self._incomplete, {}
         for at, threads in held.items():
-            self.place(at, threads)
+            self.resume(at, threads)
 
     def _deadlock(self) -> EmulationError:
+        """Return the error for a deadlock. It lists where each warp waits, and for what."""
         lines = []
         at_barriers = [(a.at, a.threads) for arrived in self.waiting.values() for a in arrived if a.waits]
         for why, groups in (
             ("waits", sorted(self._parked.items())),
-            ("reads again and again", sorted(self._spinning.items())),
-            ("waits for the rest of its warps", sorted(self._held.items())),
+            ("polls memory", sorted(self._spinning.items())),
+            ("waits for the rest of its warp or warpgroup", sorted(self._incomplete.items())),
             ("waits at the barrier", at_barriers),
         ):
             for at, threads in groups:
                 warps = sorted({(int(self.block_of[t]), int(self.thread_of[t]) // WARP) for t in threads})
-                told = ", ".join(f"CTA {self.blocks[slot].index} warp {warp}" for slot, warp in warps[:8])
+                names = ", ".join(f"CTA {self.blocks[slot].index} warp {warp}" for slot, warp in warps[:8])
                 more = f" and {len(warps) - 8} more" if len(warps) > 8 else ""
                 instruction = self.program[at].instruction
-                lines.append(f"  {told}{more} {why} at line {instruction.line}: {instruction.text[:100]}")
+                lines.append(f"  {names}{more} {why} at line {instruction.line}: {instruction.text[:100]}")
                 handled = handler_of(instruction)
                 if handled is not None and handled.explain is not None:
                     step = Step(self.machine, instruction, threads, np.ones(len(threads), bool))

@@ -1,7 +1,7 @@
-"""Instructions of the special-function unit, and those that are like them: roots, quotients, NaN in min and max.
+"""Instructions of the special-function unit and similar ones: roots, quotients, min and max that propagate NaN.
 
-An approximation is computed in float64 and rounded to nearest. The hardware's differs from it, within the bound that
-the PTX ISA gives:
+An approximate instruction is computed in float64 and rounded to nearest. The hardware's result may differ, within the
+bound of the PTX ISA:
 
 | instruction       | bound                                                                                  |
 |-------------------|----------------------------------------------------------------------------------------|
@@ -12,9 +12,9 @@ the PTX ISA gives:
 | rsqrt.approx.f32  | relative 2**-22.9                                                                      |
 | tanh.approx.f32   | relative 2**-11                                                                        |
 | div.full.f32      | 2 units in the last place                                                              |
-| rcp.approx.ftz.f64, rsqrt.approx.ftz.f64 | relative 2**-20 and so; the lower 32 bits of the result are 0   |
+| rcp.approx.ftz.f64, rsqrt.approx.ftz.f64 | about relative 2**-20; the lower 32 bits of the result are 0    |
 
-`.ftz` takes a subnormal operand for zero of its sign, and gives zero for a subnormal result.
+`.ftz` replaces a subnormal operand or result by zero of the same sign.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 
 
 def _quiet(compute: Compute) -> Compute:
-    """Without numpy's warnings: an infinity or NaN is a result like others."""
+    """Return `compute` without numpy's warnings: an infinity or NaN is an ordinary result."""
 
     def computed(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -41,27 +41,31 @@ def _quiet(compute: Compute) -> Compute:
 
 
 def _by_f64(function: Callable[[Any], Any]) -> Compute:
-    """An instruction of f32, exact but for one rounding."""
+    """Return an f32 instruction that evaluates `function` in f64 and rounds the result to f32."""
     return _quiet(lambda a: function(np.asarray(a, np.float64)).astype(np.float32))
 
 
 def _without_subnormals(a: Any) -> Any:
+    """Replace subnormal f32 values by zero of the same sign."""
     return np.where(np.abs(a) < _SMALLEST_NORMAL, np.copysign(np.float32(0), a), a)
 
 
 def _flushing(compute: Compute) -> Compute:
-    """The same with .ftz."""
-    return _quiet(lambda *given: _without_subnormals(compute(*[_without_subnormals(a) for a in given])))
+    """Return an f32 instruction with .ftz: subnormal operands and results become zero."""
+    return _quiet(lambda *operands: _without_subnormals(compute(*[_without_subnormals(a) for a in operands])))
 
 
 def _upper_half(function: Callable[[Any], Any]) -> Compute:
-    """An approximation of f64 that has the upper half of its bits; subnormal ones are zero."""
+    """Return an f64 approximation that keeps the upper 32 bits of the result.
+
+    Subnormal operands and results become zero.
+    """
 
     def computed(a: Any) -> Any:
         tiny = np.finfo(np.float64).tiny
-        given = np.where(np.abs(a) < tiny, np.copysign(0.0, a), a)
-        result = (np.asarray(function(given), np.float64).view(np.uint64) & _UPPER_HALF).view(np.float64)
-        result = np.where(np.isnan(given), np.nan, result)  # which may have been in the lower half
+        operand = np.where(np.abs(a) < tiny, np.copysign(0.0, a), a)
+        result = (np.asarray(function(operand), np.float64).view(np.uint64) & _UPPER_HALF).view(np.float64)
+        result = np.where(np.isnan(operand), np.nan, result)  # the payload of a NaN may be in the lower half only
         return np.where(np.abs(result) < tiny, np.copysign(0.0, result), result)
 
     return _quiet(computed)

@@ -1,7 +1,7 @@
-"""What a kernel works on while it is emulated: operands, memories, CTAs, and the handlers of instructions.
+"""Operands, instructions, memories and CTAs of an emulated kernel, and the registry of instruction handlers.
 
-All threads of the CTAs in flight are numbered through, CTA by CTA; a register is an array over them. A
-handler is called with a `Step`: one instruction, for all threads that stand at it together.
+The threads of all CTAs in flight are numbered consecutively, CTA by CTA. A register is one array over them. A handler
+gets a `Step`: one instruction, and all threads that execute it together.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 WARP = 32
 WARPGROUP = 128
-SHARED_BASE = 1024  # where a CTA's shared memory begins in its window: the first KiB is the system's
-CLUSTER_SHIFT = 24  # shared::cluster addresses: (rank + 1) << 24 | offset; below 1 << 24 is one's own CTA
-GENERIC_SHARED = 0x7E00_0000_0000  # the window of shared memory among the generic addresses
-GENERIC_PARAM = 0x7D00_0000_0000  # that of the kernel's parameters
+SHARED_BASE = 1024  # first address of a CTA's shared memory; the system reserves the KiB below it
+CLUSTER_SHIFT = 24  # shared::cluster address: (rank + 1) << 24 | offset; below 1 << 24 it is in the thread's own CTA
+GENERIC_SHARED = 0x7E00_0000_0000  # generic address at which the shared memory window begins
+GENERIC_PARAM = 0x7D00_0000_0000  # generic address at which the kernel parameters begin
 
 STORED = {
     "pred": np.dtype("?"),
     "b16": np.dtype("u2"),
     "b32": np.dtype("u4"),
     "b64": np.dtype("u8"),
-}  # registers
-EMPTY, FULL, PENDING = 0, 1, 2  # states of a byte: never written, written, on its way
-ASYNC_STORE = -1  # in the place of a warp: what st.async has stored
-POISON_BYTE = 0xFF  # of memory to which nothing was written: a NaN in every float format
+}  # by kind of register: the dtype of its array
+EMPTY, FULL, PENDING = 0, 1, 2  # states of a byte: never written, written, to be written by a copy under way
+ASYNC_STORE = -1  # stands for a warp in `SharedMemory.unfenced`: the bytes were stored by st.async
+POISON_BYTE = 0xFF  # value of bytes that were never written: all ones is a NaN in every float format
 
 
 # --- operands ----------------------------------------------------------------------------------------------
@@ -40,7 +40,11 @@ POISON_BYTE = 0xFF  # of memory to which nothing was written: a NaN in every flo
 
 @dataclass(frozen=True)
 class Register:
-    """A virtual register. kind: pred, b16, b32, b64; index: its place in the register file."""
+    """A virtual register of a kernel.
+
+    kind     "pred", "b16", "b32" or "b64"
+    index    position in `Kernel.registers`
+    """
 
     name: str
     kind: str
@@ -49,7 +53,11 @@ class Register:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant, or the address of a symbol. bits: as written, sign extended; a float by its bits."""
+    """A constant, or the address of a symbol.
+
+    bits       the value as written, sign-extended; of a float constant its bit pattern
+    is_float   True for a float constant
+    """
 
     bits: int
     is_float: bool = False
@@ -57,21 +65,25 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Special:
-    """A special register: tid.x, ctaid.y, laneid, cluster_ctarank, ..."""
+    """A special register, by its name without the percent sign: "tid.x", "laneid", "cluster_ctarank"."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Vector:
-    """{a, b, ...}; a sink `_` is None."""
+    """A vector operand `{a, b, ...}`. An item that is None is the sink `_`: its value is discarded."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """[base + offset], or a tensor's [base, {coordinates}]."""
+    """A memory operand: `[base + offset]`, or for a tensor copy `[base, {coordinates}]`.
+
+    offset         in bytes
+    coordinates    coordinates of a TMA box, the contiguous mode first; None for an ordinary address
+    """
 
     base: Register | Immediate
     offset: int = 0
@@ -80,7 +92,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Pair:
-    """a|b: two results."""
+    """A destination `a|b` of two results. None is the sink `_`: the result is discarded."""
 
     first: Register | None
     second: Register | None
@@ -88,7 +100,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Negated:
-    """!p: a predicate turned round, as wgmma and setp take it."""
+    """A negated predicate operand `!p`."""
 
     register: Register
 
@@ -98,12 +110,14 @@ Operand = Register | Immediate | Special | Vector | Memory | Pair | Negated | No
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of PTX.
+    """One instruction of the PTX text.
 
-    opcode     its parts: ("mbarrier", "try_wait", "parity", "shared", "b64"); `name` joins them by dots
-    operands   as they stand in the text, results first
-    guard      (predicate, whether it is negated) of @p and @!p
-    target     of a branch: the number of an instruction
+    line       line number in the text, from 1 on
+    text       the statement, without its semicolon
+    opcode     the name split at the dots: ("mbarrier", "try_wait", "parity", "shared", "b64")
+    operands   in the order of the text, destinations first
+    guard      (predicate, whether it is negated) of `@p` or `@!p`; None if the instruction has no guard
+    target     index of the instruction that a branch jumps to; None for all other instructions
     """
 
     line: int
@@ -115,7 +129,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """The opcode with its modifiers."""
+        """Return the opcode with its modifiers, joined by dots."""
         return ".".join(self.opcode)
 
 
@@ -126,9 +140,13 @@ Handler = Callable[["Step"], None]
 
 @dataclass(frozen=True)
 class Handled:
-    """A handler, what must stand at its instruction together (thread, warp, warpgroup), a check made once when
-    the kernel is read: it raises UnsupportedError for modifiers that are not served; and what threads that
-    park there wait for, in words for the report of a deadlock."""
+    """An entry of the handler registry.
+
+    function   executes the instruction for a `Step`
+    scope      "thread", "warp" or "warpgroup": the threads that must have reached the instruction before it runs
+    check      called once, when the kernel is decoded. Raises UnsupportedError for modifiers that are not implemented
+    explain    returns lines for a deadlock report: the conditions that the parked threads of a `Step` wait for
+    """
 
     function: Handler
     scope: str
@@ -145,10 +163,12 @@ def handles(
     check: Callable[[Instruction], None] | None = None,
     explain: Callable[[Step], list[str]] | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Registers a handler for all opcodes that begin with one of the prefixes; the longest one wins.
+    """Register the decorated handler for all opcodes that begin with one of the prefixes. The longest prefix wins.
 
-    scope   "thread": called for any set of threads. "warp", "warpgroup": threads wait until all 32 or 128 of
-            them stand here; `step.threads` holds whole ones then
+    scope     "thread": the handler is called for any set of threads. "warp", "warpgroup": threads wait until all 32 or
+              128 of them have reached the instruction, and `step.threads` holds whole warps or warpgroups
+    check     see `Handled`; None: all modifiers are accepted
+    explain   see `Handled`; None: a deadlock report shows only the instruction
     """
 
     def register(function: Handler) -> Handler:
@@ -161,19 +181,21 @@ def handles(
 
 
 def handler_of(instruction: Instruction) -> Handled | None:
-    """The handler registered for an opcode, or None."""
+    """Return the handler that is registered for an instruction, or None."""
     for count in range(len(instruction.opcode), 0, -1):
-        found = HANDLERS.get(".".join(instruction.opcode[:count]))
-        if found is not None:
-            return found
+        handled = HANDLERS.get(".".join(instruction.opcode[:count]))
+        if handled is not None:
+            return handled
     return None
 
 
 class Step:
-    """An instruction, carried out for `threads`: numbers over all CTAs in flight, ascending.
+    """One execution of an instruction by several threads together.
 
-    late   bool (threads,): who has parked here until nothing else could run, and must give up if it may
-           (mbarrier.try_wait: with a predicate of false)
+    threads   numbers of the threads over all CTAs in flight, ascending
+    late      bool (threads,): True if a thread was parked here, no other thread could run, and it should give up
+              waiting. `mbarrier.try_wait` then returns false
+    parked    bool (threads,): threads that could not finish the instruction; None if all could
     """
 
     def __init__(self, machine: Machine, instruction: Instruction, threads: np.ndarray, late: np.ndarray) -> None:
@@ -182,23 +204,23 @@ class Step:
 
     @property
     def operands(self) -> tuple[Any, ...]:
-        """The operands of the instruction."""
+        """Return the operands of the instruction, destinations first."""
         return self.instruction.operands
 
     def get(self, operand: Any, dtype: Any) -> np.ndarray:
-        """Values (threads,) of a register, immediate or special register, as `dtype`: the bits, not converted.
+        """Return the values (threads,) of a register, immediate or special register. The bits are viewed as `dtype`.
 
-        Of a predicate: bool. A `Negated` one is turned round.
+        A predicate gives bool, and a `Negated` predicate the inverted value.
         """
         return self.machine.read_operand(operand, np.dtype(dtype), self.threads)
 
     def put(self, operand: Any, values: Any) -> None:
-        """Writes a register of these threads; None, the sink, takes anything."""
+        """Write `values` to a register of these threads. Do nothing if the operand is None, the sink `_`."""
         if operand is not None:
             self.machine.write_register(operand, np.asarray(values), self.threads)
 
     def address(self, operand: Memory) -> np.ndarray:
-        """base + offset, int64 (threads,)."""
+        """Return base + offset of a memory operand, int64 (threads,)."""
         base = operand.base
         if isinstance(base, Immediate):
             return np.full(len(self.threads), base.bits + operand.offset, np.int64)
@@ -206,11 +228,17 @@ class Step:
         return self.get(base, kind).astype(np.int64) + operand.offset
 
     def park(self, where: np.ndarray) -> None:
-        """These (bool, over `threads`) wait here, and try again after the next `machine.notify()`."""
+        """Park threads: they execute the instruction again after the next `machine.notify()`.
+
+        where     bool (threads,): True for the threads to park
+        """
         self.parked = where
 
     def fail(self, reason: str, thread: int | None = None) -> EmulationError:
-        """An error to raise; it names kernel, line, CTA and thread. thread: one of `threads`."""
+        """Return an EmulationError, for the caller to raise, that names the kernel, line, CTA and thread.
+
+        thread    one of `threads`; None: the first of them
+        """
         return self.machine.error(self.instruction, self.threads[0] if thread is None else thread, reason)
 
 
@@ -222,16 +250,16 @@ _WIDE = {
     4: "u4",
     8: "u8",
     16: "c16",
-}  # numpy has no 128-bit integer; the bits are only moved
+}  # numpy has no 128-bit integer; complex128 only carries the bits
 
 
 def wide_view(array: np.ndarray, count: int) -> np.ndarray:
-    """An array's memory as values of `count` bytes, flat."""
+    """Return the memory of an array as a flat array of values of `count` bytes: 1, 2, 4, 8 or 16."""
     return array.reshape(-1).view(_WIDE[count])
 
 
 def full_pattern(count: int) -> Any:
-    """The state of a value of `count` bytes all of which are FULL."""
+    """Return the state of `count` bytes that are all FULL, as one wide value (see `wide_view`)."""
     return _FULL[count]
 
 
@@ -245,10 +273,12 @@ _FULL = {count: np.full(count, FULL, np.uint8).view(kind)[0] for count, kind in 
 class Block:
     """A CTA in flight.
 
-    slot           its place among those in flight
-    index, grid    ctaid, nctaid (x, y, z)
-    rank           within its cluster; `cluster` holds the slots of all its CTAs, by rank
-    private        whatever handlers keep for it, by their own keys
+    slot       index among the CTAs in flight
+    index      (x, y, z) of %ctaid
+    grid       (x, y, z) of %nctaid
+    rank       rank of the CTA in its cluster
+    cluster    slots of all CTAs of its cluster, by rank
+    private    state that instruction handlers keep for the CTA, by keys of their own
     """
 
     slot: int
@@ -262,13 +292,15 @@ class Block:
 class SharedMemory:
     """The shared memory of all CTAs in flight.
 
-    data       uint8 (CTAs, size): [slot, offset]; offsets count from the start of a CTA's window, of which the first
-               SHARED_BASE bytes are nobody's
-    state      uint8, the same shape: EMPTY, FULL or PENDING
-    origin     flat; of an EMPTY byte, the hole that the value written there came from; None where there is none
-    reserved   bool, the same shape: bytes of mbarrier objects, which ordinary accesses must leave alone
-    unfenced   int16 (CTAs, size / 16): 1 + the warp whose ordinary stores no fence.proxy.async follows yet, or
-               ASYNC_STORE
+    size       bytes of a CTA's window: SHARED_BASE reserved bytes, then the shared memory, padded to 16 bytes
+    end        offset of the first byte past a CTA's shared memory
+    data       uint8 (CTAs, size): the bytes, by slot and by offset in the window
+    state      uint8 (CTAs, size): EMPTY, FULL or PENDING
+    origin     int32 (CTAs * size,): for a byte that was stored from an uninitialized value, the origin of that value
+               (see `Machine`), else 0; None until such a value is stored
+    reserved   bool (CTAs, size): True for the bytes of mbarrier objects, which ordinary stores must not touch
+    unfenced   int16 (CTAs, size / 16): the last store to each 16 bytes that no fence.proxy.async has followed. 1 + warp
+               for an ordinary store, ASYNC_STORE for an st.async; 0 if all stores are fenced
     """
 
     def __init__(self, blocks: int, size: int) -> None:
@@ -281,18 +313,22 @@ class SharedMemory:
         self.unfenced = np.zeros((blocks, self.size // 16), np.int16)
 
     def has(self, offset: np.ndarray | int, count: int) -> Any:
-        """Whether `count` bytes from each offset are this CTA's to use."""
+        """Return whether `count` bytes from each offset on lie in a CTA's shared memory: bool, shaped like `offset`."""
         return (offset >= SHARED_BASE) & (offset + count <= self.end)
 
 
 @dataclass
 class Buffer:
-    """A piece of global memory. data, state: uint8 of one length, from address `base` on.
+    """One allocation of global memory.
 
-    describe       what is at an offset, in words: "element (3, 4) of A"
-    stored_bytes   how many have been written; more than there are, where a byte is written twice
-    given          an operand: it is only read
-    is_settled     it may be read before the launch before has ended, which does not write it: somebody vouches for that
+    base           address of its first byte
+    data           uint8 (bytes,)
+    state          uint8 (bytes,): EMPTY, FULL or `GlobalMemory.OUTSIDE`
+    describe       returns a name for a byte offset, such as "A(m 3, k 4)"; None: `place` names the byte by its offset
+    stored_bytes   number of bytes stored so far; bytes that are stored twice count twice
+    given          True for an operand of the kernel, which is only read
+    is_settled     True if the previous launch does not write the buffer: with PDL, a kernel may then read it before
+                   that launch has ended
     """
 
     name: str
@@ -306,19 +342,19 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """The first address past it."""
+        """Return the first address after the buffer."""
         return self.base + len(self.data)
 
     def place(self, offset: int) -> str:
-        """An offset in words."""
+        """Return a name for the byte at `offset`, for messages."""
         return self.describe(offset) if self.describe else f"byte {offset} of {self.name}"
 
 
 class GlobalMemory:
-    """Global memory: named buffers, far apart, with nothing between them.
+    """Global memory: named buffers far apart, with no valid address between them.
 
-    state of a byte: FULL where it may be read, EMPTY where nothing has been written; OUTSIDE of a matrix (the
-    gaps between its rows) may be neither read nor written
+    A byte of a buffer is FULL if it may be read, EMPTY if nothing has been written to it, and OUTSIDE if it belongs to
+    no element, such as the gap between two rows of a matrix. An OUTSIDE byte may be neither read nor written.
     """
 
     OUTSIDE = 3
@@ -335,18 +371,23 @@ class GlobalMemory:
         describe: Callable[[int], str] | None = None,
         given: bool = False,
     ) -> Buffer:
-        """A buffer at a new address, a multiple of 256; padded to whole 16 bytes by what is OUTSIDE."""
+        """Add a buffer at a new address, a multiple of 256, and return it.
+
+        data, state   uint8 (bytes,), copied. The buffer is padded to a multiple of 16 bytes, and the padding is OUTSIDE
+        describe      see `Buffer`
+        given         True for an operand of the kernel, which is only read
+        """
         size = -(-max(1, len(data)) // 16) * 16
-        held = np.zeros(size // 16, np.complex128).view(np.uint8)  # aligned to 16 bytes
+        padded = np.zeros(size // 16, np.complex128).view(np.uint8)  # aligned to 16 bytes
         states = np.full(size // 16, 0, np.complex128).view(np.uint8)
         states[...] = self.OUTSIDE
-        held[: len(data)], states[: len(data)] = data, state
+        padded[: len(data)], states[: len(data)] = data, state
         base = self._FIRST + len(self.buffers) * self._APART
-        self.buffers.append(Buffer(name, base, held, states, describe, given=given))
+        self.buffers.append(Buffer(name, base, padded, states, describe, given=given))
         return self.buffers[-1]
 
     def buffer_of(self, address: int) -> Buffer | None:
-        """The buffer that holds an address; None where there is none."""
+        """Return the buffer that contains an address, or None."""
         place = (int(address) - self._FIRST) // self._APART
         if 0 <= place < len(self.buffers):
             buffer = self.buffers[place]
@@ -355,7 +396,7 @@ class GlobalMemory:
         return None
 
     def near(self, address: int) -> str:
-        """Where an address is, in words, for an error."""
+        """Return a text in parentheses that locates an address in the nearest buffer; "" without any buffer."""
         if not self.buffers:
             return ""
         buffer = min(self.buffers, key=lambda b: min(abs(address - b.base), abs(address - b.end)))

@@ -16,6 +16,7 @@ from cutegemm.machine.arch import SMEM_BANK_BYTES, SMEM_BANKS, WARP_THREADS
 from cutegemm.plan import GemmPlan
 
 _PICKED = ("access", "warp", "request")
+_ORDER = {"tma": 0, "wgmma": 1}  # these conflict never, or seldom: they are shown last
 _SHOWN_LANES = 6  # lanes that are listed for a word
 _NOTES = {
     "tma": "TMA writes whole rows in its own order, without conflicts. The rows that it writes are shown.",
@@ -28,7 +29,8 @@ _NOTES = {
 def banks(state: State, selected: Chosen) -> Html:
     """Return the view "banks": a table of all accesses to shared memory, and the banks of one request bank by bank.
 
-    state      its "access", "warp" and "request" select the request; by default the one with the most conflicts
+    state      its "access", "warp" and "request" select the request; by default the one with the most conflicts, or an
+               access by threads if no access has any
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan
@@ -40,7 +42,7 @@ def banks(state: State, selected: Chosen) -> Html:
         return card("", error(str(what)))
     if not accesses:
         return card("Shared memory", el("p", "This plan does not use shared memory."))
-    most = max(range(len(costs)), key=lambda i: (costs[i].conflicts, -i))
+    most = max(range(len(costs)), key=lambda i: (costs[i].conflicts, _ORDER.get(accesses[i].op, len(_ORDER)), -i))
     number = state.number("access", len(accesses), most)
     return joined(
         card("Accesses of a CTA to shared memory", _overview(state, plan, accesses, costs, number)),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from cutegemm.build.building import Complaints
 from cutegemm.choice.names import plans, recipe_named
-from cutegemm.choice.options import written
 from cutegemm.choice.recipe import SWAP_AB, Recipe
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.explore.forms import card, choice, field, form
 from cutegemm.explore.html import Html, el, error, joined
+from cutegemm.explore.options import BUILDERS, automatic, choices, spelled
 from cutegemm.explore.state import EDIT, State
 from cutegemm.machine.device import DEVICES, Device, device_named
 from cutegemm.parse.epilogue import parsed_epilogue
@@ -66,53 +65,59 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
 def edited(state: State) -> State:
     """Return the state with its edited options written into the name of the plan. The name keeps its family.
 
+    An option that the name of the last valid plan leaves out is written only if its field was changed. So it follows
+    the others, as the builder finds it for them.
+
     >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
     """
     if not state.edits:
         return state
     family = state["plan"].partition("=")[0].rpartition(":")[0]
-    options = [f"{name}={value.strip()}" for name, value in state.edits.items() if value.strip()]
+    before = state.remembered
+    found = None if before is None else _options(before, chosen(before))
+    left_out = {name: value for name, value in found.automatic.items() if name not in found.named} if found else {}
+    options = [
+        f"{name}={value.strip()}"
+        for name, value in state.edits.items()
+        if value.strip() and value.strip() != left_out.get(name)
+    ]
     return State(state.with_(plan=f"{family}:{','.join(options)}").values, state.edits)
 
 
-def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options of a plan's builder by name, as text in the notation of plan names.
+@dataclass(frozen=True)
+class _Options:
+    """The options of the builder of a plan.
 
-    recipe   the recipe of the plan
-    plan     the plan that the recipe builds; it has the options that the recipe leaves open
-
-    >>> from cutegemm.plan import Operands
-    >>> recipe = recipe_named("simt_64x64")
-    >>> spelled(recipe, recipe.build(Operands.of("f32")))["block"]
-    '64x64x16'
+    recipe      the recipe that the name of the plan stands for
+    named       options that the name stands for, as text
+    automatic   values of the options that it may leave out; of the last valid plan if this one cannot be built
     """
-    options = {**recipe.options, **_of_built(recipe.family, plan)}
-    if recipe.is_repacked:
-        options["repack"] = "".join([repack.name for repack in plan.repacks])
-    split = recipe.split
-    if split is not None and recipe.family == "sm90":
-        divided = {"split_k": split.splits, "stream": split.waves, "fixup": split.fixup}
-        options |= {name: value for name, value in divided.items() if value not in (0, 1) or value is True}
-    elif split is not None:
-        options |= {"split_k": split.splits, "reduction": split.reduction}
-        options |= {"waves": split.waves} if split.waves else {}
-    if recipe.ctas is not None:
-        options["persistent"] = recipe.ctas
-    return {name: written(value) for name, value in options.items() if name in recipe.arguments}
+
+    recipe: Recipe
+    named: Mapping[str, str]
+    automatic: Mapping[str, str]
 
 
-def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
-    """Return the options that a plan name leaves open and the builder derives from the operands."""
-    options: dict[str, Any] = {
-        "tile" if family == "sm90" else "block": plan.mma_tile,
-        "stages": plan.stages,
-    }
-    if family == "simt":
-        options["raster"] = str(plan.raster)
-    if family == "mma_sync":
-        options |= {"store": "direct" if plan.smem_d is None else "shared"}
-    return options
+def _options(state: State, selected: Chosen) -> _Options | None:
+    """Return the options of the plan of a state, or None if its name is unknown."""
+    name = state["plan"].strip()
+    try:
+        recipe = recipe_named(name)
+    except CutegemmError:
+        return None
+    before = state.remembered
+    plan = selected.plan or (chosen(before).plan if before is not None else None)
+    if recipe.family not in BUILDERS or (plan is None and not recipe.spelled_out):
+        return None
+    if recipe.spelled_out:
+        pairs = [part.partition("=") for part in name.removeprefix(SWAP_AB).partition(":")[2].split(",")]
+        named = {option: value for option, _, value in pairs}
+    else:
+        assert plan is not None
+        named = spelled(recipe, plan)
+    is_of_family = plan is not None and plan.family == recipe.family.replace("mma_tma", "mma_sync")
+    return _Options(recipe, named, automatic(recipe, plan) if plan is not None and is_of_family else {})
 
 
 def asked(state: State, selected: Chosen) -> Html:
@@ -141,7 +146,7 @@ def asked(state: State, selected: Chosen) -> Html:
             open=bool(state["epilogue"]),
         ),
     ]
-    chooser = form(state, fields, label="plan", keeps=("view", "expr"))
+    chooser = form(state, fields, label="plan", keeps=("view", "expr", "last"))
     return el("div", card("", chooser), _editor(state, selected), class_="side")
 
 
@@ -153,32 +158,30 @@ def _names() -> tuple[tuple[str, str], ...]:
 
 def _editor(state: State, selected: Chosen) -> Html | None:
     """Return a form with a field for each option of the plan's builder, or None if the plan is unknown."""
-    try:
-        recipe = recipe_named(state["plan"].strip())
-    except CutegemmError:
+    options = _options(state, selected)
+    if options is None:
         return None
-    options: Mapping[str, str]
-    if recipe.spelled_out:
-        text = state["plan"].strip().removeprefix(SWAP_AB)
-        pairs = [part.partition("=") for part in text.partition(":")[2].split(",")]
-        options = {name: value for name, _, value in pairs}
-    elif selected.plan is None:
-        return None
-    else:
-        options = spelled(recipe, selected.plan)
-    arguments: Mapping[str, Callable[[str], Any]] = recipe.arguments
-    boxes = [field(EDIT + name, name, options.get(name, "")) for name in arguments]
+    recipe, values = options.recipe, {**options.automatic, **options.named}
+    boxes = [_option(recipe, name, values.get(name, "")) for name in recipe.arguments]
     keeps = [name for name in OF_PLAN if name != "plan"]
     begins = f"{SWAP_AB if recipe.swap_ab else ''}{recipe.family}:"
     fields = [el("input", type="hidden", name="plan", value=begins), el("div", *boxes, class_="fields")]
     return el(
         "details",
         el("summary", "edit the options of the plan"),
-        form(state, fields, label="options of the plan", keeps=("view", "expr", *keeps)),
+        form(state, fields, label="options of the plan", keeps=("view", "expr", "last", *keeps)),
         class_="card",
         open=bool(state.edits),
         id="editor",
     )
+
+
+def _option(recipe: Recipe, name: str, value: str) -> Html:
+    """Return the field of one option: a selection if its values are known, else a text field."""
+    items = choices(recipe, name, value)
+    if items:
+        return choice(EDIT + name, name, value, items)
+    return field(EDIT + name, name, value, placeholder="automatic")
 
 
 def verdict(selected: Chosen) -> Html:

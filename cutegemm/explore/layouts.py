@@ -8,6 +8,7 @@ from cutegemm.draw import composition_picture, layout_picture, slice_picture, sw
 from cutegemm.draw.grids import Picture
 from cutegemm.draw.svg import svg
 from cutegemm.errors import CutegemmError
+from cutegemm.explore.conflicts import conflicts
 from cutegemm.explore.expression import Call, HeldBy, evaluated
 from cutegemm.explore.forms import area, chips, choice, form, link
 from cutegemm.explore.html import Html, code, el, error, joined, said, scrolling
@@ -25,11 +26,12 @@ EXAMPLES = (
     ("swizzle", "S<3,3,3> o 0 o (8,64):(64,1)"),
     ("thread and value", "make_layout_tv((4,8):(8,1), (2,2):(2,1))"),
     ("a warp's tile", "tiles = zipped_divide((16,16):(16,1), (8,4))\ntiles(_, (1,2))"),
-    ("ldmatrix conflicts", "S<3,4,3> o 0 o (8,128):(128,1)\n(8,128):(128,1)"),
+    ("ldmatrix conflicts", "S<3,3,4> o 0 o (8,128):(128,1)\n(8,128):(128,1)"),
     ("refused", "composition((6,2):(1,7), (3,2):(2,3))"),
 )
 _STAYS = ("view", "plan", "dtype", "layout", "problem", "device", "epilogue", "operands")
 _EXPLAINED_LINES = 60  # limit of the lines of a derivation
+_DETAILED = (64, 128, 4096)  # maximum columns, rows and cells of a picture whose cells have text; it can be scrolled
 _MOST_BITS = 1024  # limit of the bits of an element
 
 
@@ -57,7 +59,7 @@ def _form(state: State) -> Html:
         choice("color", "colours show", state["color"], [(c, c) for c in ("bank", "offset", "none")]),
         class_="fields",
     )
-    hint = "Layouts in CuTe's notation, and operations by CuTe's names. NAME = ... names a result."
+    hint = "Layouts in CuTe's notation, C++ or Python, and operations by CuTe's names. NAME = ... names a result."
     box = area("expr", "expression", state["expr"], rows=max(2, state["expr"].count("\n") + 1), hint=hint)
     examples = chips(
         [link(state.with_(expr=text), name, current=text == state["expr"]) for name, text in EXAMPLES],
@@ -137,13 +139,20 @@ def _drawn(call: Call, state: State) -> Html | None:
         picture = _picture(call, state)
     except CutegemmError as what:
         return el("p", str(what), class_="hint")
-    return scrolling(Html(svg(picture)), f"picture of {call.value}", "picture")
+    drawn = scrolling(Html(svg(picture, _DETAILED)), f"picture of {call.value}", "picture")
+    counted = conflicts(call.value, _bits(state)) if state["color"] == "bank" else None
+    return el("div", drawn, counted)
+
+
+def _bits(state: State) -> int:
+    """Return the bits of an element."""
+    return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 
 def _picture(call: Call, state: State) -> Picture:
     """Choose the kind of picture by the operation and its result, and draw it."""
     value, args = call.value, call.args
-    bits = state.number("bits", _MOST_BITS + 1, 16) or 1
+    bits = _bits(state)
     if isinstance(value, HeldBy):
         return tv_picture(value.layout, value.tile)
     if isinstance(value, Swizzle):

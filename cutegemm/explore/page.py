@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from cutegemm.draw.html import part
 from cutegemm.explore.banks import banks
-from cutegemm.explore.chosen import Chosen, asked, chosen, edited, verdict
+from cutegemm.explore.chosen import OF_PLAN, Chosen, asked, chosen, edited, verdict
 from cutegemm.explore.forms import FORM, card, link
 from cutegemm.explore.html import Html, el, joined
 from cutegemm.explore.layouts import layouts
 from cutegemm.explore.pipeline import pipeline
-from cutegemm.explore.plans import report, rules
+from cutegemm.explore.plans import hierarchy, report, rules
 from cutegemm.explore.sass import sass
 from cutegemm.explore.state import State
 from cutegemm.explore.tile import tile
@@ -29,7 +29,12 @@ _OF_PLAN: dict[str, tuple[str, Callable[[State, Chosen], Html]]] = {
 _ASSETS = "cutegemm.explore.assets"
 _LOADING = joined(
     el("header", el("h1", "cutegemm explorer")),
-    el("main", el("p", "loading", id="progress", role="status"), id="main"),
+    el(
+        "main",
+        el("p", "loading", id="progress", role="status"),
+        el("noscript", el("p", "This page needs JavaScript: it runs Python in the browser.", class_="error")),
+        id="main",
+    ),
 )
 
 
@@ -56,6 +61,8 @@ def answer(query: str) -> Answer:
     '?view=rules&plan=simt_64x64&dtype=f32'
     """
     state = edited(State.of(query))
+    if state["last"] and chosen(state).plan is not None:
+        state = replace(state, values={**state.values, "last": ""})
     if state.view not in _OF_PLAN:
         state = state.with_(view="layouts")
         title, shown = state["expr"].splitlines()[0] if state["expr"].strip() else "layouts", layouts(state)
@@ -82,15 +89,31 @@ def _head(state: State) -> Html:
 
 
 def _plan(state: State) -> Html:
-    """Return a view of a plan next to the forms that choose it. A plan that cannot be built shows its broken rules."""
+    """Return a view of a plan next to the forms that choose it.
+
+    If the plan cannot be built, its broken rules are shown, and the view of the last plan that could be built.
+    """
     selected = chosen(state)
     view = _OF_PLAN[state.view][1]
-    if state.view == "rules" or selected.plan is None:
+    if selected.plan is None:
+        shown = joined(rules(state, selected), _last(state, hierarchy if view is rules else view))
+    elif state.view == "rules":
         shown = rules(state, selected)
     else:
         warning = card("", verdict(selected)) if selected.violations else None
         shown = joined(warning, view(state, selected))
-    return el("div", asked(state, selected), el("div", shown, class_="shown"), class_="plan")
+    typed = state if selected.plan is None else state.remembering(OF_PLAN)
+    return el("div", asked(typed, selected), el("div", shown, class_="shown"), class_="plan")
+
+
+def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
+    """Return the view of the last plan that could be built, or None if there is none."""
+    before = state.remembered
+    kept = None if before is None else chosen(before)
+    if before is None or kept is None or kept.plan is None:
+        return None
+    note = el("p", "Below is the last plan that keeps the rules: ", link(before, before["plan"]), ".", class_="hint")
+    return el("div", note, view(before, kept), class_="last")
 
 
 def respond(query: str, restores: bool = False) -> tuple[str, dict[str, str]]:

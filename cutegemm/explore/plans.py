@@ -20,12 +20,17 @@ from cutegemm.plan.describe import describe_programs
 
 def rules(state: State, selected: Chosen) -> Html:
     """Return the view "rules": broken rules, the hierarchy from the grid to a value, and the programs of the roles."""
-    parts = [card("Rules", verdict(selected))]
-    if selected.plan is not None:
-        hierarchy = scrolling(said(selected.plan.describe(selected.problem)), "the plan from the grid to a value")
-        parts.append(card("From the grid to a value", hierarchy))
-        parts.append(card("Programs, step by step", scrolling(said(describe_programs(selected.plan)), "programs")))
-    return joined(parts)
+    kept = card("Rules", verdict(selected))
+    return kept if selected.plan is None else joined(kept, hierarchy(state, selected))
+
+
+def hierarchy(state: State, selected: Chosen) -> Html:
+    """Return the hierarchy of a plan from the grid to a value, and the programs of its roles."""
+    plan = selected.plan
+    assert plan is not None
+    levels = scrolling(said(plan.describe(selected.problem)), "the plan from the grid to a value")
+    programs = scrolling(said(describe_programs(plan)), "programs")
+    return joined(card("From the grid to a value", levels), card("Programs, step by step", programs))
 
 
 def report(state: State, selected: Chosen) -> Html:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,13 +16,14 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "cells": "offsets",
         "color": "bank",
         # a plan
-        "plan": "sm90_pingpong",
+        "plan": "sm90_overlapped_2x1",  # what `gemm` chooses for the other defaults
         "dtype": "",
         "layout": "nt",
         "problem": "4096x4096x4096",
         "device": "h200",
         "epilogue": "",
         "operands": "",
+        "last": "",  # query of the last plan that could be built, while a rule is broken; see `State.remembered`
         # the views of a plan
         "m": "0",
         "n": "0",
@@ -81,6 +82,21 @@ class State:
     def with_(self, **changes: str | int) -> State:
         """Return the state with some values changed and without edits."""
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
+
+    def remembering(self, names: Iterable[str]) -> State:
+        """Return the state whose value "last" is the query of the values of these names."""
+        return replace(self, values={**self.values, "last": urlencode({name: self[name] for name in names})})
+
+    @property
+    def remembered(self) -> State | None:
+        """The state with the values of "last"; None if it is empty.
+
+        >>> state = State.of("view=banks&plan=simt_64x64").remembering(["plan"])
+        >>> State.of(state.with_(plan="simt_64x6").query).remembered["plan"]
+        'simt_64x64'
+        """
+        known = {name: value for name, value in parse_qsl(self["last"], keep_blank_values=True) if name in DEFAULTS}
+        return self.with_(**{**known, "last": "", "view": self.view}) if known else None
 
     @property
     def query(self) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import re
 from typing import Any
 
-from cutegemm.errors import LayoutError, UnsupportedError
+from cutegemm.errors import LayoutError, UnsupportedError, how_to_install
 from cutegemm.layout import ComposedLayout, Layout, ScaledBasis, Swizzle
 
 
@@ -75,4 +75,4 @@ def _static(value: Any, layout: Any) -> Any:
 def _require(operation: str) -> None:
     """Raise UnsupportedError if the CuTe DSL is not installed."""
     if importlib.util.find_spec("cutlass") is None:
-        raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. Run pip install 'cutegemm[kernels]'.")
+        raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. {how_to_install('kernels')}")

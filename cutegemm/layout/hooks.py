@@ -51,4 +51,5 @@ class Shown:
 
 composition = Hook("composition")  # (layout, layout) -> layout; registered by `cutegemm.layout`
 parse = Hook("parse")  # text -> layout; registered by `cutegemm.layout`
+fused = Hook("fused")  # (epilogue, kinds of its operands) -> FusedEpilogue; registered by `cutegemm`
 notebook = Hook("notebook")  # an object of a subclass of `Shown` -> HTML; registered by `cutegemm`

@@ -1,1 +1,1 @@
-"""Parsers of the texts that users type at the command line and in the explorer: plans, problems and epilogues."""
+"""Parsers of the texts that users type at the command line and in the explorer: layouts, plans, epilogues."""

@@ -3,104 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from cutegemm.build import with_epilogue
 from cutegemm.build.building import Complaints, made
-from cutegemm.dtypes import DType, f32, f64, round_to
+from cutegemm.build.fused import KINDS, FusedEpilogue
+from cutegemm.dtypes import DType, f32, round_to
 from cutegemm.errors import PlanError
-from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.plan import GemmPlan, Operands
-from cutegemm.plan.epilogue import (
-    Column,
-    Element,
-    Epilogue,
-    Input,
-    Row,
-    Scalar,
-    Tensor,
-    Tile,
-    parse_epilogue,
-)
-from cutegemm.plan.problem import Operand
+from cutegemm.plan.epilogue import Column, Element, Input, Row, Scalar, Tile, parse_epilogue
 
-_KINDS: dict[str, type[Input]] = {
-    "row": Row,
-    "column": Column,
-    "tile": Tile,
-    "element": Element,
-    "scalar": Scalar,
-}
 _FORM = "this is not NAME:KIND or NAME:KIND:TYPE, such as bias:row:f32. The kinds are"
 _SCALAR = 1.0  # value of a scalar without a value
 MOST_SCALAR = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class ParsedEpilogue:
+class ParsedEpilogue(FusedEpilogue):
     """An epilogue from the options of a command.
 
-    epilogue   the epilogue
-    kinds      class of each operand by name: Row, Column, Tile, Element or Scalar
-    dtypes     element types of tensor operands and auxiliary outputs by name; the others have the type of D
     scalars    values of the scalar operands by name
     """
 
-    epilogue: Epilogue
-    kinds: dict[str, type[Input]]
-    dtypes: dict[str, DType]
     scalars: dict[str, float]
-
-    @property
-    def reads_tiles(self) -> bool:
-        """True if an operand is a tile. The first of these takes the place of C."""
-        return bool(self.epilogue.tiles)
-
-    def made_for(self, operands: Operands) -> Operands:
-        """Return the operands of the GEMM with the first tile of the epilogue as C, if the epilogue reads a tile."""
-        if not self.reads_tiles:
-            return operands
-        return replace(operands, c=self._matrix(operands, self.epilogue.tiles[0]))
-
-    def ends(self, operands: Operands) -> Operands:
-        """Return the operands of a plan with this epilogue.
-
-        These are the operands of the GEMM, and the tensors and outputs of the epilogue. Tiles and outputs have
-        the majorness and the alignment of D. The other tensors are aligned to one element.
-        """
-        others = {}
-        for name in self.epilogue.tensors:
-            kind = self.kinds[name]
-            if kind is not Tile:
-                assert issubclass(kind, Tensor)
-                others[name] = Operand.of_kind(kind, self.dtypes.get(name, operands.d.dtype))
-        for name in (*self.epilogue.tiles[1:], *self.epilogue.outputs[1:]):
-            others[name] = self._matrix(operands, name)
-        for name, reduction in self.epilogue.reductions:
-            accumulators = f64 if operands.acc == f64 else f32
-            others[name] = Operand.of_kind(reduction.kind, self.dtypes.get(name, accumulators))
-        whole = self.made_for(operands).with_aux(**others)
-        return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
-
-    def _matrix(self, operands: Operands, name: str) -> Operand:
-        """Return the operand of the shape of D with the type of `name`, and with D's majorness and alignment."""
-        d = operands.d
-        dtype = self.dtypes.get(name, d.dtype)
-        return Operand(dtype, d.major, min(ACCESS_BITS, d.align_elems * dtype.bits) // 8)
-
-    def on(self, plan: GemmPlan, swap_ab: bool = False) -> GemmPlan:
-        """Return a plan with its epilogue replaced by this one.
-
-        plan      plan of the GEMM
-        swap_ab   True if the plan computes the transpose of D (swap A/B), so that rows become columns
-        raises    PlanError if the plan cannot have this epilogue
-        """
-        epilogue = self.epilogue.transposed if swap_ab else self.epilogue
-        whole = self.ends(plan.operands.transposed).transposed if swap_ab else self.ends(plan.operands)
-        return with_epilogue(epilogue, plan, dict(whole.aux))
 
     def is_end_of(self, plan: GemmPlan) -> bool:
         """Return True if a plan can have this epilogue."""
@@ -166,10 +93,10 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
             scalars[name] = complaints.attempt(partial(_number, option, kind)) or 0.0
         elif kind == "result":
             results.append(name)
-        elif kind in _KINDS:
-            kinds[name] = _KINDS[kind]
+        elif kind in KINDS:
+            kinds[name] = KINDS[kind]
         else:
-            complaints.violations.append(f"--operand {option}: {_FORM} {', '.join([*_KINDS, 'result'])}.")
+            complaints.violations.append(f"--operand {option}: {_FORM} {', '.join([*KINDS, 'result'])}.")
         if dtype:
             dtypes[name] = complaints.attempt(partial(DType.parse, dtype)) or f32
     names = [option.partition(":")[0] for option in options or ()]

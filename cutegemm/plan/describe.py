@@ -30,7 +30,14 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
         for level, count, shape, layout in rows
     ]
     head = f"{plan.name}: {plan.summary}" if plan.summary else plan.name
-    return "\n".join([head, f"  {plan.operands}", *lines])
+    return "\n".join([head, f"  {stated_operands(plan)}", *lines])
+
+
+def stated_operands(plan: GemmPlan) -> str:
+    """Return the operands as the user states them, and a line for the swap if the plan computes D^T = B^T A^T."""
+    if not plan.swap_ab:
+        return str(plan.operands)
+    return f"{plan.operands.transposed}\n  swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
 
 
 def describe_programs(plan: GemmPlan) -> str:

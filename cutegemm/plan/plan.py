@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -141,8 +142,19 @@ class GemmPlan(hooks.Shown):
     def with_(self, **changes: Any) -> GemmPlan:
         """Return the plan with some fields changed, checked again.
 
-        raises   PlanError for an unknown field, or with every rule that is then broken
+        epilogue, operands   another epilogue, as a builder takes it: a function or text, and the kinds of its operands
+        raises               PlanError for an unknown field, or with every rule that is then broken
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan().with_(epilogue=lambda acc, bias: acc + bias, operands={"bias": "row"}).epilogue)
+        acc + bias
         """
+        if isinstance(changes.get("operands"), Mapping) or not isinstance(changes.get("epilogue", LINEAR), Epilogue):
+            epilogue, kinds = changes.pop("epilogue", None), None
+            if isinstance(changes.get("operands"), Mapping):
+                kinds = changes.pop("operands")
+            plan: GemmPlan = hooks.fused(epilogue, kinds).on(self.with_(**changes))
+            return plan
         known = [field.name for field in fields(self)]
         strange = [
             f"{name!r} is no field of a plan; there are {', '.join(known)}." for name in changes if name not in known
@@ -181,6 +193,30 @@ class GemmPlan(hooks.Shown):
         raises   UnsupportedError for an unknown name
         """
         return _of_name(self.name, self.streams, name)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, for `from_json` of the same version of the package.
+
+        >>> from cutegemm.build import sm90_plan
+        >>> GemmPlan.from_json(sm90_plan().to_json()) == sm90_plan()
+        True
+        """
+        from cutegemm.plan.saved import saved
+
+        return saved(self)
+
+    @staticmethod
+    def from_json(text: str) -> GemmPlan:
+        """Return the plan that `to_json` wrote, checked again.
+
+        raises   UnsupportedError for another text, or for one that another version of the package wrote
+        """
+        from cutegemm.plan.saved import loaded
+
+        plan = loaded(text)
+        if not isinstance(plan, GemmPlan):
+            raise UnsupportedError(f"GemmPlan.from_json: the text is a saved {type(plan).__name__}, not a plan.")
+        return plan
 
     @property
     def threads(self) -> int:

@@ -1,1 +1,1 @@
-"""Machine code to results: what is asked, which plan answers it, and calls on a GPU or on a CPU."""
+"""Run GEMMs: check the arguments, choose and compile a plan, and launch it on a GPU or emulate it on a CPU."""

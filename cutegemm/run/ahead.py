@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of the calls that take them: in parallel, for shapes or for the layers of a model."""
+"""Compile kernels before they are called, in parallel, for given shapes or for the layers of a model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from cutegemm.run.question import Question, decide, few_of
 from cutegemm.run.tune import recorded
 from cutegemm.run.views import View, operands_of
 
-_EACH = 16  # numbers of rows, up to which a choice is made for each
+_MOST_CHOICES = 16  # a layer with at most this many numbers of rows gets a choice for each of them
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What was prepared.
+    """The result of `prepare`: which kernels later calls use, and which of them had to be compiled.
 
-    plans      of all kernels that the calls will take, each once
-    compiled   how many of them were not there yet
-    failed     by the name of a plan, why it was not compiled
-    seconds    that it took
+    plans      plan of each kernel, without repetitions
+    compiled   number of kernels that were compiled now; the others were compiled before, or failed
+    failed     plan name -> error, for the plans that did not compile
+    seconds    time that `prepare` took
     """
 
     plans: tuple[GemmPlan, ...]
@@ -43,8 +43,8 @@ class Ahead:
     seconds: float
 
     def __str__(self) -> str:
-        there = len(self.plans) - self.compiled - len(self.failed)
-        text = f"{len(self.plans)} kernels: {self.compiled} compiled in {self.seconds:.1f} s, {there} were there"
+        existing = len(self.plans) - self.compiled - len(self.failed)
+        text = f"{len(self.plans)} kernels: {self.compiled} compiled in {self.seconds:.1f} s, {existing} existed before"
         return text + "".join([f"\n  {name} failed: {error}" for name, error in self.failed.items()])
 
 
@@ -58,47 +58,49 @@ def prepare(
     device: str | None = None,
     processes: int | None = None,
 ) -> Ahead:
-    """Compiles, in parallel, the kernels that calls will take, and says how many there are.
+    """Compile, in parallel, the kernels that later calls will use, print how many there are, and return them.
 
-    what                 tuples (M, N, K) or (M, N, K, L), as `gemm` will be called; with `rows`, tuples (N, K) of
-                         weights; or a torch.nn.Module, or several, on a CUDA device: of it, and of all that is inside,
-                         the layers that cutegemm computes, which are `cutegemm.Linear`, `cutegemm.GatedMLP`, and what
-                         `cutegemm.use` replaced
-    rows                 that the inputs of layers may have: range(1, 8193) where left out for modules
-    dtype, layout, out   of the operands of tuples, as of `Operands.of`, whose rows follow one another
-    device               "h100", "h200", ...: whose plans are chosen for tuples; that of this machine where left out
-    processes            as many as there are processors where left out
-    raises               PlanError with everything that is wrong; CompileError where a process came to a sudden end
+    `what` is one of three things:
+    - tuples (M, N, K) or (M, N, K, L), the shapes that `gemm` will be called with
+    - with `rows`, tuples (N, K), the shapes of the weights of layers
+    - a torch.nn.Module, or a list of them, on a CUDA device: its layers that cutegemm computes, at any depth. These are
+      `cutegemm.Linear`, `cutegemm.GatedMLP`, and layers that `cutegemm.use` has replaced
 
-    What does not compile is in the result, and says so again when it is called.
+    rows                 numbers of rows that the inputs of layers may have; None: range(1, 8193) for modules
+    dtype, layout, out   arguments of `Operands.of` for tuples. The matrices are compact
+    device               device that plans are chosen for, such as "h100", for tuples; None: the GPU of this machine
+    processes            number of processes that compile; None: the number of processors
+    raises               PlanError with every invalid tuple or number; CompileError if a process exits early
+
+    An error of compilation is in the result. A call that needs the plan raises it again.
 
     >>> print(cutegemm.prepare([(4096, 4096, 4096), (64, 4096, 4096)]))  # doctest: +SKIP
-    2 kernels: 2 compiled in 3.1 s, 0 were there
+    2 kernels: 2 compiled in 3.1 s, 0 existed before
     >>> print(cutegemm.prepare(model, rows=range(1, 2049)))  # doctest: +SKIP
-    17 kernels: 17 compiled in 4.9 s, 0 were there
+    17 kernels: 17 compiled in 4.9 s, 0 existed before
     """
     started = time.perf_counter()
     if rows is not None and (not len(rows) or _ends(rows)[0] < 1):
-        raise PlanError("prepare", [f"rows = {rows!r}; numbers from 1 on are expected."])
+        raise PlanError("prepare", [f"rows = {rows!r} is empty or has a number below 1. Pass numbers of 1 or more."])
     if _are_modules(what):
         questions = questions_of((what, rows if rows is not None else range(1, 8193)))
         plans = plans_of_layers(questions)
     else:
-        operands, of = Operands.of(dtype, layout=layout, out=out), chip(device)
-        plans = plans_of(list(what), rows, operands, of)
+        plans = plans_of(list(what), rows, Operands.of(dtype, layout=layout, out=out), chip(device))
     return compiled(plans, started, processes)
 
 
 def _are_modules(what: Any) -> bool:
+    """Return whether `what` is a torch.nn.Module or a non-empty list of them."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
-    given = list(what) if isinstance(what, (list, tuple)) else [what]
-    return bool(given) and all(isinstance(each, torch.nn.Module) for each in given)
+    values = list(what) if isinstance(what, (list, tuple)) else [what]
+    return bool(values) and all(isinstance(value, torch.nn.Module) for value in values)
 
 
 def chip(name: str | None) -> Device:
-    """The device of a name; that of this machine where none is said, or what plans are made for where there is none."""
+    """Return the device of a name such as "h100"; None: the GPU of this machine, or `DEFAULT_DEVICE` without a GPU."""
     if name is not None:
         return device_named(name)
     try:
@@ -115,18 +117,22 @@ def chip(name: str | None) -> Device:
 def plans_of(
     shapes: Sequence[Any], rows: Sequence[int] | None, operands: Operands, device: Device
 ) -> list[tuple[GemmPlan, str]]:
-    """The plans that `gemm` takes for shapes of compact matrices, or layers for weights; each with its architecture.
+    """Return (plan, architecture) of each kernel that `gemm` uses for compact matrices, or that layers use.
 
-    rows     None for shapes; those of the inputs for weights
+    shapes     (M, N, K) or (M, N, K, L) of matrices if `rows` is None, else (N, K) of weights
+    rows       numbers of rows that the inputs of layers may have; None for matrices
+    operands   element types and majorness of the matrices
+    device     device that plans are chosen for
+    raises     PlanError with every invalid shape
 
     >>> (plan, arch), = plans_of([(4096, 4096, 4096)], None, Operands.of("bf16", layout="nt"), DEFAULT_DEVICE)
     >>> plan.family, arch
     ('sm90', 'sm_90a')
     """
     lengths = (3, 4) if rows is None else (2,)
-    expected = "(M, N, K), or with L," if rows is None else "(N, K), beside rows,"
+    remedy = "(M, N, K) or (M, N, K, L)" if rows is None else "(N, K), since rows are passed"
     wrong = [
-        f"{shape!r}; numbers {expected} are expected."
+        f"the shape {shape!r} is invalid. Pass integers of 1 or more: {remedy}."
         for shape in shapes
         if not isinstance(shape, (tuple, list))
         or len(shape) not in lengths
@@ -137,11 +143,11 @@ def plans_of(
     if rows is not None:
         return plans_of_layers([(question_of((_ends(rows)[1], *shape), operands, device), rows) for shape in shapes])
     questions = [question_of(shape, operands, device) for shape in shapes]
-    return [(decide(each, _recorded(each)).plan, device.arch) for each in questions]
+    return [(decide(question, _recorded(question)).plan, device.arch) for question in questions]
 
 
 def _recorded(question: Question) -> Recipe | None:
-    """What a table of tuned plans says for the GPU of this machine, where there is one."""
+    """Return the recipe that a table of tuned plans has for the GPU of this machine; None without table or GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
@@ -151,18 +157,23 @@ def _recorded(question: Question) -> Recipe | None:
 
 
 def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Question:
-    """What `gemm` asks of compact matrices of a shape, of the types and the majorness of some operands."""
+    """Return what the plan of a `gemm` call with compact, 16-byte aligned matrices is chosen by.
+
+    shape      (M, N, K) or (M, N, K, L)
+    operands   element types and majorness of the matrices
+    device     device that a plan is chosen for
+    """
     m, n, k, *batch = shape
     l, batched = (batch[0], True) if batch else (1, False)  # noqa: E741
     views = {}
-    for name, extents, is_turned, kind in (
+    for name, extents, is_column_major, kind in (
         ("a", (m, k), operands.a.major == "m", operands.a.dtype),
         ("b", (k, n), operands.b.major == "k", operands.b.dtype),
         ("out", (m, n), operands.d.major == "m", operands.d.dtype),
     ):
-        along = (1, extents[0]) if is_turned else (extents[1], 1)
-        lead = ((l,), (extents[0] * extents[1],)) if batched else ((), ())
-        views[name] = View((*lead[0], *extents), (*lead[1], *along), kind.bits // 8, 0, batched)
+        strides = (1, extents[0]) if is_column_major else (extents[1], 1)
+        batch_shape, batch_strides = ((l,), (extents[0] * extents[1],)) if batched else ((), ())
+        views[name] = View((*batch_shape, *extents), (*batch_strides, *strides), kind.bits // 8, 0, batched)
     views["c"] = views["out"]
     kinds = operands.a.dtype, operands.d.dtype
     return Question(
@@ -177,27 +188,38 @@ def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Que
 
 
 def _ends(rows: Sequence[int]) -> tuple[int, int]:
-    """The fewest and the most; of a range without looking at each."""
+    """Return the smallest and the largest number of rows. A range is not iterated."""
     ends = (rows[0], rows[-1]) if isinstance(rows, range) else rows
     return min(ends), max(ends)
 
 
 def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list[tuple[GemmPlan, str]]:
-    """The plans of layers whose inputs have any of some numbers of rows: those of the few that are taken for them."""
-    found = []
+    """Return (plan, architecture) of each kernel that layers use for the numbers of rows of their inputs.
+
+    questions   for each layer: what its plans are chosen by, and the numbers of rows of its input. The number of rows
+                in the `Question` itself is ignored
+    """
+    plans = []
     for question, rows in questions:
-        met = rows if len(rows) <= _EACH else {*_ends(rows), *[n for n in looked_at(_ends(rows)[1]) if n in rows]}
-        at = [question.of_rows(each) for each in met]
-        decided = [decide(each, _recorded(each), varying_rows=True) for each in at]
-        if len(met) < len(rows):  # others may be taken for the rows between
+        sampled = (
+            rows if len(rows) <= _MOST_CHOICES else {*_ends(rows), *[n for n in looked_at(_ends(rows)[1]) if n in rows]}
+        )
+        sampled_questions = [question.of_rows(count) for count in sampled]
+        decisions = [decide(one, _recorded(one), varying_rows=True) for one in sampled_questions]
+        if len(sampled) < len(rows):  # rows between the samples may use any of the few recipes of the layer
             served = [question.served(recipe, rows=1) for recipe in few_of(question)]
-            decided += [each for each in served if each is not None]
-        found += [(each.plan, question.arch) for each in decided]
-    return found
+            decisions += [decision for decision in served if decision is not None]
+        plans += [(decision.plan, question.arch) for decision in decisions]
+    return plans
 
 
 def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: int | None) -> Ahead:
-    """Compiles what is not there yet, and shows how far it has come."""
+    """Compile the plans that are not compiled yet, with a progress bar, and print and return the result.
+
+    plans       (plan, architecture) of each kernel; repetitions are removed
+    started     start of the measured time, from time.perf_counter()
+    processes   number of processes that compile; None: the number of processors
+    """
     wanted = {(plan.key(), arch): plan for plan, arch in plans}
     missing: dict[str, list[GemmPlan]] = {}
     for (_, arch), plan in wanted.items():
@@ -206,17 +228,20 @@ def compiled(plans: Iterable[tuple[GemmPlan, str]], started: float, processes: i
     count = sum(map(len, missing.values()))
     failed: dict[str, CutegemmError] = {}
     with _progress(count) as done:
-        for arch, of_arch in missing.items():
-            errors = compile_plans(of_arch, arch, processes, done)
-            failed |= {plan.name: error for plan, error in zip(of_arch, errors, strict=True) if error}
+        for arch, plans_of_arch in missing.items():
+            errors = compile_plans(plans_of_arch, arch, processes, done)
+            failed |= {plan.name: error for plan, error in zip(plans_of_arch, errors, strict=True) if error}
     seconds = time.perf_counter() - started
-    found = Ahead(tuple(wanted.values()), count - len(failed), failed, seconds)
-    print(f"cutegemm: {found}", file=sys.stderr)
-    return found
+    result = Ahead(tuple(wanted.values()), count - len(failed), failed, seconds)
+    print(f"cutegemm: {result}", file=sys.stderr)
+    return result
 
 
 def _progress(count: int) -> Any:
-    """Shows on a terminal how many of some kernels have been compiled; gives what is called behind each."""
+    """Return a context manager that shows a progress bar for `count` kernels, if stderr is a terminal.
+
+    Its value is a function to call after each kernel.
+    """
     if not count or not sys.stderr.isatty():
         return nullcontext(lambda: None)
     from contextlib import contextmanager
@@ -226,6 +251,7 @@ def _progress(count: int) -> Any:
 
     @contextmanager
     def shown() -> Any:
+        """Show the progress bar, and yield the function that advances it."""
         columns = TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=count)

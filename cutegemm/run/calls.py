@@ -1,4 +1,4 @@
-"""How a product is to be computed; and what calls were prepared as, by the signature of their arguments."""
+"""The options of `gemm`, and caches of prepared calls, whose keys are the signatures of the arguments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
 _MOST_SIGNATURES = 4096
-BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # numbers of `gemm` without an epilogue, if they are not passed
+BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epilogue
 
 
 @dataclass(frozen=True)
 class How:
-    """How a product is to be computed: the options of `gemm` that a plan is chosen by."""
+    """The options of `gemm` that the choice of a plan depends on. The docstring of `gemm` describes them."""
 
     plan: GemmPlan | str | None = None
     accumulate: str = "fast"
@@ -25,22 +25,25 @@ class How:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """The values of the fields, in their order. Dynamo does not follow `dataclasses.astuple`."""
+        """Return the values of all fields, in order. Dynamo cannot trace `dataclasses.astuple`."""
         return self.plan, self.accumulate, self.allow_tf32, self.varying_rows, self.tune
 
 
 def shapes_of(a: Any, b: Any) -> str:
-    """How errors name a call."""
+    """Return the shapes of a and b as error messages print them: "(4, 8) by (8, 16)"."""
     return f"{tuple(a.shape)} by {tuple(b.shape)}"
 
 
 class Calls:
-    """Calls of one kind, by signature. `found` is a plain dictionary, which a warm call reads without this class.
+    """A cache of prepared calls of one kind, from the signature of the arguments to the prepared call.
+
+    found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
+    most    largest number of entries. If there are as many, a new one replaces all of them
 
     >>> calls = Calls()
-    >>> calls.keep(("a signature",), "what carries it out")
+    >>> calls.keep(("a signature",), "a prepared call")
     >>> calls.found
-    {('a signature',): 'what carries it out'}
+    {('a signature',): 'a prepared call'}
     """
 
     def __init__(self, most: int = _MOST_SIGNATURES) -> None:
@@ -49,20 +52,20 @@ class Calls:
         _ALL.add(self)
 
     def keep(self, signature: Any, call: Any) -> None:
-        """Remembers a call; of too many, all others are forgotten."""
+        """Add a prepared call. If the cache is full, all other entries are removed first."""
         if len(self.found) >= self.most:
             self.found.clear()
         self.found[signature] = call
 
 
-_ALL: WeakSet[Calls] = WeakSet()
+_ALL: WeakSet[Calls] = WeakSet()  # every cache of this process
 
 
 def forget() -> None:
-    """Lets every call be prepared anew: what it would be prepared as has changed.
+    """Empty all caches of prepared calls. This is needed when a signature would get another plan than before.
 
     >>> calls = Calls()
-    >>> calls.keep("a signature", "what carries it out")
+    >>> calls.keep("a signature", "a prepared call")
     >>> forget()
     >>> calls.found
     {}

@@ -1,4 +1,4 @@
-"""What `gemm` asks of its arguments: every rule that is broken, in the caller's own values, and what to do."""
+"""Check the arguments of `gemm`. Each check returns a sentence for each broken rule, with the value and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from cutegemm.choice.sm90.choice import ACCUMULATIONS
 from cutegemm.dtypes import tf32
-from cutegemm.errors import PlanError, UnsupportedError
+from cutegemm.errors import PlanError, UnsupportedError, how_to_install
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands, Problem
@@ -17,13 +17,18 @@ from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.views import MODES, Region, View, share_memory
 
 WITHOUT_A_GPU = (
-    "Without a GPU `cutegemm.simulator.simulate(plan, a, b)` carries out a plan on the CPU, and "
-    "`cutegemm.run.emulated.emulate(plan, a, b)` what it is compiled to."
+    "Without a GPU, `cutegemm.simulate(plan, a, b)` simulates a plan on the CPU, and "
+    "`cutegemm.emulate(plan, a, b)` emulates its compiled kernel."
 )
 
 
+def without_torch() -> UnsupportedError:
+    """Return the error of a call if torch cannot be imported."""
+    return UnsupportedError(f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}")
+
+
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
-    """The error that says every rule that a call breaks."""
+    """Return the error for a call of `gemm` that breaks these rules. Each rule is a sentence."""
     if len(rules) == 1:
         return UnsupportedError(f"gemm of {shapes_of(a, b)}: {rules[0]}")
     listed = "\n".join(f"  - {rule}" for rule in rules)
@@ -31,41 +36,47 @@ def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
 
 
 def wrong_choices(how: How) -> list[str]:
+    """Return the rules that the options of `gemm` break."""
     plan, accumulate = how.plan, how.accumulate
-    found = [
-        f"{name} = {getattr(how, name)!r}; True or False is expected."
+    wrong = [
+        f"{name} = {getattr(how, name)!r} is not a bool. Pass True or False."
         for name in ("allow_tf32", "varying_rows", "tune")
         if not isinstance(getattr(how, name), bool)
     ]
     if plan is not None and how.tune is True:
-        found.append("a plan is given, and tune=True asks for the one that is timed to be the fastest. Leave one out.")
+        wrong.append("plan is passed with tune=True, which times several plans and uses the fastest. Leave out one.")
     if accumulate not in ACCUMULATIONS:
         known = " or ".join(repr(name) for name in ACCUMULATIONS)
-        found.append(f"accumulate = {accumulate!r}; {known} is expected.")
+        wrong.append(f"accumulate = {accumulate!r} is unknown. Pass {known}.")
     if plan is not None and not isinstance(plan, (GemmPlan, str)):
-        found.append(f"plan is a {type(plan).__name__}; a GemmPlan, or the name of one, is expected.")
-    return found
+        wrong.append(f"plan is a {type(plan).__name__}. Pass a GemmPlan or the name of a plan.")
+    return wrong
 
 
-def wrong_dtypes(given: dict[str, Any], torch_ops: Any) -> list[str]:
-    """Return the rules that the types of a, b, c and out break."""
-    kinds = {name: _name(tensor.dtype) for name, tensor in given.items()}
-    served = ", ".join(_name(t) for t in torch_ops.RESULTS)
-    strange = [name for name in ("a", "b") if given[name].dtype not in torch_ops.RESULTS]
-    found = []
-    of_float8 = all(given[name].dtype in torch_ops.FLOAT8 for name in "ab")
-    if kinds["b"] != kinds["a"] and not of_float8:
-        found.append(f"a is of {kinds['a']}, b of {kinds['b']}; they must be of one type, or both of float8.")
-    if strange:
-        found.append(f"{_are(strange)} of {kinds[strange[0]]}; {served} are served.")
-    allowed = [_name(t) for t in torch_ops.RESULTS.get(given["a"].dtype, ())]
+def wrong_dtypes(tensors: dict[str, Any], torch_ops: Any) -> list[str]:
+    """Return the rules that the element types of a, b, c and out break.
+
+    tensors     a, b, and c and out if they are passed, by name
+    torch_ops   the module `run.torch_ops`, which imports torch
+    """
+    kinds = {name: _name(tensor.dtype) for name, tensor in tensors.items()}
+    supported = ", ".join(_name(t) for t in torch_ops.RESULTS)
+    unsupported = [name for name in ("a", "b") if tensors[name].dtype not in torch_ops.RESULTS]
+    wrong = []
+    both_float8 = all(tensors[name].dtype in torch_ops.FLOAT8 for name in "ab")
+    if kinds["b"] != kinds["a"] and not both_float8:
+        wrong.append(f"a is of {kinds['a']}, b of {kinds['b']}. Pass two tensors of one type, or two of float8.")
+    if unsupported:
+        wrong.append(f"{_are(unsupported)} of {kinds[unsupported[0]]}. Supported are {supported}.")
+    allowed = [_name(t) for t in torch_ops.RESULTS.get(tensors["a"].dtype, ())]
     for name in ("c", "out"):
-        if name in given and allowed and kinds[name] not in allowed:
-            found.append(f"{name} is of {kinds[name]}; {' or '.join(allowed)} is expected.")
-    of_bytes = given["a"].dtype.is_floating_point and given["a"].element_size() == 1  # C is then read apart
-    if "c" in given and "out" in given and kinds["c"] != kinds["out"] and not of_bytes:
-        found.append(f"c is of {kinds['c']}, out of {kinds['out']}; they must be of one type.")
-    return found
+        if name in tensors and allowed and kinds[name] not in allowed:
+            wrong.append(f"{name} is of {kinds[name]}. For a of {kinds['a']}, pass {' or '.join(allowed)}.")
+    # For float8, the kernel reads C as an operand of its own, whose type may differ from that of D.
+    is_float8 = tensors["a"].dtype.is_floating_point and tensors["a"].element_size() == 1
+    if "c" in tensors and "out" in tensors and kinds["c"] != kinds["out"] and not is_float8:
+        wrong.append(f"c is of {kinds['c']}, out of {kinds['out']}. Pass two tensors of one type.")
+    return wrong
 
 
 def wrong_out_dtype(
@@ -75,144 +86,152 @@ def wrong_out_dtype(
     results: Sequence[Any] = (None,),
     outs: Sequence[Any] = (None,),
 ) -> list[str]:
-    """Return the rules that the types break which a caller asks for.
+    """Return the rules that `out_dtype` breaks.
 
-    dtype      of a
-    out_dtype  a type, or None; or a sequence with one for each result
-    results    for each result its reduction, or None
-    outs       for each result the caller's tensor, or None
+    dtype       type of a
+    out_dtype   a type or None; or a sequence with a type or None for each result
+    torch_ops   the module `run.torch_ops`, which imports torch
+    results     reduction of each result; None for one with the extents of D
+    outs        the caller's tensor for each result, or None
     """
-    several = isinstance(out_dtype, (tuple, list))
-    asked = list(out_dtype) if several else [out_dtype]
-    if several and len(asked) != len(results):
+    is_sequence = isinstance(out_dtype, (tuple, list))
+    kinds = list(out_dtype) if is_sequence else [out_dtype]
+    if is_sequence and len(kinds) != len(results):
         return [
-            f"out_dtype has {len(asked)} types; the number of results is {len(results)}. Pass one for each, or None "
-            "in its place."
+            f"out_dtype has {len(kinds)} types, but the number of results is {len(results)}. Pass a type or None for "
+            "each result."
         ]
-    found = []
-    for place, kind in enumerate(asked):
+    wrong = []
+    for index, kind in enumerate(kinds):
         if kind is None:
             continue
-        name, reduction, out = f"out_dtype[{place}]" if several else "out_dtype", results[place], outs[place]
-        allowed = torch_ops.FLOATS if place else torch_ops.RESULTS.get(dtype, (kind,))
+        name, reduction, out = f"out_dtype[{index}]" if is_sequence else "out_dtype", results[index], outs[index]
+        allowed = torch_ops.FLOATS if index else torch_ops.RESULTS.get(dtype, (kind,))
         if reduction is not None:
             allowed = (torch_ops.reduced_dtype(dtype),)
         if kind not in allowed:
-            of = "" if reduction is None else f" for {reduction}"
-            found.append(f"{name} = {_name(kind)}; {' or '.join(map(_name, allowed))} is expected{of}.")
+            subject = f"a of {_name(dtype)}" if reduction is None else str(reduction)
+            wrong.append(f"{name} = {kind!r} is not supported. For {subject}, pass {' or '.join(map(repr, allowed))}.")
         elif out is not None and out.dtype != kind:
-            at = "out" if len(results) == 1 else f"out[{place}]"
-            found.append(f"{at} is of {_name(out.dtype)}, but {name} = {_name(kind)}. Leave one of them out.")
-    return found
+            out_name = "out" if len(results) == 1 else f"out[{index}]"
+            wrong.append(f"{out_name} is of {_name(out.dtype)}, but {name} = {kind!r}. Leave out one of the two.")
+    return wrong
 
 
-def wrong_devices(given: dict[str, Any]) -> list[str]:
-    """Return the rules that devices break: all tensors on one CUDA device are expected."""
-    found = []
-    elsewhere = [name for name, tensor in given.items() if not tensor.is_cuda]
-    if elsewhere:
-        moved = ", ".join(f"{name}.cuda()" for name in elsewhere)
-        devices = dict.fromkeys(str(given[name].device) for name in elsewhere)
-        listed = [
-            f"{_are([name for name in elsewhere if str(given[name].device) == device])} on {device}"
+def wrong_devices(tensors: dict[str, Any]) -> list[str]:
+    """Return the rules that the devices of tensors break: all must be on one CUDA device."""
+    wrong = []
+    not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
+    if not_cuda:
+        remedy = ", ".join(f"{name}.cuda()" for name in not_cuda)
+        devices = dict.fromkeys(str(tensors[name].device) for name in not_cuda)
+        places = [
+            f"{_are([name for name in not_cuda if str(tensors[name].device) == device])} on {device}"
             for device in devices
         ]
-        found.append(
-            f"{', '.join(listed)}; tensors on a CUDA device are served, as torch makes them: {moved}. {WITHOUT_A_GPU}"
-        )
-    there = {name: tensor.device for name, tensor in given.items() if tensor.is_cuda}
-    if len(set(there.values())) > 1:
-        places = ", ".join(f"{name} is on {device}" for name, device in there.items())
-        found.append(f"{places}; all must be on one device.")
-    return found
+        wrong.append(f"{', '.join(places)}. Pass tensors on a CUDA device: {remedy}. {WITHOUT_A_GPU}")
+    cuda_devices = {name: tensor.device for name, tensor in tensors.items() if tensor.is_cuda}
+    if len(set(cuda_devices.values())) > 1:
+        listed = ", ".join(f"{name} is on {device}" for name, device in cuda_devices.items())
+        wrong.append(f"{listed}. Pass tensors on one device.")
+    return wrong
 
 
-def wrong_memory(given: dict[str, Any]) -> list[str]:
-    """Where a kernel may not read the elements of a tensor at the places that it names."""
-    found = []
-    for name, tensor in given.items():
+def wrong_memory(tensors: dict[str, Any]) -> list[str]:
+    """Return a sentence for each tensor that has no memory of its own, or whose elements are negated when read."""
+    wrong = []
+    for name, tensor in tensors.items():
         if tensor.numel() and not tensor.data_ptr() and tensor.device.type != "meta":
-            found.append(
+            wrong.append(
                 f"{name} is a {type(tensor).__name__} without memory of its own. Pass the tensor inside of it."
             )
         elif tensor.is_neg():
-            found.append(f"{name} is a view whose elements are negated. Pass {name}.resolve_neg().")
-    return found
+            wrong.append(f"{name} is a view whose elements are negated. Pass {name}.resolve_neg().")
+    return wrong
 
 
-def without_addresses(given: dict[str, Any]) -> list[str]:
-    """Torch tensors that no kernel can be given: sparse ones, and those that a transformation stands for."""
-    found = []
-    for name, tensor in given.items():
+def without_addresses(tensors: dict[str, Any]) -> list[str]:
+    """Return a sentence for each torch tensor that has no address: sparse tensors, and those of a transformation."""
+    wrong = []
+    for name, tensor in tensors.items():
         try:
             tensor.data_ptr(), tensor.stride()
         except RuntimeError:
             layout = _name(tensor.layout)
-            way = f" Pass {name}.to_dense()." if layout != "strided" else ""
-            found.append(
-                f"{name} is a {type(tensor).__name__} of layout {layout} without addresses; dense tensors on a CUDA "
-                f"device are expected.{way}"
+            remedy = f": {name}.to_dense()" if layout != "strided" else ""
+            wrong.append(
+                f"{name} is a {type(tensor).__name__} of layout {layout} without an address. Pass a dense tensor on a "
+                f"CUDA device{remedy}."
             )
-    return found
+    return wrong
 
 
 def _name(dtype: Any) -> str:
+    """Return the name of a torch dtype or layout without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 def _are(names: Sequence[str]) -> str:
-    """a is; a and b are; a, b and c are"""
+    """Return the names as a subject with its verb.
+
+    >>> _are(["a"]), _are(["a", "b", "c"])
+    ('a is', 'a, b and c are')
+    """
     *first, last = names
     return f"{', '.join(first)} and {last} are" if first else f"{last} is"
 
 
 def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """(M, N, K, L) of matrices or batches that `wrong_extents` has let pass; symbols, if they are those of a graph."""
+    """Return (M, N, K, L) of matrices that `wrong_extents` accepts. In a torch graph they may be symbols."""
     return a.shape[-2], b.shape[-1], a.shape[-1], a.shape[0] if a.dim() == 3 else 1
 
 
-def wrong_extents(given: dict[str, Any], gated: str = "", most: int | None = MOST_EXTENT) -> list[str]:
-    """The rules of D = A @ B, or of a D of half its columns, that shapes break.
+def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = MOST_EXTENT) -> list[str]:
+    """Return the rules that the shapes of a, b, c and out break.
 
-    gated   where the two columns lie that one column of D is made of; "" if it is one column
-    most    the largest extent; None if an extent may be a symbol of a graph, which has no limit of its own
+    gated   "halves" or "pairs" for a gated epilogue, whose D has half of the columns of b; "" for another one
+    most    largest extent that is allowed; None: no limit, for extents that are symbols of a torch graph
     """
-    a, b = given["a"], given["b"]
+    a, b = tensors["a"], tensors["b"]
     if a.dim() not in (2, 3) or a.dim() != b.dim():
         return [
-            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}; two matrices, or two batches of "
-            "matrices, are expected. Expand a matrix that all of a batch share: b.expand(l, -1, -1)."
+            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)}. Pass two matrices, or two batches of matrices. Expand "
+            "a matrix that all of a batch share: b.expand(l, -1, -1)."
         ]
     m, n, k, l = extents_of(a, b)  # noqa: E741
     batch = (l,) if a.dim() == 3 else ()
-    found = []
+    wrong = []
     if b.shape[-2] != k:
-        swap_ab = " Pass b.mT, which fits." if n == k else ""
-        found.append(f"a has {k} columns, b has {b.shape[-2]} rows; both are K.{swap_ab}")
+        remedy = " Pass b.mT, which fits." if n == k else ""
+        wrong.append(f"a has {k} columns, b has {b.shape[-2]} rows, but both are K.{remedy}")
     if batch and b.shape[0] != l:
-        found.append(f"a is a batch of {l}, b of {b.shape[0]}; they must be of one length.")
+        wrong.append(f"a is a batch of {l} matrices, b of {b.shape[0]}. Pass batches of one length.")
     if gated and n % 2:
-        found.append(f"b has {n} columns; {gated} of an even number of them are expected.")
-    of_d = (*batch, m, n // 2 if gated else n)
-    found += [
-        f"{name} has shape {tuple(given[name].shape)}; {of_d} is expected."
+        wrong.append(f"b has {n} columns, but a gated epilogue reads {gated} of them. Pass an even number of columns.")
+    d_shape = (*batch, m, n // 2 if gated else n)
+    wrong += [
+        f"{name} has shape {tuple(tensors[name].shape)}. Pass a tensor of shape {d_shape}."
         for name in ("c", "out")
-        if name in given and tuple(given[name].shape) != of_d
+        if name in tensors and tuple(tensors[name].shape) != d_shape
     ]
     if most is not None:
-        found += [
-            f"{letter} is {extent}; {most} at most is served."
+        wrong += [
+            f"{letter} is {extent}. The largest extent is {most}."
             for letter, extent in zip("MNKL", (m, n, k, l), strict=True)
             if extent > most
         ]
-    return found
+    return wrong
 
 
 def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gated: str) -> int | None:
-    """Return the mode of a matrix that a plan has contiguous, 0 or 1, if its elements are to lie so; else None.
+    """Return which mode of a matrix, 0 or 1, must have stride 1 for the plan; None if either may have it.
 
-    A plan that the caller made has its own. For any plan factors of one byte are K-major, and results of one byte of a
-    gated epilogue are row-major.
+    A plan that the caller made fixes the mode of each matrix. Otherwise one-byte factors are K-major, and one-byte
+    results of a gated epilogue are row-major.
+
+    name            "a", "b", "c" or "out"
+    element_bytes   size of its elements
+    gated           "halves" or "pairs" for a gated epilogue; "" for another one
     """
     if isinstance(plan, GemmPlan):
         return MODES[name].index(getattr(plan.operands, "d" if name == "out" else name).major)
@@ -222,83 +241,88 @@ def wanted_mode(plan: GemmPlan | str | None, name: str, element_bytes: int, gate
 
 
 def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool, has_epilogue: bool) -> GemmPlan:
-    """Return a plan that the caller made, if it serves a call.
+    """Return the caller's plan if it can compute the call.
 
-    operands       of the problem; those of D^T if the plan is transposed
-    has_c          whether a c is given
-    has_epilogue   whether an epilogue is given: it takes the place of the plan's own
+    plan           the caller's plan
+    operands       element types, majorness and alignment of the call's matrices; those of D^T = B^T A^T if the plan
+                   swaps A and B
+    problem        the call's problem, for the error message
+    has_c          whether c is passed
+    has_epilogue   whether an epilogue is passed, which replaces the plan's own
     raises         PlanError with every rule that the plan breaks
     """
-    found = []
-    ours = plan.operands
-    if ours.a.dtype is tf32:  # f32 in memory
+    wrong = []
+    if plan.operands.a.dtype is tf32:  # the elements in memory are f32
         operands = operands.as_tf32
     if not has_epilogue and plan.epilogue not in (LINEAR, SCALED):
-        found.append(
-            f"the plan computes {plan.epilogue}; without an epilogue, D is alpha * acc + beta * c. Pass epilogue= and "
-            "its operands."
+        wrong.append(
+            f"the plan computes {plan.epilogue}, but without an epilogue D is alpha * acc + beta * c. Pass epilogue= "
+            "and its operands."
         )
     elif not has_epilogue and has_c and not plan.has_c:
-        found.append("c is given, but the plan does not read C. Make it with_c=True.")
+        wrong.append("c is passed, but the plan does not read C. Make the plan with with_c=True.")
     for name in "abcd":
-        want, have = getattr(ours, name), getattr(operands, name)
-        if want.dtype != have.dtype or want.major != have.major:
-            found.append(f"{name.upper()} is {have}; the plan is made for {want}.")
-        elif have.align_bytes < want.align_bytes:
-            found.append(
-                f"{name.upper()} is aligned to {have.align_bytes} bytes, in its address, its strides and its "
-                f"contiguous extent; the plan needs {want.align_bytes}."
+        needed, actual = getattr(plan.operands, name), getattr(operands, name)
+        if needed.dtype != actual.dtype or needed.major != actual.major:
+            wrong.append(f"{name.upper()} is {actual}; the plan is made for {needed}.")
+        elif actual.align_bytes < needed.align_bytes:
+            wrong.append(
+                f"{name.upper()} is aligned to {actual.align_bytes} bytes in its address, its strides and its "
+                f"contiguous extent, but the plan needs {needed.align_bytes}."
             )
-    if ours.batched != operands.batched:
-        found.append(f"the tensors have {'a' if operands.batched else 'no'} batch mode; the plan expects otherwise.")
-    if found:
+    if plan.operands.batched != operands.batched:
+        have = "have a batch mode" if operands.batched else "do not have a batch mode"
+        needed = "batched" if plan.operands.batched else "not batched"
+        wrong.append(f"the tensors {have}, but the plan is {needed}.")
+    if wrong:
         swap_ab = ", as D^T = B^T A^T," if plan.swap_ab else ""
-        raise PlanError(f"gemm of {problem}{swap_ab} by the plan {plan.name!r}", found)
+        raise PlanError(f"gemm of {problem}{swap_ab} by the plan {plan.name!r}", wrong)
     return plan
 
 
-def wrong_values(given: dict[str, Any], beta: float) -> list[str]:
-    """What a signature does not show: beta, and gradients that would be lost."""
-    found = []
-    if beta != 0 and "c" not in given:
-        found.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
-    wanting = [name for name, tensor in given.items() if tensor.requires_grad]
-    if wanting:
+def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
+    """Return the rules that beta and gradients break: beta needs c, and a call with `out` does not record gradients."""
+    wrong = []
+    if beta != 0 and "c" not in tensors:
+        wrong.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
+    need_gradients = [name for name, tensor in tensors.items() if tensor.requires_grad]
+    if need_gradients:
         from torch import is_grad_enabled
 
         if is_grad_enabled():
-            detached = ", ".join(f"{name}.detach()" for name in wanting)
-            found.append(
-                f"{_are(wanting)} to have gradients; into a given out nothing is recorded. Leave out away, pass "
-                f"{detached}, or call it under torch.no_grad()."
+            detached = ", ".join(f"{name}.detach()" for name in need_gradients)
+            verb = "require" if len(need_gradients) > 1 else "requires"
+            wrong.append(
+                f"{', '.join(need_gradients)} {verb} gradients, but a call with out= does not record them. Leave out "
+                f"`out`, pass {detached}, or call gemm under torch.no_grad()."
             )
-    return found
+    return wrong
 
 
 def without_epilogue(operands: Mapping[str, Any]) -> str:
-    """Say that operands are passed, and no epilogue."""
-    return f"{', '.join(operands)} given without an epilogue that takes them. Pass epilogue=."
+    """Return the message for operands that are passed without an epilogue."""
+    return f"{', '.join(operands)} passed without an epilogue that reads them. Pass epilogue=."
 
 
-def wrong_numbers(given: Mapping[str, Any]) -> list[str]:
-    """Return the rules that alpha and beta break: a real number is expected, or a tensor of one.
+def wrong_numbers(numbers: Mapping[str, Any]) -> list[str]:
+    """Return the rules that alpha and beta break: each must be a real number, or a tensor with one real element.
 
     >>> wrong_numbers({"alpha": 2j, "beta": 1})
-    ['alpha = 2j; a real number is expected.']
+    ['alpha = 2j is not a real number. Pass a real number.']
     """
-    found = []
-    for name, x in given.items():
-        if isinstance(x, Real) or type(x).__name__ in ("SymFloat", "SymInt"):  # as graphs name numbers
+    wrong = []
+    for name, x in numbers.items():
+        if isinstance(x, Real) or type(x).__name__ in ("SymFloat", "SymInt"):  # numbers in a torch graph
             continue
         if not (hasattr(x, "numel") and x.numel() == 1 and not x.is_complex()):
-            found.append(f"{name} = {x!r}; a real number is expected.")
-    return found
+            wrong.append(f"{name} = {x!r} is not a real number. Pass a real number.")
+    return wrong
 
 
 def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
     """Raise UnsupportedError if `out` overlaps a or b, or a c that is not `out` itself.
 
-    views   of a, b, c and out
+    views   views of a, b, c and out
     """
     region, start = views[3].region, out.data_ptr()
     for name, tensor, view in (("a", a, views[0]), ("b", b, views[1])):
@@ -309,14 +333,17 @@ def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
 
 
 def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Whether two regions at these addresses have a byte in common: of nearly all calls their ends say so."""
+    """Return whether two regions that start at these addresses have a byte in common.
+
+    Nearly always, their first and last bytes decide. Otherwise `share_memory` looks at the strides.
+    """
     if other_start >= start + first.span or start >= other_start + second.span:
         return False
     return share_memory(first, start, second, other_start)
 
 
 def is_same(tensor: Any, out: Any) -> bool:
-    """Whether each element of a tensor is the element of `out` that is computed from it."""
+    """Return whether a tensor is `out` itself, or has the same address, type, shape and strides."""
     if tensor is out:
         return True
     same = tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
@@ -324,7 +351,12 @@ def is_same(tensor: Any, out: Any) -> bool:
 
 
 def overwritten(out: str, name: str, may_be_out: bool) -> str:
-    """Say that the tensor of a result overlaps one that is read."""
+    """Return the message for a result whose tensor overlaps a tensor that is read.
+
+    out          name of the result's tensor
+    name         name of the tensor that is read
+    may_be_out   whether the result may be stored to the tensor that is read
+    """
     itself = f", or {name} itself" if may_be_out else ""
     return (
         f"{out} overlaps {name} in memory, which would be read after it is overwritten. Pass another out{itself}, or "

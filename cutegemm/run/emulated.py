@@ -1,4 +1,4 @@
-"""A compiled plan carried out on the CPU: `emulate`."""
+"""Emulate the compiled kernel of a plan on the CPU, and check all of its memory accesses."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from cutegemm.simulator.arguments import as_caller_has, given_operands, laid_out
 from cutegemm.simulator.memory import GlobalMatrix
 from cutegemm.simulator.reductions import without_modes
 
-_THREADS_AT_ONCE = 4096  # of the CTAs that are in flight together, where they need not be
+_THREADS_AT_ONCE = 4096  # threads that are emulated at once if CTAs do not wait for each other
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """D, and what was executed.
+    """The results of `emulate`, and what was executed.
 
-    aux            results of the epilogue beside D, by name
-    instructions   how many threads have carried out each opcode, over all kernels; the most frequent first
+    d              D, of the shape that `gemm` returns
+    aux            the other results of the epilogue, by name
+    instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
     launches       the kernel launches of the host function
-    seconds        it took, without compiling
+    seconds        time of the emulation, without compiling
     """
 
     d: np.ndarray
@@ -52,7 +53,7 @@ class Emulation:
 
     @property
     def ctas(self) -> int:
-        """CTAs that ran, of all launches."""
+        """Return the number of CTAs of all launches."""
         return sum(launch.ctas for launch in self.launches)
 
 
@@ -73,25 +74,27 @@ def emulate(
     watch: Watch | None = None,
     **operands: Any,
 ) -> Emulation:
-    """D = alpha * A @ B + beta * C by the compiled kernel of a plan: its PTX, executed in numpy.
+    """Return D = alpha * A @ B + beta * C, computed by the compiled kernel of a plan, whose PTX is emulated in numpy.
 
-    Every CTA is executed. D and the workspace are poisoned; the matrices lie in memory as `simulate` lays them
-    out, with gaps between their rows that nobody may touch.
+    Every CTA is executed. D and the workspace are poisoned. The matrices have the strides that `simulate` gives them,
+    with gaps between their rows that no thread may access.
 
-    a, b, c, problem   as `simulate` takes them
-    arch               that the plan is compiled for
-    check_races        look for accesses to shared and to global memory that nothing orders; takes a quarter to a half
-                       of the time
-    seed               None: all warps go in step, and what is copied asynchronously comes as late as can be. A number:
-                       warps go on, and copies come, by chance
-    ptx                another text to execute instead of the compiled one, with the same kernels and parameters
-    progress           called now and then with the fraction of the CTAs that is done
-    watch              hears of every access of the GEMM's own kernel to memory; `analysis.executed` counts them
-    operands           further ones of the plan's epilogue, as `simulate` takes them
-    raises             PlanError where the arrays or the problem do not fit the plan; CompileError; UnsupportedError for
-                       an instruction that the emulator does not know; EmulationError for an access out of bounds or not
-                       aligned, a race, a deadlock, a result that comes from memory to which nothing was written, an
-                       element of D that is written never or twice
+    a, b, c, problem   arguments of `simulate`
+    alpha, beta        numbers
+    arch               architecture that the plan is compiled for
+    check_races        whether to look for unordered accesses to shared and to global memory. This takes a quarter to a
+                       half of the time
+    seed               None: all warps advance together, and asynchronous copies arrive as late as they can. An integer:
+                       seed of random numbers that decide which warp advances and when copies arrive
+    ptx                PTX to emulate instead of the compiled one, with the same kernels and parameters; None: the
+                       compiled one
+    progress           function that is called repeatedly with the fraction of the CTAs that are finished
+    watch              object that is called for every memory access of the GEMM kernel, such as `analysis.Executed`
+    operands           other operands of the plan's epilogue by name, as for `simulate`
+    raises             PlanError if the arrays or the problem do not fit the plan; CompileError if it does not compile;
+                       UnsupportedError for an instruction that the emulator does not implement; EmulationError for an
+                       access out of bounds or not aligned, a race, a deadlock, a result that depends on poison, or an
+                       element of D that is not written exactly once
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(32, 32, 8), warp=(32, 32), thread=(8, 4))
@@ -100,8 +103,8 @@ def emulate(
            [2., 2., 2., 2.]], dtype=float32)
     """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, **operands}
-    given, scalars = given_operands("emulate", plan, named)
-    given, problem = seen_by_plan("emulate", plan, given, problem)
+    arrays, scalars = given_operands("emulate", plan, named)
+    arrays, problem = seen_by_plan("emulate", plan, arrays, problem)
     violations = list(problem_rules(plan, problem))
     if violations:
         raise PlanError(f"emulate: plan {plan.name!r} on {problem}", violations)
@@ -110,16 +113,16 @@ def emulate(
     decoded = programs(compiled.ptx if ptx is None else ptx)
     outputs, reduced = plan.epilogue.outputs, dict(plan.epilogue.reductions)
     written = (*outputs, *reduced)
-    matrices = laid_out(problem, given, written)
+    matrices = laid_out(problem, arrays, written)
     memory = GlobalMemory()
     buffers = {name: _placed(memory, matrix, EMPTY if name in written else FULL) for name, matrix in matrices.items()}
     buffers["a"].is_settled = plan.pdl
     tensors = []
     for name in plan.epilogue.tensors:
         if name not in matrices and plan.operands.matrix(name) == plan.operands.d:
-            tensors.append("d")  # as `gemm` passes it
+            tensors.append("d")  # `gemm` passes D in the place of a C that is not read
             continue
-        if name not in matrices:  # not read for these scalars: nobody's memory
+        if name not in matrices:  # with these scalars it is not read, so that any access to it is a fault
             matrices[name] = GlobalMatrix(problem, name)
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
@@ -137,25 +140,27 @@ def emulate(
     done = 0
     for launch in launches:
         kernel, program = decoded[launch.kernel]
-        heard = watch if re.match(GEMM_KERNELS, launch.kernel) else None
-        for count in execute(kernel, program, launch, memory, check_races, seed, counts, heard):
+        watch_here = watch if re.match(GEMM_KERNELS, launch.kernel) else None
+        for count in execute(kernel, program, launch, memory, check_races, seed, counts, watch_here):
             done += count
             if progress is not None:
                 progress(done / total)
     for name in written:
         _check_written(plan, buffers[name], matrices[name])
     if len(spaces) == 2 and spaces[0][1].data.any():
-        raise EmulationError("the counters of arrivals are not left at zero, as the next launch needs them.")
-    batched = given["a"].ndim == 3
-    found = {name: _values(matrices[name], buffers[name]) for name in written}
-    found = {name: values if batched else values[0] for name, values in found.items()}
-    found = {
+        raise EmulationError(
+            f"emulate: {plan.name} leaves semaphores that are not 0. The next launch on this stream needs zeros."
+        )
+    batched = arrays["a"].ndim == 3
+    results = {name: _values(matrices[name], buffers[name]) for name in written}
+    results = {name: values if batched else values[0] for name, values in results.items()}
+    results = {
         name: without_modes(values, reduced[name].along) if name in reduced else as_caller_has(plan, values)
-        for name, values in found.items()
+        for name, values in results.items()
     }
     profile = dict(counts.most_common())
-    d = found.pop("d")
-    return Emulation(d, found, profile, tuple(launches), time.perf_counter() - started)
+    d = results.pop("d")
+    return Emulation(d, results, profile, tuple(launches), time.perf_counter() - started)
 
 
 def execute(
@@ -168,11 +173,21 @@ def execute(
     counts: Counter[str],
     watch: Watch | None = None,
 ) -> Any:
-    """Runs the CTAs of a launch, some at a time; yields how many have ended."""
+    """Emulate the CTAs of a launch, several at a time, and yield the number of CTAs that have finished each time.
+
+    kernel        the kernel in PTX
+    program       its decoded instructions
+    launch        grid, block, cluster, shared memory and parameters
+    memory        global memory, which the launch reads and writes
+    check_races   whether to look for unordered accesses
+    seed          see `emulate`
+    counts        opcode -> number of threads that executed it; this launch is added
+    watch         object that is called for every memory access; None for none
+    """
     threads, total = launch.block[0] * launch.block[1] * launch.block[2], launch.ctas
     together = max(1, _THREADS_AT_ONCE // threads)
     if any(d.instruction.name.startswith("ld.acquire") for d in program):
-        together = total  # a CTA may wait for another one
+        together = total  # a CTA may wait for another CTA
     together = max(launch.cluster, together // launch.cluster * launch.cluster)
     grain = smallest_access(program, "shared")
     order = GlobalOrder(program, total, threads)
@@ -201,8 +216,11 @@ def execute(
 
 
 def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
-    """A matrix in global memory, whose elements are FULL, EMPTY or OUTSIDE; what lies between its rows belongs to
-    nobody."""
+    """Add a matrix to the emulated global memory and return its buffer.
+
+    state   state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
+            between its rows is OUTSIDE
+    """
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize
     inside = np.where(matrix.inside, state, GlobalMemory.OUTSIDE).astype(np.uint8)
@@ -210,9 +228,10 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
         bits = np.full_like(bits, np.iinfo(bits.dtype).max)
 
     def describe(offset: int) -> str:
+        """Return what the byte at an offset belongs to, for messages: an element, or the memory around the matrix."""
         place = offset // size - matrix.base
         if place < 0 or not matrix.inside[min(offset // size, len(matrix.inside) - 1)]:
-            return f"the memory beside {matrix.name}, {place} elements from its first"
+            return f"the memory outside of {matrix.name}, {place} elements from its first"
         number = np.arange(len(matrix.buffer))
         at = np.argwhere(matrix.view(number) == offset // size)[0]
         names = ", ".join(f"{mode} {x}" for mode, x in zip(matrix.modes, at, strict=True))
@@ -222,11 +241,12 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
-    """The matrix as the caller of the kernel has it: rows, columns, with L in front where batched."""
+    """Return the tensor argument of the kernel for a matrix: (rows, columns), with L in front if batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
-    # (N, K) is K x N to the caller; where the plan is transposed, (M, K) is, and D is N x M
-    is_exchanged = (name == "b") != plan.swap_ab and not plan.operands.matrix(name).modes
-    order: tuple[int, ...] = (1, 0) if is_exchanged else (0, 1)
+    # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.
+    # Further operands of the mainloop are (rows or columns, k) in both.
+    is_transposed = (name == "b") != plan.swap_ab and not plan.operands.matrix(name).modes
+    order: tuple[int, ...] = (1, 0) if is_transposed else (0, 1)
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)
@@ -244,8 +264,12 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
 
 
 def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
-    """What a kernel takes after D: bytes, of which the counters of arrivals come first and are zero. One with a
-    pipeline that splits K has these, as words, for an argument of their own, of which there may be none."""
+    """Return the workspace arguments of a kernel with their buffers, in the order of the arguments.
+
+    If warps have roles and the plan splits K, they are an int32 tensor of semaphores, which may be empty, and the
+    workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
+    other bytes are poisoned.
+    """
     size, zeroed = workspace_bytes(plan, problem)
     if not plan.body.has_roles or not plan.split.is_split:
         return [_workspace(memory, size, zeroed)]
@@ -255,6 +279,7 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 
 
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
+    """Add a workspace of `size` bytes, the first `zeroed` of them 0, to the emulated memory."""
     data = np.full(size, 0xFF, np.uint8)
     data[:zeroed] = 0
     state = np.full(size, EMPTY, np.uint8)
@@ -264,14 +289,17 @@ def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgu
 
 
 def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
-    """(L, M, N) of D."""
+    """Return the values of a result as an array (L, M, N)."""
     size = matrix.dtype.bits // 8
     raw = buffer.data[: len(matrix.buffer) * size].view(f"u{size}")
     return np.moveaxis(matrix.view(values_of(matrix.dtype, raw)), 2, 0).copy()
 
 
 def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None:
-    """raises EmulationError where an element of D was written never or twice"""
+    """Check that each element of a result was written exactly once.
+
+    raises   EmulationError with the number of elements that were not, and the first that was never written
+    """
     size = matrix.dtype.bits // 8
     state = buffer.state[: len(matrix.buffer) * size].reshape(-1, size)
     never = np.flatnonzero(matrix.inside & (state != FULL).any(axis=1))

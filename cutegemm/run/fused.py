@@ -1,8 +1,8 @@
-"""gemm with an epilogue: operands by name, their kinds by their shapes, several results.
+"""`gemm` with an epilogue: operands by name, their kinds inferred from their shapes, and several results.
 
-A warm call looks up the signature of all arguments, allocates what it returns, and launches, as a plain one does. The
-epilogue's function is called with symbols when its signature is first seen; or in each call, if it reads something that
-may change unseen.
+A call whose signature is known looks up the prepared call, allocates the results and launches. The epilogue's
+function is called with symbols in the first call of a signature. It is called in every call if it reads something
+whose changes cannot be noticed, such as an attribute of an object.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from cutegemm.run.checks import (
     refused,
     without_addresses,
     without_epilogue,
+    without_torch,
     wrong_devices,
     wrong_dtypes,
     wrong_extents,
@@ -52,7 +53,7 @@ from cutegemm.run.checks import (
     wrong_out_dtype,
     wrong_values,
 )
-from cutegemm.run.graph import are_stood_for, arguments, through_torch
+from cutegemm.run.graph import arguments, belong_to_transformation, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
@@ -63,51 +64,54 @@ if TYPE_CHECKING:
 
 
 _calls = Calls()
-_Fit = tuple[type[Tensor] | None, int]  # see `_fit`
+_Fit = tuple[type[Tensor] | None, int]  # (kind of an operand, its number of columns), from `_fit`
 
 
 class _Call:
-    """What a warm call needs.
+    """A prepared call of `gemm` with an epilogue, for all calls of one signature.
 
-    launch     takes a, b, the operands that are passed, and the results; None if D is empty
-    new        allocates each of the results, in the order in which they are returned
-    results    (shape, dtype) of each of them, in torch
-    reduced    those of them that are sums or maxima, by their place
-    reads      regions of all tensors that are read, by name; None until a call passes tensors for results
-    writes     regions of the caller's tensors for results; None in the place of a new one
-    held       the caller's plan, which the signature names by its id
+    prepared   kernel, views and problem
+    launch     function of a, b, the operands' values and the results; None if D is empty
+    new        one function for each result, in the order of the results, that allocates it
+    results    (shape, torch dtype) of each result
+    reduced    index of a result -> `_Result`, for the results that are sums or maxima
+    reads      (name, region) of each tensor that is read; None until a call passes tensors for results
+    writes     region of the caller's tensor for each result; None for a new tensor
+    written    function that tells autograd that a tensor has changed
+    plan       the caller's plan. The signature has its id, so it must not be freed
     """
 
-    __slots__ = ("held", "launch", "new", "prepared", "reads", "reduced", "results", "writes", "written")
+    __slots__ = ("launch", "new", "plan", "prepared", "reads", "reduced", "results", "writes", "written")
 
     def __init__(
         self,
         prepared: Prepared,
         a: Any,
-        given: Mapping[str, Any],
+        operands: Mapping[str, Any],
         results: Mapping[str, _Result],
-        held: Any,
+        plan: Any,
         as_rows: bool = False,
     ) -> None:
         from torch.autograd.graph import increment_version
 
-        self.prepared, self.held, self.written = prepared, held, increment_version
-        self.results = tuple([(each.shape, each.dtype) for each in results.values()])
-        self.new = tuple([new_like(a, *each) for each in self.results])
-        of_place = enumerate(results.values())
-        self.reduced = {place: each for place, each in of_place if each.reduction is not None}
+        self.prepared, self.plan, self.written = prepared, plan, increment_version
+        self.results = tuple([(result.shape, result.dtype) for result in results.values()])
+        self.new = tuple([new_like(a, *shape_and_dtype) for shape_and_dtype in self.results])
+        indexed = enumerate(results.values())
+        self.reduced = {index: result for index, result in indexed if result.reduction is not None}
         self.reads: list[tuple[str, Region]] | None = None
         self.writes: Sequence[Region | None] = ()
-        self.launch = None if prepared.kernel is None else _launcher(prepared, given, results, as_rows)
+        self.launch = None if prepared.kernel is None else _launcher(prepared, operands, results, as_rows)
 
 
 @dataclass(frozen=True)
 class _Result:
-    """D, or what is stored beside it.
+    """A result of an epilogue: D, an auxiliary output with the extents of D, or a reduction.
 
-    shape, dtype   in torch
-    reduction      None for a result of D's extents
-    view           how an auxiliary result of D's extents lies in memory; None for D and for reductions
+    shape       shape of the torch tensor
+    dtype       its torch dtype
+    reduction   the reduction; None for D and auxiliary outputs
+    view        memory layout of an auxiliary output; None for D and reductions
     """
 
     shape: tuple[int, ...]
@@ -117,88 +121,94 @@ class _Result:
 
     @property
     def identity(self) -> float:
-        """What no values at all are reduced to."""
+        """Return the value of a reduction over no elements; 0 for other results."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
-    def wrong(self, name: str, given: Any) -> Iterator[str]:
-        """Yield why the caller's tensor cannot take an auxiliary result or a reduction.
+    def wrong(self, name: str, out: Any) -> Iterator[str]:
+        """Yield the reasons why an auxiliary output or a reduction cannot be stored to the caller's tensor.
 
-        name   of the tensor, as errors have it
+        name   name of the tensor in messages, such as "out[1]"
+        out    the caller's tensor
         """
         from cutegemm.run.torch_ops import DTYPES
 
-        shape, strides, kind = tuple(given.shape), tuple(given.stride()), DTYPES.get(given.dtype)
-        of = "" if self.reduction is None else f", for {self.reduction},"
-        remedy = "Pass None for a new tensor."
+        shape, strides, kind = tuple(out.shape), tuple(out.stride()), DTYPES.get(out.dtype)
+        subject = name if self.reduction is None else f"{name}, for {self.reduction},"
+        or_none = "or None for a new tensor."
         if shape != self.shape:
-            yield f"{name}{of} has shape {shape}; {self.shape} is expected. {remedy}"
-        elif self.reduction is not None and not given.is_contiguous():
-            yield f"{name}{of} has strides {strides}; elements side by side are expected. {remedy}"
+            yield f"{subject} has shape {shape}. Pass a tensor of shape {self.shape}, {or_none}"
+        elif self.reduction is not None and not out.is_contiguous():
+            yield f"{subject} has strides {strides}. Pass a contiguous tensor, {or_none}"
         elif self.view is not None and self.view.major is None:
-            yield f"{name} has strides {strides}; one of the last two must be 1. {remedy}"
-        if given.dtype != self.dtype:
-            yield f"{name}{of} is of {_type_name(given.dtype)}; {_type_name(self.dtype)} is expected. {remedy}"
+            yield f"{name} has strides {strides}. Pass a tensor with stride 1 in one of its last two modes, {or_none}"
+        if out.dtype != self.dtype:
+            yield f"{subject} is of {_type_name(out.dtype)}. Pass a tensor of {_type_name(self.dtype)}, {or_none}"
         elif kind is None or not kind.is_float:
-            yield f"{name} is of {_type_name(given.dtype)}; a floating type is expected of a result beside D. {remedy}"
+            yield f"{name} is of {_type_name(out.dtype)}. Pass a tensor of a floating type, {or_none}"
 
 
 def _launcher(
-    prepared: Prepared, given: Mapping[str, Any], results: Mapping[str, _Result], as_rows: bool
+    prepared: Prepared, operands: Mapping[str, Any], results: Mapping[str, _Result], as_rows: bool
 ) -> Callable[..., None]:
-    """Return the launch of a kernel: (a, b, values of the operands, results) -> None.
+    """Return the launch of a kernel: (a, b, values of the operands, tensors of the results) -> None.
 
-    Some tensors are passed to the kernel with another shape or other strides over the same memory. Which ones follows
-    from the signature of a call.
+    The kernel gets some tensors with another shape or other strides over the same memory. Which ones follows from the
+    signature of a call.
 
-    given     the operands by name, in the order of their values
-    results   by name, in the order in which they are returned
-    as_rows   whether the launch is given the transpose of b, N x K, as a layer keeps its weight
+    operands   operands by name, in the order of their values
+    results    results by name, in the order in which they are returned
+    as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
     """
     assert prepared.kernel is not None
     function, epilogue = prepared.function, prepared.kernel.plan.epilogue
-    place = {name: number for number, name in enumerate((*given, *results))}
-    ways = {name: _operand_way(epilogue.kinds[name], given[name], prepared.shape) for name in epilogue.tensors} | {
-        name: _result_way(name, each, prepared.views[3]) for name, each in results.items()
-    }
-    changed = [(place[name], way) for name, way in ways.items() if way is not None]
-    taken = _picking([place[name] for name in (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)])
-    of_a, of_b = [view.strides for view in prepared.views[:2]]
+    index_of = {name: index for index, name in enumerate((*operands, *results))}
+    conversions = {
+        name: _operand_conversion(epilogue.kinds[name], operands[name], prepared.shape) for name in epilogue.tensors
+    } | {name: _result_conversion(name, result, prepared.views[3]) for name, result in results.items()}
+    converted = [(index_of[name], convert) for name, convert in conversions.items() if convert is not None]
+    in_kernel_order = _picking(
+        [index_of[name] for name in (*epilogue.tensors, "d", *epilogue.beside, *epilogue.scalars)]
+    )
+    a_strides, b_strides = [view.strides for view in prepared.views[:2]]
     if as_rows:
-        of_b = of_transpose(of_b)
+        b_strides = of_transpose(b_strides)
 
     def launch(a: Any, b: Any, values: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Convert the tensors that need it, and call the kernel."""
         passed: Sequence[Any] = (*values, *outs)
-        if changed:
-            passed = seen = list(passed)
-            for number, way in changed:
-                seen[number] = way(seen[number])
-        if of_a is not None:
-            a = a.as_strided(a.shape, of_a)
-        if of_b is not None:
-            b = b.as_strided(b.shape, of_b)
-        function(a, b.mT if as_rows else b, *taken(passed))
+        if converted:
+            passed = changed = list(passed)
+            for index, convert in converted:
+                changed[index] = convert(changed[index])
+        if a_strides is not None:
+            a = a.as_strided(a.shape, a_strides)
+        if b_strides is not None:
+            b = b.as_strided(b.shape, b_strides)
+        function(a, b.mT if as_rows else b, *in_kernel_order(passed))
 
     return on_device(launch)
 
 
-def _picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that picks the elements of a sequence at these places.
+def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a function that picks the elements with these indices from a sequence.
 
     >>> _picking([2, 0])("abc"), _picking([1])("abc")
     (('c', 'a'), ('b',))
     """
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda sequence: (sequence[places[0]],)
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda sequence: (sequence[indices[0]],)
 
 
-def _operand_way(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
-    """Return how the kernel is passed an operand in memory; None for the tensor itself.
+def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
+    """Return the function that converts an operand's tensor for the kernel; None if the kernel gets it unchanged.
 
-    A row, a column or an element becomes one mode of elements side by side, with the batch before it; a tile becomes
-    one for each matrix of the batch.
+    A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the shape
+    of D.
 
-    shape   of D
+    kind    kind of the operand: Row, Column, Element or Tile
+    value   a tensor of the operand, which stands for all of the same signature
+    shape   shape of D
     """
     batched = len(shape) == 3
     if issubclass(kind, Tile):
@@ -212,21 +222,22 @@ def _operand_way(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Calla
         is_flat = value.dim() == 1 and (value.stride(0) == 1 or value.shape[0] == 1)
         return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
 
-    def spread(tensor: Any) -> Any:
+    def expand(tensor: Any) -> Any:
+        """Return the operand as (L, elements)."""
         rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
         return rows.contiguous().expand(shape[0], -1)
 
-    return spread
+    return expand
 
 
-def _result_way(name: str, result: _Result, of_d: View) -> Callable[[Any], Any] | None:
-    """Return how the kernel is passed a result; None for the tensor itself.
+def _result_conversion(name: str, result: _Result, d_view: View) -> Callable[[Any], Any] | None:
+    """Return the function that converts a result's tensor for the kernel; None if the kernel gets it unchanged.
 
-    of_d   how D lies in memory
+    d_view   memory layout of D
     """
-    if result.reduction is not None:  # one number is passed as one element
+    if result.reduction is not None:  # the kernel takes a total as a tensor of one element
         return (lambda tensor: tensor.unsqueeze(-1)) if len(result.reduction.along) == 2 else None
-    view = of_d if name == "d" else result.view
+    view = d_view if name == "d" else result.view
     assert view is not None
     strides = view.strides
     return None if strides is None else lambda tensor: tensor.as_strided(tensor.shape, strides)
@@ -248,9 +259,11 @@ def fused(
     epilogue: Callable[..., Any] | None,
     operands: dict[str, Any],
 ) -> Any:
-    """`gemm` with an epilogue and its operands.
+    """Return the result of `gemm` with an epilogue; a tuple if the epilogue returns several results.
 
-    operands   by name; c, alpha and beta are added to them if they are passed
+    All arguments are those of `gemm`.
+
+    operands   operands of the epilogue by name; c, alpha and beta are added to it if they are not None
     """
     if c is not None:
         operands["c"] = c
@@ -266,13 +279,13 @@ def fused(
     key: Any
     try:
         if state is None and epilogue is not None:
-            epilogue, state = _called(epilogue, a, b, operands)
+            epilogue, state = _evaluate(epilogue, a, b, operands)
         key = (
             a.__class__, a.dtype, a.shape, a.stride(), (a.data_ptr() or 0.5) % 16, a.get_device(), a.is_neg(),
             b.__class__, b.dtype, b.shape, b.stride(), (b.data_ptr() or 0.5) % 16, b.get_device(), b.is_neg(),
             plan if plan is None or plan.__class__ is str else id(plan), accumulate, allow_tf32, out_dtype,
             varying_rows, tune, state,
-            None if outs is None else tuple([None if each is None else _signature(each) for each in outs]),
+            None if outs is None else tuple([None if x is None else _signature(x) for x in outs]),
             *operands, *[_signature(value) for value in values],
         )  # fmt: skip
         call = _calls.found.get(key)
@@ -280,14 +293,14 @@ def fused(
         key = call = None
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
-        stood_for = key is None and _are_stood_for({"a": a, "b": b, **_tensors(operands)})
-        if stood_for or getattr(a, "is_meta", False):  # shapes alone
+        is_transformed = key is None and _in_transformation({"a": a, "b": b, **_tensors(operands)})
+        if is_transformed or getattr(a, "is_meta", False):  # a tensor on the meta device has only a shape
             return through_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
-        others = _as_tensors(a, b, outs, operands)
-        if others is not None:
-            found = fused(*others[:2], None, None, None, others[2], plan, accumulate, allow_tf32, out_dtype,
-                          varying_rows, tune, epilogue, others[3])  # fmt: skip
-            return _as_arrays(a, outs, found)
+        as_tensors = _as_tensors(a, b, outs, operands)
+        if as_tensors is not None:
+            returned = fused(*as_tensors[:2], None, None, None, as_tensors[2], plan, accumulate, allow_tf32, out_dtype,
+                             varying_rows, tune, epilogue, as_tensors[3])  # fmt: skip
+            return _as_arrays(a, outs, returned)
         call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
         if key is not None:
             _calls.keep(key, call)
@@ -301,80 +314,85 @@ def fused(
         except (TypeError, ValueError, RuntimeError) as error:
             raise CutegemmError(f"gemm of {shapes_of(a, b)} by {call.prepared.kernel!r}: {error}") from error
     else:
-        for place, of in call.reduced.items():  # of no values at all
-            results[place].fill_(of.identity)
-    for each in outs or ():
-        if each is not None:
-            call.written(each)  # so that autograd sees that it has changed
+        for index, reduction in call.reduced.items():  # D is empty, so the reductions are over no elements
+            results[index].fill_(reduction.identity)
+    for tensor in outs or ():
+        if tensor is not None:
+            call.written(tensor)
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def _as_tensors(
     a: Any, b: Any, outs: Sequence[Any] | None, operands: Mapping[str, Any]
 ) -> tuple[Any, Any, Sequence[Any] | None, dict[str, Any]] | None:
-    """Return a, b, outs and operands as torch tensors over the memory of other frameworks' arrays; None if none of them
-    is such an array.
+    """Return a, b, outs and operands as torch tensors over the memory of other frameworks' arrays.
 
-    raises   UnsupportedError for what is neither a tensor nor an array with DLPack
+    returns   (a, b, outs, operands); None if all of them are torch tensors or numbers already
+    raises    UnsupportedError for a value that is neither a tensor, nor an array with DLPack, nor a number
     """
     from cutegemm.run.torch_ops import tensors_of
 
-    named = {_out_name(place, outs or ()): out for place, out in enumerate(outs or ()) if out is not None}
-    given = {"a": a, "b": b, **_tensors(operands), **named}
-    tensors = tensors_of(given)
-    if all(tensors[name] is value for name, value in given.items()):
+    out_tensors = {_out_name(index, outs or ()): out for index, out in enumerate(outs or ()) if out is not None}
+    values = {"a": a, "b": b, **_tensors(operands), **out_tensors}
+    tensors = tensors_of(values)
+    if all(tensors[name] is value for name, value in values.items()):
         return None
-    names = [_out_name(place, outs or ()) for place in range(len(outs or ()))]
-    passed = None if outs is None else [tensors.get(name) for name in names]
-    return tensors["a"], tensors["b"], passed, {name: tensors.get(name, x) for name, x in operands.items()}
+    names = [_out_name(index, outs or ()) for index in range(len(outs or ()))]
+    new_outs = None if outs is None else [tensors.get(name) for name in names]
+    return tensors["a"], tensors["b"], new_outs, {name: tensors.get(name, x) for name, x in operands.items()}
 
 
-def _as_arrays(a: Any, outs: Sequence[Any] | None, found: Any) -> Any:
-    """Return results as arrays of the framework of a; those that went into the caller's arrays as these."""
+def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
+    """Return the results as arrays of the framework of `a`; a result stored to the caller's array as that array.
+
+    returned   a torch tensor, or a tuple of them
+    """
     from cutegemm.run.torch_ops import like
 
-    results = found if isinstance(found, tuple) else (found,)
-    given = outs or [None] * len(results)
-    arrays = [like(a if out is None else out, result) for out, result in zip(given, results, strict=True)]
-    returned = [array if out is None else out for out, array in zip(given, arrays, strict=True)]
-    return tuple(returned) if isinstance(found, tuple) else returned[0]
+    tensors = returned if isinstance(returned, tuple) else (returned,)
+    own = outs or [None] * len(tensors)
+    arrays = [like(a if out is None else out, tensor) for out, tensor in zip(own, tensors, strict=True)]
+    results = [array if out is None else out for out, array in zip(own, arrays, strict=True)]
+    return tuple(results) if isinstance(returned, tuple) else results[0]
 
 
-def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, given: Mapping[str, Any]) -> list[Any]:
-    """Return the caller's tensors for the results, and new ones in the place of None.
+def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
+    """Return the tensor of each result: the caller's, or a new one where the caller passes None.
 
-    raises   UnsupportedError if one of the caller's overlaps another one or a tensor that is read, or is to have
+    raises   UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
              gradients
     """
     if call.reads is None:
         call.writes = [None if out is None else Region.of(out) for out in outs]
-        call.reads = [(name, Region.of(x)) for name, x in {"a": a, "b": b, **_tensors(given)}.items()]
-    passed = {"a": a, "b": b, **given}
-    read = [(name, region, passed[name], passed[name].data_ptr()) for name, region in call.reads]
-    written: list[tuple[Region, int, int]] = []
-    for place, (out, region) in enumerate(zip(outs, call.writes, strict=True)):
+        call.reads = [(name, Region.of(x)) for name, x in {"a": a, "b": b, **_tensors(operands)}.items()]
+    arguments_by_name = {"a": a, "b": b, **operands}
+    inputs = [
+        (name, region, arguments_by_name[name], arguments_by_name[name].data_ptr()) for name, region in call.reads
+    ]
+    earlier_outs: list[tuple[Region, int, int]] = []  # (region, address, index)
+    for index, (out, region) in enumerate(zip(outs, call.writes, strict=True)):
         if region is None:
             continue
         if out.requires_grad:
-            wrong = wrong_values({_out_name(place, outs): out}, 0.0)
+            wrong = wrong_values({_out_name(index, outs): out}, 0.0)
             if wrong:
                 raise refused(a, b, wrong)
-        start = out.data_ptr()
-        for name, other, tensor, at in read:
+        address = out.data_ptr()
+        for name, other, tensor, other_address in inputs:
             is_factor = name in ("a", "b")
-            if (is_factor or not is_same(tensor, out)) and overlaps(region, start, other, at):
+            if (is_factor or not is_same(tensor, out)) and overlaps(region, address, other, other_address):
                 may_be_out = not is_factor and tensor.shape == out.shape
-                raise refused(a, b, [overwritten(_out_name(place, outs), name, may_be_out)])
-        for other, at, before in written:
-            if overlaps(region, start, other, at):
-                names = f"{_out_name(before, outs)} and {_out_name(place, outs)}"
-                raise refused(a, b, [f"{names} overlap in memory. Pass tensors that lie apart, or None."])
-        written.append((region, start, place))
+                raise refused(a, b, [overwritten(_out_name(index, outs), name, may_be_out)])
+        for other, other_address, other_index in earlier_outs:
+            if overlaps(region, address, other, other_address):
+                names = f"{_out_name(other_index, outs)} and {_out_name(index, outs)}"
+                raise refused(a, b, [f"{names} overlap in memory. Pass tensors that do not overlap, or None."])
+        earlier_outs.append((region, address, index))
     return [new() if out is None else out for out, new in zip(outs, call.new, strict=True)]
 
 
 def _signature(value: Any) -> Any:
-    """Of a tensor, all that decides which kernel takes it; of a number, its kind."""
+    """Return the key of an argument: for a tensor, all that the choice of a kernel depends on; for a number, float."""
     if value.__class__ is float or value.__class__ is int:
         return float
     return (
@@ -383,8 +401,8 @@ def _signature(value: Any) -> Any:
     )  # fmt: skip
 
 
-class _Called:
-    """A caller's function after it was called with symbols: it returns once more what it returned then."""
+class _Evaluated:
+    """A caller's function that was called with symbols: calling this object returns the same expressions again."""
 
     __slots__ = ("function", "returned")
 
@@ -399,40 +417,47 @@ class _Called:
         return self.returned
 
 
-def _called(
-    function: Callable[..., Any], a: Any, b: Any, given: Mapping[str, Any]
-) -> tuple[_Called, tuple[Expression | None, ...]]:
-    """Call a function with symbols of its operands; and the expressions that it returns, for the signature of a call.
+def _evaluate(
+    function: Callable[..., Any], a: Any, b: Any, operands: Mapping[str, Any]
+) -> tuple[_Evaluated, tuple[Expression | None, ...]]:
+    """Call the epilogue's function with symbols, and return the called function and its expressions.
 
-    given    the operands by name
-    raises   TypeError if an operand fits no symbol, or if the function raises, or returns something else
+    The expressions are part of the signature of the call.
+
+    operands   operands by name
+    raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something that
+               is not an expression
     """
     try:
-        kinds = {name: _fit(a, b, tuple(x.shape))[0] for name, x in _tensors(given).items()}
-        symbols = {name: kinds.get(name, Scalar)(name) for name in given}  # type: ignore[misc]
+        kinds = {name: _fit(a, b, tuple(x.shape))[0] for name, x in _tensors(operands).items()}
+        symbols = {name: kinds.get(name, Scalar)(name) for name in operands}  # type: ignore[misc]
         returned = function(Accumulator(), **symbols)
     except Exception as error:
         raise TypeError("the function was not called") from error
     results = tuple(map(expression_of, returned if isinstance(returned, tuple | list) else (returned,)))
     if None in results:
-        raise TypeError("the function returned no expression")
-    return _Called(function, returned), results
+        raise TypeError("the function returned something that is not an expression")
+    return _Evaluated(function, returned), results
 
 
 def _type_name(dtype: Any) -> str:
+    """Return the name of a torch dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
-def _are_stood_for(given: dict[str, Any]) -> bool:
-    """Whether tensors are those of a transformation of torch, such as vmap."""
-    from cutegemm.run import torch_ops
+def _in_transformation(values: dict[str, Any]) -> bool:
+    """Return whether some of the tensors belong to a transformation of torch, such as vmap."""
+    try:
+        from cutegemm.run import torch_ops
+    except ImportError as error:
+        raise without_torch() from error
+    tensors = torch_ops.tensors_of(values)
+    return bool(without_addresses(tensors)) and belong_to_transformation(tensors)
 
-    tensors = torch_ops.tensors_of(given)
-    return bool(without_addresses(tensors)) and are_stood_for(tensors)
 
-
-def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if not isinstance(value, int | float)}
+def _tensors(operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operands that are not numbers."""
+    return {name: value for name, value in operands.items() if not isinstance(value, int | float)}
 
 
 def prepared_fused(
@@ -442,76 +467,80 @@ def prepared_fused(
     out_dtype: Any,
     how: How,
     function: Callable[..., Any] | None,
-    given: Mapping[str, Any],
+    operands: Mapping[str, Any],
     as_rows: bool = False,
 ) -> _Call:
-    """Check a signature that is new, and find its kernel.
+    """Check the arguments of a new signature, choose and compile a plan, and return the prepared call.
 
-    outs       where each result goes; None for a new tensor
-    function   the epilogue's, which is called with symbols
-    given      the operands by name
-    as_rows    whether the launch is given the transpose of b: see `_Call`
-    raises     UnsupportedError with every rule that is broken
+    outs        the caller's tensor for each result, or None for a new one; None if the caller passes no tensors
+    out_dtype   see `gemm`
+    how         options of `gemm`
+    function    function of the epilogue
+    operands    operands by name
+    as_rows     whether `launch` takes the transpose of b, N x K
+    raises      UnsupportedError with every rule that is broken
     """
     from cutegemm.run import torch_ops
 
-    tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(given)})
-    epilogue = _checked_epilogue(a, b, function, given, tensors)
+    tensors = torch_ops.tensors_of({"a": a, "b": b, **_tensors(operands)})
+    epilogue = _checked_epilogue(a, b, function, operands, tensors)
     m, n, _, l = extents_of(a, b)  # noqa: E741
     columns, batched = n // 2 if epilogue.gated else n, a.dim() == 3
     shape = (l, m, columns) if batched else (m, columns)
-    passed = _passed(a, b, epilogue, outs)
-    results = _results_of(a, b, epilogue, shape, passed, out_dtype)
-    main, d = passed["d"], results["d"].dtype
+    caller_outs = _passed(a, b, epilogue, outs)
+    results = _results_of(a, b, epilogue, shape, caller_outs, out_dtype)
+    out, d_dtype = caller_outs["d"], results["d"].dtype
     tile = _as_batch(tensors[epilogue.tiles[0]], l if batched else None) if epilogue.tiles else None
-    aux = _of_operands(epilogue, tensors, batched) | _of_results(results)
-    ending, trial = EpilogueSpec(epilogue, aux), partial(_trial, a, b, given, results, outs)
-    prepared = prepare(a, b, tile, main, d if main is None else None, 0.0, how, ending, trial)
+    aux = _aux_operands(epilogue, tensors, batched) | _aux_results(results)
+    spec, trial = EpilogueSpec(epilogue, aux), partial(_trial, a, b, operands, results, outs)
+    prepared = prepare(a, b, tile, out, d_dtype if out is None else None, 0.0, how, spec, trial)
     if isinstance(prepared, list):
         raise UnsupportedError(
-            f"gemm of {shapes_of(a, b)}: {' and '.join(prepared)} has no stride of 1 in its last two dimensions. Pass "
+            f"gemm of {shapes_of(a, b)}: neither of the last two strides of {' and of '.join(prepared)} is 1. Pass "
             f"{', '.join(f'{name}.contiguous()' for name in prepared)}."
         )
-    return _Call(prepared, a, given, results, how.plan, as_rows)
+    return _Call(prepared, a, operands, results, how.plan, as_rows)
 
 
 def _checked_epilogue(
     a: Any,
     b: Any,
     function: Callable[..., Any] | None,
-    given: Mapping[str, Any],
+    operands: Mapping[str, Any],
     tensors: dict[str, Any],
 ) -> Epilogue:
-    """Return the epilogue of a function and of operands that suit it.
+    """Check a, b and the operands, and return the epilogue of the function.
 
-    tensors   a, b, and the operands in memory, as torch has them
-    raises    UnsupportedError with every rule that is broken: by a and b; else by the operands; else by what the
-              function makes of them
+    function   the caller's function; None if operands were passed without one
+    operands   operands by name: arrays and numbers
+    tensors    a, b and the operands that are not numbers, as torch tensors
+    raises     UnsupportedError with every rule that a and b break, else that the operands break, else that the
+               expressions of the function break
     """
     from cutegemm.run import torch_ops
 
     factors = {"a": tensors["a"], "b": tensors["b"]}
     wrong = without_addresses(tensors) or [*wrong_dtypes(factors, torch_ops), *wrong_extents(factors)]
     if not wrong and function is None:
-        wrong = [without_epilogue(given)]
+        wrong = [without_epilogue(operands)]
     if wrong:
         raise refused(a, b, wrong)
     assert function is not None
-    fits = {name: _fit(a, b, tuple(value.shape)) for name, value in _tensors(given).items()}
+    fits = {name: _fit(a, b, tuple(value.shape)) for name, value in _tensors(operands).items()}
     wrong = [
-        *_wrong_shapes(a, b, given, fits),
+        *_wrong_shapes(a, b, operands, fits),
         *_wrong_types({name: tensors[name] for name in fits}),
         *wrong_devices(tensors),
         *wrong_memory(tensors),
     ]
     if wrong:
         raise refused(a, b, wrong)
-    kinds: dict[str, type[Input]] = dict.fromkeys([name for name in given if name not in fits], Scalar)
+    kinds: dict[str, type[Input]] = dict.fromkeys([name for name in operands if name not in fits], Scalar)
     kinds |= {name: kind for name, (kind, _) in fits.items() if kind is not None}
     epilogue = epilogue_of(function, kinds)
     wrong = [
         *wide_results(epilogue),
-        *_wrong_columns(b, given, epilogue, fits),
+        *_wrong_columns(b, operands, epilogue, fits),
         *_wrong_tiles(epilogue, tensors),
     ]
     if wrong:
@@ -520,7 +549,13 @@ def _checked_epilogue(
 
 
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
-    """What an operand of a shape is, and beside how many columns of D: as many as b has, or half as many."""
+    """Return the kind of an operand, and the N extent that its shape belongs to: that of b, or half of it.
+
+    Half is the N extent of D with a gated epilogue.
+
+    shape     shape of the operand
+    returns   (Element, Row, Column or Tile, N extent); (None, N of b) for a shape that fits neither
+    """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     for columns in (n, n // 2) if n % 2 == 0 else (n,):
         kind = kind_of(shape, m, columns, l if a.dim() == 3 else None)
@@ -529,68 +564,78 @@ def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
     return None, n
 
 
-def _wrong_shapes(a: Any, b: Any, given: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
+def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
+    """Yield a sentence for each operand whose shape is not that of an element, row, column or tile."""
     m, n, _, l = extents_of(a, b)  # noqa: E741
     batch = f", with or without {l} in front" if a.dim() == 3 else ""
     for name, (kind, _) in fits.items():
         if kind is None:
             yield (
-                f"{name} has shape {tuple(given[name].shape)}; () for one number, {(n,)} for one to a column, {(m, 1)} "
-                f"for one to a row, or {(m, n)} for one to each element of the result is expected{batch}."
+                f"{name} has shape {tuple(operands[name].shape)}. Pass one number of shape (), one for each column of "
+                f"shape {(n,)}, one for each row of shape {(m, 1)}, or one for each element of the result of shape "
+                f"{(m, n)}{batch}."
             )
 
 
 def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each operand whose element type kernels cannot read."""
     from cutegemm.run.torch_ops import DTYPES
 
+    known = ", ".join(map(_type_name, DTYPES))
     for name, value in operands.items():
         if value.dtype not in DTYPES:
-            yield f"{name} is of {str(value.dtype).removeprefix('torch.')}, which no kernel reads."
+            yield f"{name} is of {_type_name(value.dtype)}, which no kernel reads. Pass one of {known}."
 
 
-def _wrong_columns(b: Any, given: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
-    """Of rows and tiles, which are as wide as D; or as b, where a row has numbers for gates and for ups."""
+def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
+    """Yield a sentence for each row or tile with a wrong number of columns.
+
+    It must have the columns of D; those of b if a gated epilogue reads one half of a row for gate and one for up.
+    """
     n = b.shape[-1]
-    of_d = n // 2 if epilogue.gated else n
-    half = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
+    d_columns = n // 2 if epilogue.gated else n
+    reason = f"D has half of the {n} columns of b" if epilogue.gated else f"b has {n} columns"
     for name in epilogue.tensors:
-        expected = n if name in epilogue.halved else of_d
-        if epilogue.kinds[name] in (Row, Tile) and fits[name][1] != expected:
-            shape = tuple(given[name].shape)
-            yield f"{name} has shape {shape}, but {half}; {expected} columns of it are expected."
+        needed = n if name in epilogue.halved else d_columns
+        if epilogue.kinds[name] in (Row, Tile) and fits[name][1] != needed:
+            yield f"{name} has shape {tuple(operands[name].shape)}, but {reason}. Pass a tensor of {needed} columns."
 
 
 def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each tile that has no stride of 1 in its last two modes."""
     for name in epilogue.tiles:
         tensor = tensors[name]
         if View.of("c", tensor, tensor.dim() == 3).major is None:
             yield (
-                f"{name} has strides {tuple(tensor.stride())}; one of the last two must be 1. Pass {name}.contiguous()."
+                f"{name} has strides {tuple(tensor.stride())}, but one of the last two must be 1. Pass "
+                f"{name}.contiguous()."
             )
 
 
 def _trial(
     a: Any,
     b: Any,
-    given: Mapping[str, Any],
+    operands: Mapping[str, Any],
     results: Mapping[str, _Result],
     outs: Sequence[Any] | None,
     prepared: Prepared,
 ) -> Callable[[], None]:
-    """A call of what was prepared, for the tuner: its results are written to memory of their own, laid out as those
-    that are given are."""
-    call = _Call(prepared, a, given, results, None)
-    own = [new() for new in call.new]
-    for place, each in enumerate(outs or ()):
-        if each is not None:
-            own[place] = each.new_empty_strided(each.shape, each.stride())
-    launch, values = call.launch, tuple(given.values())
+    """Return a call of a prepared kernel for the tuner. It stores to new tensors with the strides of the caller's."""
+    call = _Call(prepared, a, operands, results, None)
+    new_outs = [new() for new in call.new]
+    for index, out in enumerate(outs or ()):
+        if out is not None:
+            new_outs[index] = out.new_empty_strided(out.shape, out.stride())
+    launch, values = call.launch, tuple(operands.values())
     assert launch is not None
-    return lambda: launch(a, b, values, own)
+    return lambda: launch(a, b, values, new_outs)
 
 
-def _of_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
-    """What the operands in memory are made of: all but the first tile, which takes the place of C."""
+def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
+    """Return name -> type, majorness and alignment of each tensor that the epilogue reads.
+
+    The first tile is left out: it takes the place of C.
+    """
     first = epilogue.tiles[0] if epilogue.tiles else None
     return {
         name: _operand(epilogue.kinds[name], tensors[name], batched, name in epilogue.halved)  # type: ignore[arg-type]
@@ -599,93 +644,105 @@ def _of_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) 
     }
 
 
-def _of_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
-    """Return what the results beside D are made of, by name."""
+def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
+    """Return name -> type, majorness and alignment of each result other than D."""
     from cutegemm.run.torch_ops import DTYPES
 
-    found = {}
-    for name, stored in results.items():
-        of = DTYPES[stored.dtype]
-        if stored.reduction is not None:
-            found[name] = Operand.of_kind(stored.reduction.kind, of)
-        elif stored.view is not None:
-            found[name] = Operand(of, MODES["out"][stored.view.major or 0], stored.view.align)
-    return found
+    aux = {}
+    for name, result in results.items():
+        kind = DTYPES[result.dtype]
+        if result.reduction is not None:
+            aux[name] = Operand.of_kind(result.reduction.kind, kind)
+        elif result.view is not None:
+            aux[name] = Operand(kind, MODES["out"][result.view.major or 0], result.view.align)
+    return aux
 
 
 def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the caller's tensor for each result, by name and in the order in which they are returned.
+    """Return result name -> the caller's tensor, or None for a new one, in the order of the results.
 
-    outs     one tensor for each result, or None in its place for a new one; None if no tensor is passed
-    raises   UnsupportedError for another number of tensors, and for those that no kernel writes to
+    outs     a tensor or None for each result; None if the caller passes no tensors
+    raises   UnsupportedError if the number of tensors is wrong, or if a kernel cannot write to one of them
     """
     from cutegemm.run import torch_ops
 
     names = ["d", *[result_name(i) for i in range(len(epilogue.beside))]]
-    given = [None] * len(names) if outs is None else outs
-    if len(given) != len(names):
-        told = f"out is {len(given)} tensors; the epilogue returns {len(names)}."
-        raise refused(a, b, [f"{told} Pass one for each, or None."])
+    tensors_or_none = [None] * len(names) if outs is None else outs
+    if len(tensors_or_none) != len(names):
+        count = len(tensors_or_none)
+        raise refused(
+            a,
+            b,
+            [f"out has {count} tensors, but the epilogue returns {len(names)}. Pass a tensor or None for each result."],
+        )
     tensors = torch_ops.tensors_of(
-        {_out_name(place, names): each for place, each in enumerate(given) if each is not None}
+        {_out_name(index, names): out for index, out in enumerate(tensors_or_none) if out is not None}
     )
     wrong = without_addresses(tensors) or [*wrong_memory(tensors), *wrong_devices({"a": a, **tensors})]
     if wrong:
         raise refused(a, b, wrong)
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, tensors_or_none, strict=True))
 
 
-def _out_name(place: int, names: Sequence[Any]) -> str:
-    """Return how errors name the tensor of a result.
+def _out_name(index: int, outs: Sequence[Any]) -> str:
+    """Return the name of a result's tensor in messages.
+
+    index   index of the result
+    outs    all results, or their names
 
     >>> _out_name(0, ["d"]), _out_name(1, ["d", "aux"])
     ('out', 'out[1]')
     """
-    return "out" if len(names) == 1 else f"out[{place}]"
+    return "out" if len(outs) == 1 else f"out[{index}]"
 
 
 def _results_of(
-    a: Any, b: Any, epilogue: Epilogue, shape: tuple[int, ...], passed: Mapping[str, Any], out_dtype: Any
+    a: Any, b: Any, epilogue: Epilogue, shape: tuple[int, ...], caller_outs: Mapping[str, Any], out_dtype: Any
 ) -> dict[str, _Result]:
-    """Return what the epilogue's function returns, by name and in its order.
+    """Return result name -> shape, type, reduction and view of each result, in the order of the results.
 
-    shape    of D
-    passed   the caller's tensor for each result; None for a new one
-    raises   UnsupportedError with every rule that the types break which are asked for; else with those that the tensors
-             of auxiliary results and reductions break
+    shape         shape of D
+    caller_outs   result name -> the caller's tensor, or None for a new one
+    raises        UnsupportedError with every rule that `out_dtype` breaks, else with every rule that the caller's
+                  tensors break
     """
     from cutegemm.run import torch_ops
 
-    reductions, (*batch, m, n), outs = dict(epilogue.reductions), shape, list(passed.values())
-    reduced = [reductions.get(name) for name in passed]
+    reductions, (*batch, m, n), outs = dict(epilogue.reductions), shape, list(caller_outs.values())
+    reduced = [reductions.get(name) for name in caller_outs]
     wrong = wrong_out_dtype(a.dtype, out_dtype, torch_ops, reduced, outs)
     if wrong:
         raise refused(a, b, wrong)
-    given = [None if out is None else out.dtype for out in outs]
-    dtypes = torch_ops.result_dtypes(a.dtype, [each is not None for each in reduced], out_dtype, given)
-    found: dict[str, _Result] = {}
-    for place, (name, dtype, reduction, out) in enumerate(zip(passed, dtypes, reduced, outs, strict=True)):
+    out_dtypes = [None if out is None else out.dtype for out in outs]
+    dtypes = torch_ops.result_dtypes(a.dtype, [reduction is not None for reduction in reduced], out_dtype, out_dtypes)
+    results: dict[str, _Result] = {}
+    for index, (name, dtype, reduction, out) in enumerate(zip(caller_outs, dtypes, reduced, outs, strict=True)):
         if name == "d":
-            found[name] = _Result(shape, dtype)
+            results[name] = _Result(shape, dtype)
             continue
         if reduction is not None:
-            own = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
-            found[name] = _Result((*batch, *own), dtype, reduction)
+            modes = {Column: (m,), Row: (n,)}.get(reduction.kind, ())
+            results[name] = _Result((*batch, *modes), dtype, reduction)
         elif out is None:
-            found[name] = _Result(shape, dtype, view=View.fresh(shape, dtype.itemsize, bool(batch)))
+            results[name] = _Result(shape, dtype, view=View.fresh(shape, dtype.itemsize, bool(batch)))
         else:
             view = View.of("out", out, bool(batch)) if tuple(out.shape) == shape else None
-            found[name] = _Result(shape, dtype, view=view)
+            results[name] = _Result(shape, dtype, view=view)
         if out is not None:
-            wrong += found[name].wrong(_out_name(place, list(passed)), out)
+            wrong += results[name].wrong(_out_name(index, outs), out)
     if wrong:
         raise refused(a, b, wrong)
-    return found
+    return results
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
-    """What an operand of a shape is beside an M x N result, of a batch of l or of None; None for a shape that fits
-    nothing. Where M or N is 1, a tile is what it is taken for last.
+    """Return the kind of an operand by its shape: Element, Row, Column or Tile; None for other shapes.
+
+    A shape that fits several kinds, since M or N is 1, gets the first of them in this order.
+
+    shape   shape of the operand, with or without a batch mode in front
+    m, n    extents of D
+    l       number of matrices of a batch; None without a batch
 
     >>> [kind.__name__ for kind in (kind_of((), 4, 6, None), kind_of((6,), 4, 6, None), kind_of((4, 1), 4, 6, None))]
     ['Element', 'Row', 'Column']
@@ -706,28 +763,30 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
 
 
 def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
-    """What an operand is made of, as the kernel will see it.
+    """Return type, majorness and alignment of an operand as the kernel gets it.
 
-    halved   whether it is a row of which one half or the other is read
+    kind      Element, Row, Column or Tile
+    batched   whether D is a batch
+    halved    whether a gated epilogue reads the two halves of a row separately; each half must be aligned then
     """
     from cutegemm.run.torch_ops import DTYPES
 
-    of = DTYPES[tensor.dtype]
+    dtype = DTYPES[tensor.dtype]
     if kind is Tile:
         view = View.of(
             "c",
             _as_batch(tensor, tensor.shape[0] if tensor.dim() == 3 else 1) if batched else tensor,
             batched,
         )
-        return Operand(of, MODES["c"][view.major or 0], view.align)
+        return Operand(dtype, MODES["c"][view.major or 0], view.align)
     align = tensor.data_ptr() | ALIGN_BYTES
     if tensor.dim() == 3:
-        align |= tensor.stride(0) * (of.bits // 8)
-    along = (tensor.shape[-1] // 2 if halved else math.prod(tensor.shape[-2:])) * (of.bits // 8)
-    align |= along  # whole vectors, up to its end
-    return Operand.of_kind(kind, of, align_bytes=min(ALIGN_BYTES, align & -align))
+        align |= tensor.stride(0) * (dtype.bits // 8)
+    # The length must be a multiple of the vector too: no vector may reach beyond the last element.
+    align |= (tensor.shape[-1] // 2 if halved else math.prod(tensor.shape[-2:])) * (dtype.bits // 8)
+    return Operand.of_kind(kind, dtype, align_bytes=min(ALIGN_BYTES, align & -align))
 
 
 def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
-    """A tile as one for each of a batch of l."""
+    """Return a tile expanded to a batch of `l` matrices; the tile itself if `l` is None."""
     return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])

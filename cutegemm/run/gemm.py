@@ -1,9 +1,9 @@
-"""gemm(a, b): checks its arguments, chooses a plan, compiles it or finds it compiled, and launches it.
+"""`gemm(a, b)`: check the arguments, choose a plan, compile it if needed, and launch it.
 
-A call looks up the signature of its arguments (types, shapes, strides, alignment, device); all that follows
-from the signature was decided when it was first seen: see `prepare`. What a warm call still does is to allocate the
-result, to compare addresses where a result is given, and to launch. In a signature the address of a tensor
-without memory, such as one whose storage was freed, is 0.5: no kernel is launched on it.
+The first call of a signature (types, shapes, strides, alignments and device of the arguments) prepares everything that
+follows from the signature: see `prepare`. Later calls look it up, allocate the result, check that a given `out` does
+not overlap an argument, and launch. A tensor whose storage was freed has the address 0. Its signature has 0.5 instead,
+which no tensor with memory has, so that a kernel is never launched on it.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
-from cutegemm.run.graph import are_stood_for, arguments, through_torch, torch_sees
+from cutegemm.run.graph import arguments, belong_to_transformation, through_torch, torch_sees
 from cutegemm.run.launches import new_like, of_transpose, on_device
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.run.prepare import Prepared
 
-# What only the first call of a signature needs is imported by it: a process whose kernels are known begins at once.
+# Modules that only the first call of a signature needs are imported there, so that a process whose kernels are recorded
+# on the disk starts fast.
 
 _calls = Calls()
 
 
 class _Call:
-    """What a warm call needs.
+    """A prepared call of `gemm` without an epilogue, for all calls of one signature.
 
-    new        allocates the result
-    into       takes a, b, c or None, the result, alpha and beta
-    kernel     in words
-    check      of a, b, c and `out`: raises where `out` lies where it must not
-    written    is told of `out`, so that autograd sees that it has changed
-    held       the caller's plan, whose id is in the signature
+    new        function that allocates the result
+    into       launch of the kernel: function of a, b, c or None, the result, alpha and beta
+    kernel     the kernel's text for error messages
+    check      function of a, b, c and `out` that raises UnsupportedError if `out` overlaps one of the others
+    written    function that tells autograd that `out` has changed
+    plan       the caller's plan. The signature has its id, so it must not be freed
     """
 
-    __slots__ = ("check", "held", "into", "kernel", "new", "written")
+    __slots__ = ("check", "into", "kernel", "new", "plan", "written")
 
     def __init__(self, into: Callable[..., None], new: Callable[[], Any], kernel: str) -> None:
         from torch.autograd.graph import increment_version
 
         self.into, self.new, self.kernel, self.written = into, new, kernel, increment_version
         self.check: Any = None
-        self.held: Any = None
+        self.plan: Any = None
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """What was prepared, as it is called."""
+    """Return the call of a prepared kernel. `as_rows` is described at `_into`."""
     from cutegemm.run.checks import check_out
 
     strides = [view.strides for view in prepared.views]
     if prepared.kernel is None:
 
-        def into(*given: Any) -> None: ...
+        def into(*arguments: Any) -> None:
+            """Do nothing: D is empty."""
 
     else:
         into = _into(prepared.function, prepared.kernel.plan.has_c, strides, as_rows)
@@ -70,49 +72,55 @@ def _into(
 ) -> Callable[..., None]:
     """Return the launch of a kernel: (a, b, c or None, out, alpha, beta).
 
-    reads_c   whether the kernel takes c and beta; it then takes `out` in the place of a c that is None
-    strides   of a, b, c and out: those that the kernel is to see; None for the tensor's own
-    as_rows   whether it is given the transpose of b, N x K, as a layer keeps its weight
+    function   function of the compiled kernel
+    reads_c    whether the kernel takes c and beta. It then gets `out` in the place of a c that is None
+    strides    for a, b, c and out: the strides that the kernel needs, or None for those of the tensor
+    as_rows    whether the launch takes the transpose of b, N x K, as a layer stores its weight
     """
 
     def with_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        """Launch a kernel that takes c and beta."""
         function(a, b.mT if as_rows else b, out if c is None else c, out, alpha, beta)
 
     def without_c(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        """Launch a kernel without the parameters c and beta."""
         function(a, b.mT if as_rows else b, out, alpha)
 
-    as_given = with_c if reads_c else without_c
+    launch = with_c if reads_c else without_c
     if not any(strides):
-        return on_device(as_given)
-    of_a, of_b, of_c, of_out = strides
-    given_strides = of_a, of_transpose(of_b) if as_rows else of_b, of_c, of_out
+        return on_device(launch)
+    a_strides, b_strides, c_strides, out_strides = strides
+    all_strides = a_strides, of_transpose(b_strides) if as_rows else b_strides, c_strides, out_strides
 
-    def as_seen(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+    def with_strides(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
+        """Launch the kernel on views with the strides that it needs."""
         from torch.cuda import device
 
         tensors = (a, b, out if c is None else c, out)
         a, b, c, out = [
-            x if of is None else x.as_strided(x.shape, of) for x, of in zip(tensors, given_strides, strict=True)
+            x if needed is None else x.as_strided(x.shape, needed)
+            for x, needed in zip(tensors, all_strides, strict=True)
         ]
         with device(a.get_device()):
-            as_given(a, b, c, out, alpha, beta)
+            launch(a, b, c, out, alpha, beta)
 
-    return as_seen
+    return with_strides
 
 
 def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
-    """A call of what was prepared, for the tuner: its result is written to memory of its own, laid out as `out` is."""
+    """Return a call of a prepared kernel for the tuner. It stores to a new tensor with the strides of `out`."""
     call = _call_of(prepared, a)
     d = call.new() if out is None else out.new_empty_strided(out.shape, out.stride())
     return lambda: call.into(a, b, c, d, 1.0, 0.0)
 
 
-def _first_fused(*given: Any) -> Any:
+def _first_fused(*arguments: Any) -> Any:
+    """Import `fused` at the first call with an epilogue, and let later calls use it directly."""
     global _fused
     from cutegemm.run.fused import fused
 
     _fused = fused
-    return fused(*given)
+    return fused(*arguments)
 
 
 _fused: Callable[..., Any] = _first_fused
@@ -135,48 +143,53 @@ def gemm(
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
-    """Return alpha * a @ b + beta * c, or what an epilogue makes of a @ b, on a CUDA device.
+    """Return D = alpha * a @ b + beta * c, or an epilogue of a @ b, computed on a CUDA device.
 
-    a, b          M x K and K x N, or L x M x K and L x K x N: torch tensors, or arrays with DLPack, of one type:
-                  float32, float64, float16 or bfloat16; on Hopper also float8 and int8, from Ada on float8 that lies
-                  along K. On Hopper one may be float8_e4m3fn and the other float8_e5m2. Any strides; where neither of
-                  the last two is 1, a copy is made, and a `CopyWarning` says so
-    c             M x N or L x M x N, of the type of the result, or beside float8 of any that it might have; needed if
-                  beta is not 0
-    alpha, beta   numbers, 1 and 0 if they are not passed. As in BLAS, what is multiplied by 0 is not read: NaN in a, b
-                  or c does not count then. With an epilogue, c, alpha and beta are its operands of these names
-    out           where the result goes: M x N or L x M x N, of the type of a, float32, float16 or bfloat16; of int8
-                  int32 or float32. int8 products are added in 32 bits and wrap past them, so every sum that fits int32
-                  is exact. What is past the largest float8 becomes that. It may be c, or an operand of the epilogue
-                  that has one number for each element; it must not overlap anything else that is read
-    plan          a GemmPlan, or a name from `cutegemm.choice.catalog.plans()`; chosen by the shape where left out.
-                  After "swap_ab:" the name of a plan for D^T = B^T A^T
-    accumulate    of a plan that is chosen for float8: "fast", as wgmma sums up, with about 14 bits; or "promoted": the
-                  sums of every 128 products are added up in float32, as torch._scaled_mm does without use_fast_accum
-    allow_tf32    whether a plan that is chosen for float32 may multiply it as tf32, by tensor cores
-    out_dtype     the type of the result, if no `out` has one. If an epilogue returns several, the type of D and of all
-                  others of its extents, of any floating type; or a sequence with a type for each result, or None in its
-                  place. Sums and maxima are float32, or float64 if a is
-    varying_rows whether a has other numbers of rows in other calls, as the input of a layer has: of the plans, six
-                 serve all of them, so that few kernels are compiled
-    tune       whether the best few plans are timed at the first call of a signature, and the fastest is taken: see
-               `cutegemm.tuning`
-    epilogue   a function of the sums of a @ b and of operands by name: `lambda acc, bias: gelu(acc + bias)`, of the
-               functions of `cutegemm.epilogue`. It is called with symbols: once, and again after something that it
-               reads has changed; in each call, if it reads what may change unseen, as an object's attribute. If it
-               returns several expressions, the first is D, and the others are stored as well; `row_sum(x)` and the
-               like, which stand behind the first alone, give one float32 for each row, for each column, or for all of D
-    operands   of the epilogue: numbers, or tensors of one element, of N or 1 x N, of M x 1, of M x N, with L in front
-               or without; of any floating type
-    returns    a tuple where the epilogue returns several; `out`, or a new row-major array of the framework of a
-    raises     UnsupportedError with the rules that the arguments break, PlanError where the plan does not fit them, or
-               CutegemmError; before anything is launched
+    a, b           M x K and K x N, or L x M x K and L x K x N: torch tensors or arrays with DLPack, of one type:
+                   float16, bfloat16, float32 or float64; on Hopper also int8 and float8; on Ada float8 that is K-major.
+                   On Hopper, one may be float8_e4m3fn and the other float8_e5m2. They may have any strides. If neither
+                   of the last two is 1, the tensor is copied, with a `CopyWarning`
+    c              M x N or L x M x N, of the type of the result. With float8, its type may be any type that a result
+                   can have. It is needed if beta is not 0
+    alpha, beta    numbers; None is 1 and 0. As in BLAS, a matrix that is multiplied by 0 is not read, so that NaN in it
+                   has no effect. With an epilogue, c, alpha and beta are operands of the epilogue with these names
+    out            tensor for the result, M x N or L x M x N; None for a new one. Its type is that of a, or float32,
+                   float16, bfloat16 or float8; int32 or float32 if a is int8. It may be c, or an operand of the
+                   epilogue with M x N elements. It must not overlap any other tensor that is read. If the epilogue
+                   returns several results: a tuple with a tensor or None for each
+    plan           a GemmPlan, or a name that `cutegemm plans` lists; None: the plan with the lowest predicted time.
+                   "swap_ab:" in front of a name computes D^T = B^T A^T with that plan
+    accumulate     accumulation of float8, if the plan is chosen: "fast" is that of wgmma, with about 14 bits.
+                   "promoted" adds the accumulators of every 128 elements of K in float32, as torch._scaled_mm does
+                   without use_fast_accum
+    allow_tf32     whether a chosen plan may multiply float32 as TF32 on tensor cores
+    out_dtype      type of the result if `out` is None. If the epilogue returns several results: the type of D and of
+                   all auxiliary outputs, or a sequence with a type or None for each result. Auxiliary outputs may have
+                   any floating type. Sums and maxima are float32, or float64 if a is float64
+    varying_rows   whether later calls will have other numbers of rows of a, as the input of a layer does. At most six
+                   plans then serve all numbers of rows, so that few kernels are compiled
+    tune           whether the first call of a signature times the best few plans and uses the fastest; see
+                   `cutegemm.tuning`
+    epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
+                   `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
+                   something that it reads has changed. It is called in every call if it reads something whose changes
+                   cannot be noticed, such as an attribute of an object. If it returns several expressions, the first
+                   is D and the others are auxiliary outputs, which are stored too. `row_sum(x)` and other reductions
+                   may stand after the first expression. They give one number for each row, for each column, or for D
+    operands       operands of the epilogue by name: numbers, or tensors of any floating type. A tensor has one element,
+                   N or 1 x N, M x 1, or M x N elements, with or without L in front
+    returns        `out`, or a new row-major array of the framework of a; a tuple if the epilogue returns several
+                   expressions
+    raises         UnsupportedError with every rule that the arguments break; PlanError if the plan does not fit them;
+                   CutegemmError for other failures. All are raised before anything is launched
 
-    Sums are kept in float32, or float64 for float64. float32 is multiplied as it is, unless tf32 is allowed, or a plan
-    is asked for that takes it as that: "mma_128x256", "sm90_epi_stages" and their like do. It runs on torch's current
-    stream, and a CUDA graph may capture it once the same signature has been called before. Gradients are recorded as
-    torch's are, and `torch.compile` sees one operator; into an `out` nothing is recorded. Where operands lie otherwise
-    than the kernel can load them fast, one before it packs them into a workspace.
+    The accumulator is float32; float64 for float64, and int32 for int8, where it wraps beyond 32 bits. A value beyond
+    the largest float8 is stored as the largest. float32 is multiplied exactly, unless `allow_tf32` or a plan for TF32,
+    such as "mma_128x256" or "sm90_epi_stages", is passed.
+
+    The kernel runs on torch's current stream. A CUDA graph can capture a call whose signature was called before.
+    Gradients are recorded, unless `out` is passed, and `torch.compile` sees one operator. If a or b cannot be loaded
+    fast as it is, a repack pass copies it to a workspace first.
 
     >>> a, b = torch.randn(4096, 512, device="cuda"), torch.randn(2048, 512, device="cuda").t()  # doctest: +SKIP
     >>> d = gemm(a, b)  # doctest: +SKIP
@@ -212,19 +225,19 @@ def gemm(
     except (AttributeError, RuntimeError):
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         return _through_torch(a, b, c, alpha, beta, out, out_dtype, how)
-    except TypeError:  # an argument without a hash, which no signature has
+    except TypeError:  # an argument that cannot be hashed, such as a list, is in no signature
         call = None
     if call is None:
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         if out_dtype.__class__ is list:
             kind = tuple(out_dtype)
             return gemm(a, b, c=c, alpha=alpha, beta=beta, out=out, out_dtype=kind, **vars(how))
-        if a.is_meta:  # shapes alone
+        if a.is_meta:  # a tensor on the meta device has only a shape
             return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
-        found = _first(key, a, b, c, out, out_dtype, beta, how)
-        if isinstance(found, list):
-            return _with_copies(found, a, b, c, alpha, beta, out, out_dtype, how)
-        call = found
+        call_or_copies = _first(key, a, b, c, out, out_dtype, beta, how)
+        if isinstance(call_or_copies, list):
+            return _with_copies(call_or_copies, a, b, c, alpha, beta, out, out_dtype, how)
+        call = call_or_copies
     if (beta != 0 and c is None) or (out is not None and out.requires_grad):
         _check_values(a, b, c, out, beta)
     if alpha == 0:  # a and b are not read
@@ -246,11 +259,15 @@ def gemm(
 
 
 def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How) -> _Call | list[str]:
-    """The call of a signature that is new, remembered; or the names of what is to be copied first."""
-    known = recall.find(key, a, how) if c is None and out is None else None
-    if known is not None:
-        new = new_like(a, known.shape, known.dtype)
-        call = _Call(_into(known.function, known.reads_c, known.strides), new, known.kernel)
+    """Prepare the first call of a signature, remember it, and return it.
+
+    key       the signature
+    returns   the call; or the names of the matrices that must be copied first, since no stride of theirs is 1
+    """
+    recalled = recall.find(key, a, how) if c is None and out is None else None
+    if recalled is not None:
+        new = new_like(a, recalled.shape, recalled.dtype)
+        call = _Call(_into(recalled.function, recalled.reads_c, recalled.strides), new, recalled.kernel)
     else:
         from cutegemm.run.prepare import prepare
 
@@ -258,7 +275,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
         if isinstance(prepared, list):
             return prepared
         call = _call_of(prepared, a)
-        call.held = how.plan
+        call.plan = how.plan
         if c is None and out is None:
             recall.keep(key, a, how, prepared)
     _calls.keep(key, call)
@@ -266,6 +283,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
 
 
 def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
+    """Raise UnsupportedError if beta is not 0 without c, or if gradients would be lost."""
     from cutegemm.run.checks import refused, wrong_values
     from cutegemm.run.prepare import named
 
@@ -275,7 +293,7 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
 
 
 def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
-    """Raise UnsupportedError if alpha or beta is not a real number, which a kernel refuses in its own words."""
+    """Raise UnsupportedError if alpha or beta is not a real number. The kernel's own message does not name it."""
     if isinstance(alpha, int | float) and isinstance(beta, int | float):
         return
     from cutegemm.run.checks import refused, wrong_numbers
@@ -286,32 +304,32 @@ def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
 
 
 def _through_torch(a: Any, b: Any, c: Any, alpha: float, beta: float, out: Any, out_dtype: Any, how: How) -> Any:
-    """For arrays of other frameworks: as torch tensors over the same memory.
+    """Run `gemm` on arrays of another framework, or on tensors of a torch transformation.
 
-    how   the other arguments of `gemm`
+    Arrays are converted to torch tensors over the same memory, and the result is converted back.
+
+    how   the options of `gemm`
     """
-    from cutegemm.run.checks import WITHOUT_A_GPU, refused, without_addresses
+    from cutegemm.run.checks import refused, without_addresses, without_torch
     from cutegemm.run.prepare import named
 
     try:
         from cutegemm.run import torch_ops
     except ImportError as error:
-        raise UnsupportedError(
-            f"gemm: torch is needed to launch a kernel: pip install 'cutegemm[torch]'. {WITHOUT_A_GPU}"
-        ) from error
-    given = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
-    wrong = without_addresses(given)
-    if wrong and are_stood_for(given):
+        raise without_torch() from error
+    tensors = torch_ops.tensors_of(named(a, b, c, out, needed=("a", "b")))
+    wrong = without_addresses(tensors)
+    if wrong and belong_to_transformation(tensors):
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
     if wrong:
-        raise refused(given["a"], given["b"], wrong)
+        raise refused(tensors["a"], tensors["b"], wrong)
     result = gemm(
-        given["a"], given["b"], c=given.get("c"), alpha=alpha, beta=beta, out=given.get("out"),
+        tensors["a"], tensors["b"], c=tensors.get("c"), alpha=alpha, beta=beta, out=tensors.get("out"),
         out_dtype=out_dtype, **vars(how),
     )  # fmt: skip
     if out is None:
         return torch_ops.like(a, result)
-    torch_ops.like(out, result)  # the stream of its framework waits for the kernel
+    torch_ops.like(out, result)  # makes the current stream of out's framework wait for the kernel
     return out
 
 
@@ -326,26 +344,32 @@ def _with_copies(
     out_dtype: Any,
     how: How,
 ) -> Any:
+    """Run `gemm` with contiguous copies of some of its tensors, and warn about them.
+
+    names   which of "a", "b", "c" and "out" are copied
+    """
     warnings.warn(
-        f"gemm of {shapes_of(a, b)}: a contiguous copy of {' and '.join(names)} is made, where neither of the "
-        "last two dimensions has a stride of 1. Pass a contiguous tensor, or a transposed one.",
+        f"gemm of {shapes_of(a, b)}: a contiguous copy of {' and '.join(names)} is made in each call, since neither of "
+        "the last two strides is 1. Pass a contiguous tensor, or a transposed view of one.",
         CopyWarning,
         stacklevel=3,
     )
     a, b, c = (v.contiguous() if name in names else v for name, v in (("a", a), ("b", b), ("c", c)))
-    given = out.new_empty(out.shape) if "out" in names else out
-    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=given, out_dtype=out_dtype, **vars(how))
+    contiguous_out = out.new_empty(out.shape) if "out" in names else out
+    result = gemm(a, b, c=c, alpha=alpha, beta=beta, out=contiguous_out, out_dtype=out_dtype, **vars(how))
     return out.copy_(result) if "out" in names else result
 
 
 def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """What computes a layer's x @ w.T, and an epilogue of it and of its bias: (x, w, bias) -> d.
+    """Return a function (x, w, bias) -> d that computes a layer: x @ w.T, with an epilogue if there is one.
 
-    It serves tensors of the types, shapes, strides, alignment and device of these, whose rows vary from call to call.
+    The function takes tensors with the types, shapes, strides, alignments and device of these. Its plan is one of the
+    few that serve all numbers of rows of x.
 
     x, w       M x K and N x K
-    epilogue   None where there is neither a bias nor an activation
-    raises     as `gemm` does
+    bias       N elements, or None
+    epilogue   function of the accumulator, and of bias if it is not None; None without bias and activation
+    raises     the errors of `gemm`
     """
     from cutegemm.run.fused import prepared_fused
     from cutegemm.run.prepare import prepare
@@ -355,21 +379,23 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
         trial = partial(_trial, x, w.mT, None, None)
         prepared = prepare(x, w.mT, None, None, None, 0.0, how, None, trial)
         if isinstance(prepared, list):
-            return lambda x, w, bias: gemm(x, w.mT, varying_rows=True)  # which says what it copies
+            return lambda x, w, bias: gemm(x, w.mT, varying_rows=True)  # it copies, and warns about it
         into, new = (plain := _call_of(prepared, x, as_rows=True)).into, plain.new
 
-        def multiplied(x: Any, w: Any, bias: Any) -> Any:
+        def without_epilogue(x: Any, w: Any, bias: Any) -> Any:
+            """Return x @ w.T."""
             d = new()
             into(x, w, None, d, 1.0, 0.0)
             return d
 
-        return multiplied
+        return without_epilogue
     has_bias = bias is not None
-    given = {"bias": bias} if has_bias else {}
-    fused_call = prepared_fused(x, w.mT, None, None, how, epilogue, given, True)
+    operands = {"bias": bias} if has_bias else {}
+    fused_call = prepared_fused(x, w.mT, None, None, how, epilogue, operands, True)
     launch, (new,) = fused_call.launch, fused_call.new
 
     def with_epilogue(x: Any, w: Any, bias: Any) -> Any:
+        """Return the epilogue of x @ w.T and of bias."""
         d = new()
         if launch is not None:
             launch(x, w, (bias,) if has_bias else (), (d,))
@@ -392,9 +418,11 @@ def plan_of(
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
-    """The plan that `gemm` carries out for these tensors, which are not touched.
+    """Return the plan that `gemm` would run for these arguments. Nothing is launched, but the plan is compiled.
 
-    raises   as `gemm` does, and UnsupportedError where nothing is launched or a copy is made first
+    All arguments are those of `gemm`.
+
+    raises   the errors of `gemm`; UnsupportedError if D is empty, or if `gemm` would copy a matrix first
     """
     how = How(plan, accumulate, allow_tf32, varying_rows)
     prepared: Any
@@ -402,12 +430,17 @@ def plan_of(
         from cutegemm.run.fused import prepared_fused
 
         outs = out if out is None or isinstance(out, tuple | list) else (out,)
-        given = operands if c is None else {"c": c, **operands}
-        prepared = prepared_fused(a, b, outs, out_dtype, how, epilogue, given).prepared
+        with_c = operands if c is None else {"c": c, **operands}
+        prepared = prepared_fused(a, b, outs, out_dtype, how, epilogue, with_c).prepared
     else:
         from cutegemm.run.prepare import prepare
 
         prepared = prepare(a, b, c, out, out_dtype, 0.0, how)
-    if isinstance(prepared, list) or prepared.kernel is None:
-        raise UnsupportedError(f"plan_of {shapes_of(a, b)}: no kernel is launched on these tensors as they are.")
+    if isinstance(prepared, list):
+        raise UnsupportedError(
+            f"plan_of {shapes_of(a, b)}: gemm would copy {' and '.join(prepared)} first, since neither of the last two "
+            "strides is 1. Pass a contiguous tensor, or a transposed view of one."
+        )
+    if prepared.kernel is None:
+        raise UnsupportedError(f"plan_of {shapes_of(a, b)}: D is empty, so gemm does not launch a kernel.")
     return prepared.kernel.plan

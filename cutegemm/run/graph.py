@@ -1,6 +1,6 @@
-"""The calls of `gemm` that torch has to see: in a graph that it makes, or with gradients to record.
+"""Decide which calls of `gemm` must go through torch: those in a torch graph, or with gradients to record.
 
-What then answers is above this room, and registers itself: `cutegemm.torch.gemm`.
+`cutegemm.torch.gemm` answers these calls. It imports this package, so it is connected by a hook.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from cutegemm.run.calls import BLAS_SCALARS
 if TYPE_CHECKING:
     from cutegemm.run.calls import How
 
-through_torch = Hook("gemm as torch sees it")  # the arguments of `gemm` by name -> its result; registered by `cutegemm`
-# (modules, rows) -> what plans are chosen for in their layers; registered by `cutegemm`
-questions_of = Hook("the layers of a model")
+# Both hooks are registered by `cutegemm`.
+through_torch = Hook("gemm through torch")  # arguments of `gemm` by name -> its result
+questions_of = Hook("the layers of a model")  # (modules, rows) -> [(Question, rows)] of each layer
 
 
 def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = None) -> bool:
-    """Whether torch has to see this call of `gemm`.
+    """Return whether this call of `gemm` must go through torch.
 
-    It does if Dynamo or torch.jit traces the call, a mode watches it, a transformation takes it apart, derivatives are
-    carried forward or recorded, or torch.autocast casts a factor.
+    It must if Dynamo or torch.jit traces the call, a dispatch mode or a transformation such as vmap is active,
+    forward-mode or recorded derivatives are needed, or torch.autocast casts a or b.
+
+    operands   operands of the epilogue by name
 
     >>> torch_sees([1.0], [2.0], None, {})
     False
@@ -44,13 +46,13 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = N
     try:
         if a.requires_grad or b.requires_grad or (c is not None and c.requires_grad):
             return True
-    except AttributeError:  # arrays of another framework
+    except AttributeError:  # an array of another framework
         return False
     return bool(operands) and any(getattr(x, "requires_grad", False) for x in operands.values())
 
 
 def _states_of_torch() -> tuple[Any, ...]:
-    """Return functions and modules that report the state of torch; () if torch is not imported yet."""
+    """Return what `torch_sees` calls to read the state of torch, and keep it; () if torch is not imported yet."""
     global _states
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
@@ -73,7 +75,7 @@ _states = _states_of_torch()
 
 
 def carried(tensors: Iterable[Any]) -> bool:
-    """Whether one of some tensors has a tangent: forward differentiation carries it through their operations."""
+    """Return whether any of the tensors has a tangent of forward-mode differentiation."""
     import torch
 
     forward_ad: Any = torch.autograd.forward_ad
@@ -83,7 +85,7 @@ def carried(tensors: Iterable[Any]) -> bool:
 
 
 def autocast_dtype(x: Any) -> Any:
-    """Return the type that torch.autocast casts a factor of a product to; None if it leaves the factor as it is."""
+    """Return the type that torch.autocast casts an argument of matmul to; None if it does not cast it."""
     import torch
 
     device = x.device.type if isinstance(x, torch.Tensor) else ""
@@ -93,8 +95,11 @@ def autocast_dtype(x: Any) -> Any:
     return dtype if x.dtype != dtype and x.dtype in (torch.float32, torch.float16, torch.bfloat16) else None
 
 
-def are_stood_for(tensors: Mapping[str, Any]) -> bool:
-    """Whether torch tensors without addresses are those of a transformation or of a graph; else they are sparse."""
+def belong_to_transformation(tensors: Mapping[str, Any]) -> bool:
+    """Return whether tensors without addresses belong to a transformation such as vmap or to a graph.
+
+    If they do not, one of them is sparse.
+    """
     return all(str(tensor.layout) == "torch.strided" for tensor in tensors.values())
 
 
@@ -110,8 +115,8 @@ def arguments(
     epilogue: Any = None,
     operands: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `gemm` by name, as `through_torch` takes them."""
-    given = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
+    """Return the arguments of `gemm` by name, for `through_torch`. Without an epilogue, alpha and beta get defaults."""
+    named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
     if epilogue is None:
-        given |= {name: value for name, value in BLAS_SCALARS.items() if given[name] is None}
-    return {**given, "how": how, "epilogue": epilogue, "operands": operands or {}}
+        named |= {name: value for name, value in BLAS_SCALARS.items() if named[name] is None}
+    return {**named, "how": how, "epilogue": epilogue, "operands": operands or {}}

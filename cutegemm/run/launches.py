@@ -1,4 +1,4 @@
-"""What launches share: where new results come from, and the device that is current meanwhile."""
+"""Helpers of launches: allocate results, transpose strides, and make the device of the tensors current."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
-    """Return a function that allocates a row-major result of this shape, on the device of `a`."""
+    """Return a function that allocates a row-major tensor of this shape and type on the device of `a`."""
     from torch import contiguous_format, empty_like
 
-    # torch makes the like of a tensor sooner than a tensor by shape and type. The tensor that is kept has no memory:
-    # it may be allocated while a CUDA graph is captured, from the graph's own pool, which no tensor may outlive.
+    # empty_like takes less time than empty with a shape and a type. The example tensor has no memory: if it were
+    # allocated during the capture of a CUDA graph, it would be in the graph's pool, which no tensor may outlive.
     kept = a.new_empty([1] * len(shape), dtype=dtype).expand(shape)
     kept.untyped_storage().resize_(0)
     return lambda: empty_like(kept, memory_format=contiguous_format)
 
 
 def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The strides of the transposed matrices.
+    """Return the strides of the transposed matrix or batch of matrices; None for None.
 
     >>> of_transpose((64, 8, 1))
     (64, 1, 8)
@@ -27,19 +27,23 @@ def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def on_device(launch: Callable[..., None]) -> Callable[..., None]:
-    """A launch on the device of its first argument, a tensor; of a single device nothing is asked."""
+    """Return a launch that makes the device of its first argument, a tensor, current during the launch.
+
+    If this process sees one device only, it returns `launch` itself.
+    """
     from cutegemm.compile.cuda import devices
 
     if devices() == 1:
         return launch
     from torch.cuda import current_device, device
 
-    def there(a: Any, *given: Any) -> None:
+    def launch_there(a: Any, *arguments: Any) -> None:
+        """Launch on the device of `a`."""
         index = a.get_device()
         if current_device() == index:
-            launch(a, *given)
+            launch(a, *arguments)
         else:
             with device(index):
-                launch(a, *given)
+                launch(a, *arguments)
 
-    return there
+    return launch_there

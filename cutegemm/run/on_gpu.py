@@ -1,4 +1,4 @@
-"""Plans on the GPU of this machine: run once, and timed in turns with the vendor library: see `timing`."""
+"""Run plans on the GPU of this machine, and time them against the vendor library."""
 
 from __future__ import annotations
 
@@ -18,42 +18,49 @@ from cutegemm.run.timing import alternating as alternating
 
 
 def need_gpu() -> None:
-    """Raises UnsupportedError where torch sees no CUDA device."""
+    """Raise UnsupportedError if torch does not see a CUDA device."""
     if not torch.cuda.is_available():
-        raise UnsupportedError("measurements of kernels need a CUDA device; torch sees none here.")
+        raise UnsupportedError("measurements need a CUDA device, and torch does not see one. Run it on a GPU machine.")
 
 
 def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: float) -> np.ndarray:
-    """D by a plan's kernel, as float32, or float64 where D is that.
+    """Run a plan's kernel and return D as a float32 array; as float64 if D is float64.
 
-    tensors   "a", "b", "c" and "out", as of `torch_ops.from_numpy`
+    tensors   "a", "b", "c" and "out", from `torch_ops.from_numpy`
     """
     result = gemm(tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan)
-    found: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
-    return found
+    d: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
+    return d
 
 
 def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
-    """What torch has for these types: matmul, _int_mm, _scaled_mm for float8.
+    """Return a function that multiplies a and b with torch: matmul, _int_mm for int8, _scaled_mm for float8.
 
-    The last takes a by rows and b by columns alone; what lies otherwise is copied in each call, as its user must.
+    _scaled_mm needs a row-major a and a column-major b. Other matrices are copied in each call, and the copy is timed:
+    users of _scaled_mm have to do the same.
+
+    out          tensor for the result; _scaled_mm takes only its type
+    fast_accum   use_fast_accum of _scaled_mm
     """
     if a.dtype == torch.int8:
         return lambda: torch._int_mm(a, b, out=out)
     if a.element_size() == 1:
         one = torch.ones((), device=DEVICE)
-        how = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast_accum}
-        return lambda: torch._scaled_mm(a.contiguous(), b.mT.contiguous().mT, **how)
+        options = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast_accum}
+        return lambda: torch._scaled_mm(a.contiguous(), b.mT.contiguous().mT, **options)
     return lambda: torch.matmul(a, b, out=out)
 
 
 def time_plan(
     plan: GemmPlan, tensors: Mapping[str, Any], problem: Problem, seconds: float = 0.3, swap_ab: bool = False
 ) -> dict[str, float]:
-    """A plan beside the library on tensors "a", "b" and "out".
+    """Time a plan and the vendor library on tensors "a", "b" and "out", in alternation.
 
-    swap_ab   whether they are B^T, A^T and D^T: the library is given A, B and D
-    returns   "us", "tflops"; and "cublas_tflops", "ratio" where the library multiplies these types and shapes
+    problem   the problem that the plan solves, for the number of operations
+    seconds   time to measure, in seconds
+    swap_ab   whether the tensors are B^T, A^T and D^T; the library then gets A, B and D
+    returns   "us" and "tflops" of the plan. If the library supports the types and shapes, also "cublas_tflops" and
+              "ratio", the library's time divided by the plan's
     """
     need_gpu()
     torch.backends.cuda.matmul.allow_tf32 = plan.operands.a.dtype.name == "tf32"
@@ -64,11 +71,11 @@ def time_plan(
     if a.element_size() > 1 and out.dtype != a.dtype:
         theirs = lambda: torch.matmul(x, y)  # noqa: E731
     calls: list[Callable[[], Any]] = [lambda: gemm(a, b, out=out, plan=plan)]
-    with contextlib.suppress(RuntimeError, ValueError):  # what torch says of what it does not multiply
+    with contextlib.suppress(RuntimeError, ValueError):  # raised by torch for types and shapes it does not support
         theirs()
         calls.append(theirs)
     ours, *other = alternating(calls, seconds)
-    found = {"us": ours * 1e6, "tflops": problem.flops / ours * 1e-12}
+    rates = {"us": ours * 1e6, "tflops": problem.flops / ours * 1e-12}
     if other:
-        found |= {"cublas_tflops": problem.flops / other[0] * 1e-12, "ratio": other[0] / ours}
-    return found
+        rates |= {"cublas_tflops": problem.flops / other[0] * 1e-12, "ratio": other[0] / ours}
+    return rates

@@ -1,7 +1,7 @@
-"""From the arguments of a call to what carries it out: checks, the plan, the kernel, what it is to be called with.
+"""Prepare a call of `gemm`: check the arguments, choose a plan and compile it.
 
-All of it follows from the signature of the arguments (types, shapes, strides, alignment, device), and is done once for
-each that is new.
+All of this follows from the signature of the arguments (types, shapes, strides, alignments, device), so it is done once
+for each signature.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from cutegemm.run.views import View, operands_of
 
 @dataclass(frozen=True)
 class Prepared:
-    """What follows from a signature.
+    """The compiled kernel for a signature, and what is needed to call it.
 
-    kernel   the compiled kernel, or None where D is empty
-    views    of a, b, c and out
-    shape    of D, and `dtype`, in torch
-    problem  that the kernel carries out
+    kernel    the compiled kernel; None if D is empty
+    views     memory layouts of a, b, c and out
+    shape     shape of D
+    dtype     torch dtype of D
+    problem   the problem that the kernel solves, D^T = B^T A^T if the plan swaps A and B; None if D is empty
     """
 
     kernel: CompiledKernel | None
@@ -52,7 +53,7 @@ class Prepared:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The compiled function, or what gives it a workspace besides."""
+        """Return the function of the kernel, which provides its workspace if it needs one."""
         assert self.kernel is not None
         assert self.problem is not None
         problem = self.problem
@@ -61,9 +62,9 @@ class Prepared:
 
 
 def named(a: Any, b: Any, c: Any, out: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """The arguments that are given, by name; those needed also where they are None."""
-    all_of_them = (("a", a), ("b", b), ("c", c), ("out", out))
-    return {name: value for name, value in all_of_them if value is not None or name in needed}
+    """Return the arguments that are not None, by name. Names in `needed` are included even if their value is None."""
+    matrices = (("a", a), ("b", b), ("c", c), ("out", out))
+    return {name: value for name, value in matrices if value is not None or name in needed}
 
 
 _asked: list[Question] | None = None
@@ -71,9 +72,10 @@ _asked: list[Question] | None = None
 
 @contextmanager
 def asking() -> Iterator[list[Question]]:
-    """Meanwhile nothing is compiled and nothing is launched; what would have been chosen for is noted.
+    """Collect what the plans of calls are chosen by, instead of compiling and launching, while the context is active.
 
-    Results are memory that nothing was written to. It is for all threads of the process.
+    Its value is a list with a `Question` for each signature. The calls return uninitialized tensors. The context
+    affects all threads.
     """
     global _asked
     calls.forget()
@@ -82,7 +84,7 @@ def asking() -> Iterator[list[Question]]:
         yield _asked
     finally:
         _asked = before
-        calls.forget()  # of those that launch nothing
+        calls.forget()  # the calls that were prepared here launch nothing
 
 
 def prepare(
@@ -96,81 +98,91 @@ def prepare(
     ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
 ) -> Prepared | list[str]:
-    """Check a signature that is new, and find its kernel.
+    """Check the arguments of a new signature, choose a plan and compile it.
 
-    c         C; or the first tile that an epilogue reads, which its caller has checked
-    trial     what makes a call of something prepared, which writes to nothing of the caller's: for the tuner
-    returns   what was found, or the names of the matrices that have no stride of 1
-    raises    CutegemmError in words
+    c         C; with an epilogue, the first tile that it reads, which the caller has checked
+    beta      factor of c
+    how       options of `gemm`
+    ending    the epilogue; None for alpha * acc + beta * c
+    trial     function that makes a call for the tuner from a Prepared. The call must not write to the caller's tensors.
+              None: the tuner is not used
+    returns   the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
+    raises    UnsupportedError with every rule that the arguments break; PlanError; CompileError
     """
     plan = how.plan
     from cutegemm.compile import cuda
     from cutegemm.run import torch_ops
 
-    given, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
-    of_gemm = given if ending is None else named(a, b, None, out)
+    matrices, gated = named(a, b, c, out), ending.epilogue.gated if ending is not None else ""
+    to_check = matrices if ending is None else named(a, b, None, out)
     wrong = [
         *wrong_choices(how),
-        *wrong_dtypes(of_gemm, torch_ops),
+        *wrong_dtypes(to_check, torch_ops),
         *wrong_out_dtype(a.dtype, out_dtype, torch_ops, outs=(out,)),
-        *wrong_extents(of_gemm, gated),
-        *wrong_values(of_gemm, beta),
-        *wrong_memory(of_gemm),
-        *wrong_devices(of_gemm),
+        *wrong_extents(to_check, gated),
+        *wrong_values(to_check, beta),
+        *wrong_memory(to_check),
+        *wrong_devices(to_check),
     ]
     if wrong:
         raise refused(a, b, wrong)
-    if isinstance(out_dtype, (tuple, list)):  # for the one result
+    if isinstance(out_dtype, (tuple, list)):  # it has one type
         (out_dtype,) = out_dtype
     batched, (m, n, k, l) = a.dim() == 3, extents_of(a, b)  # noqa: E741
     columns = n // 2 if gated else n
-    result = (l, m, columns) if batched else (m, columns)
-    dtype = given["out"].dtype if "out" in given else out_dtype
-    if dtype is None and "c" in given and ending is None:
-        dtype = given["c"].dtype
+    d_shape = (l, m, columns) if batched else (m, columns)
+    dtype = matrices["out"].dtype if "out" in matrices else out_dtype
+    if dtype is None and "c" in matrices and ending is None:
+        dtype = matrices["c"].dtype
     dtype = dtype or torch_ops.RESULTS[a.dtype][0]
     views = {
         name: View.of(name, tensor, batched, wanted_mode(plan, name, tensor.element_size(), gated))
-        for name, tensor in given.items()
+        for name, tensor in matrices.items()
     }
     copies = [name for name, view in views.items() if view.major is None]
     if copies:
         return copies
     if out is None:
         wanted = wanted_mode(plan, "out", dtype.itemsize, gated)
-        views["out"] = View.fresh(result, dtype.itemsize, batched, wanted)
+        views["out"] = View.fresh(d_shape, dtype.itemsize, batched, wanted)
     if plan is None and gated and dtype.itemsize == 1 and views["out"].major == 0:
-        rule = "out is column-major; a gated epilogue stores float8 by rows alone. Pass a row-major out."
+        rule = (
+            "out is column-major, but a gated epilogue stores float8 to row-major tensors only. Pass a row-major out."
+        )
         raise refused(a, b, [rule])
     views.setdefault("c", views["out"])
     ordered = tuple([views[name] for name in ("a", "b", "c", "out")])
-    if 0 in result:
-        return Prepared(None, ordered, result, dtype)
+    if 0 in d_shape:
+        return Prepared(None, ordered, d_shape, dtype)
     index = a.get_device()
     arch, device = torch_ops.device_arch(index), torch_ops.device_of(index)
     kinds = torch_ops.DTYPES[a.dtype], torch_ops.DTYPES[dtype]
     if plan is None and how.allow_tf32 and kinds[0] is f32:
         kinds = tf32, kinds[1]
-    of_c = torch_ops.DTYPES[c.dtype] if c is not None else None
-    of_b = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
+    c_kind = torch_ops.DTYPES[c.dtype] if c is not None else None
+    b_kind = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
 
     def operands(by_box: str | None) -> Operands:
-        return operands_of(views, *kinds, batched, by_box, of_c, of_b)
+        """Return the result of `operands_of` for one value of its parameter `by_box`."""
+        return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
     question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
 
-    def prepared(of: Decision) -> Prepared:
-        too_large = list(limits(of.plan, of.problem))
+    def prepared(decision: Decision) -> Prepared:
+        """Compile the plan of a decision, after checking that the problem is not too large for it."""
+        too_large = list(limits(decision.plan, decision.problem))
         if too_large:
             raise refused(a, b, too_large)
-        return Prepared(compile_plan(of.plan, arch), ordered, result, dtype, of.problem)
+        return Prepared(compile_plan(decision.plan, arch), ordered, d_shape, dtype, decision.problem)
 
     if _asked is not None:
         _asked.append(question)
-        return Prepared(None, ordered, result, dtype)
+        return Prepared(None, ordered, d_shape, dtype)
     if plan is not None:
         return prepared(decide(question, recipe_named(plan) if isinstance(plan, str) else plan))
     tuned = None
     if trial is not None:
-        tuned = tune.recipe(question, how.tune, lambda of: trial(prepared(of)), lambda: cuda.device_name(index))
+        tuned = tune.recipe(
+            question, how.tune, lambda decision: trial(prepared(decision)), lambda: cuda.device_name(index)
+        )
     return prepared(decide(question, tuned, how.varying_rows))

@@ -1,4 +1,4 @@
-"""Anybody's PTX, executed on the CPU for what it does to shared memory."""
+"""Count the memory accesses of any PTX kernel by emulating it on the CPU."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ def executed_ptx(
     cluster: int = 1,
     rules: Rules = DEFAULT_RULES,
 ) -> Executed:
-    """What a kernel does to memory in one launch.
+    """Return the counted memory accesses of one launch of a kernel.
 
-    arguments     one for each parameter: f32[4096], a buffer of zeros, or a number
-    kernel        its name, or how it begins; may be left out where there is one
-    grid, block   up to three extents; block a whole number of warps
-    shared_bytes  of dynamic shared memory
-    cluster       CTAs along x
-    raises        UnsupportedError where the arguments do not fit, or for an instruction that is not known;
-                  EmulationError for an access that is out of bounds or not aligned
+    text           PTX module
+    arguments      one text for each parameter: an integer, or a buffer of zeros such as "f32[4096]"
+    kernel         name of the kernel, or the start of it; "" if the module has one kernel
+    grid, block    up to three extents; the threads of a block must be a whole number of warps
+    shared_bytes   bytes of dynamic shared memory
+    cluster        CTAs of a cluster, along x
+    rules          how accesses of a warp are divided into wavefronts
+    raises         UnsupportedError if the arguments do not fit the parameters, or for an instruction that the emulator
+                   does not implement; EmulationError for an access out of bounds or not aligned
 
-    >>> found = executed_ptx('''
+    >>> counts = executed_ptx('''
     ... .version 8.0
     ... .target sm_80
     ... .visible .entry stride_two() {
@@ -52,55 +54,66 @@ def executed_ptx(
     ...   mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 3; mov.u32 %r3, tile; add.s32 %r4, %r3, %r2;
     ...   st.shared.b32 [%r4], %r1;
     ...   ret; }''', block=(32,))
-    >>> found.shared["store"].wavefronts, found.shared["store"].ideal
+    >>> counts.shared["store"].wavefronts, counts.shared["store"].ideal
     (2, 1)
     """
     decoded = programs(text)
-    name = _named(kernel, [*decoded])
-    found, program = decoded[name]
+    name = _full_name(kernel, [*decoded])
+    entry, program = decoded[name]
     memory = GlobalMemory()
     dims = [(*extents, *[1] * (_GRID_DIMENSIONS - len(extents))) for extents in (grid, block)]
     launch = Launch(
         name, (dims[0][0], dims[0][1], dims[0][2]), (dims[1][0], dims[1][1], dims[1][2]), cluster, shared_bytes,
-        _params(found, arguments, memory),
+        _params(entry, arguments, memory),
     )  # fmt: skip
-    heard, counts = Executed(rules), Counter[str]()
-    for _ in execute(found, program, launch, memory, False, None, counts, heard):
+    accesses, opcodes = Executed(rules), Counter[str]()
+    for _ in execute(entry, program, launch, memory, False, None, opcodes, accesses):
         pass
-    return heard
+    return accesses
 
 
-def _named(wanted: str, names: list[str]) -> str:
-    known = [name for name in names if name.startswith(wanted)]
-    if len(known) != 1:
-        problem = "holds no kernel" if not names else f"has the kernels {', '.join(n[:60] for n in names)}"
-        raise UnsupportedError(f"check: the PTX {problem}; name one of them by --kernel.")
-    return known[0]
+def _full_name(start: str, names: list[str]) -> str:
+    """Return the only name that starts with `start`.
+
+    raises   UnsupportedError if none or several do
+    """
+    matching = [name for name in names if name.startswith(start)]
+    if not names:
+        raise UnsupportedError("check: the PTX does not have a kernel. Pass a module with an .entry.")
+    if len(matching) != 1:
+        listed = ", ".join(name[:60] for name in names)
+        raise UnsupportedError(
+            f"check: {len(matching)} kernels of the PTX have a name that starts with {start!r}. Pass --kernel with the "
+            f"start of one of these names: {listed}."
+        )
+    return matching[0]
 
 
 def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> np.ndarray:
-    """The bytes of all parameters."""
+    """Return the bytes of all parameters, after adding the buffers to the emulated memory."""
     if len(arguments) != len(kernel.params):
         shown = ", ".join(f"{p.name} ({p.size} bytes)" for p in kernel.params)
         raise UnsupportedError(
-            f"check: {len(arguments)} arguments for the parameters {shown}. Give f32[4096], a buffer, or a number for "
-            "each."
+            f"check: the number of arguments is {len(arguments)}, but the parameters are {shown}. Pass a number, or a "
+            "buffer such as f32[4096], for each."
         )
     out = np.zeros(kernel.param_bytes, np.uint8)
     for param, text in zip(kernel.params, arguments, strict=True):
         buffer = _BUFFER.fullmatch(text.strip())
         if buffer is not None:
             size = int(buffer[2]) * DType.parse(buffer[1]).bits // 8
-            held = memory.add(param.name, np.zeros(size, np.uint8), np.full(size, FULL, np.uint8))
-            value = held.base
+            value = memory.add(param.name, np.zeros(size, np.uint8), np.full(size, FULL, np.uint8)).base
         elif _NUMBER.fullmatch(text.strip()):
             value = int(text)
         else:
             raise UnsupportedError(
-                f"check: the argument {text!r} is neither a buffer, such as f32[4096], nor a number."
+                f"check: the argument {text!r} is not valid. Pass a whole number, or a buffer such as f32[4096]."
             )
         if param.size > 8:
-            raise UnsupportedError(f"check: the parameter {param.name} has {param.size} bytes; up to 8 can be given.")
+            raise UnsupportedError(
+                f"check: the parameter {param.name} has {param.size} bytes, but 8 is the most. Use a kernel with "
+                "smaller parameters."
+            )
         raw = (value & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
         out[param.offset : param.offset + param.size] = np.frombuffer(raw, np.uint8)
     return out

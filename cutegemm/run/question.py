@@ -1,4 +1,4 @@
-"""Which plan carries a product out: what the choice depends on, and the choice."""
+"""Choose the plan of a call: what the choice depends on, and the decision."""
 
 from __future__ import annotations
 
@@ -25,37 +25,36 @@ from cutegemm.run import recall
 from cutegemm.run.checks import check_plan
 from cutegemm.tile.tma import TmaBox
 
-# Of a thread, whose epilogue has several results: with 192 their kernels were seen to spill.
+# Accumulators of a thread with auxiliary outputs. With 192, kernels with auxiliary outputs spill.
 _MAX_ACCUMULATORS_WITH_AUX = 160
-# Elements, from which on cooperative consumers were seen to lose 8% by a gelu that pingpong hides (H200, K = 4096).
+# Elements of a tile. From this size on, a gelu takes 8% longer with cooperative consumers than with pingpong consumers,
+# which hide it (H200, K = 4096).
 _LARGE_TILE = 128 * 256
-# Rows of a tile, of which two have less to multiply than one of them has to compute: a silu over pairs of columns took
-# 13% longer by 64x192 than by 128x128 (H200, 2048x16384x4096). Few rows have no other tiles.
+# A tile of 64 rows has less MMA work than epilogue work. silu over pairs of columns takes 13% longer with 64x192 tiles
+# than with 128x128 (H200, 2048x16384x4096). A D of few rows has no higher tiles to choose from.
 _LOW_ROWS, _MANY_ROWS = 64, 1024
-_LEAST_ROW_BYTES = 64
-_MOST_LAYERS = 1024
-_NEAR = 2.0  # times the least prediction: what is beyond is not looked at
+_LEAST_ROW_BYTES = 64  # least bytes of a row of D in an epilogue stage, if the epilogue is gated
+_MOST_LAYERS = 1024  # layers whose recipes this process remembers
+_NEAR = 2.0  # candidates up to this multiple of the least predicted time are considered
 
-_FEW: dict[Any, tuple[Recipe, ...]] = {}
+_FEW: dict[Any, tuple[Recipe, ...]] = {}  # `Question.but_rows` -> the recipes of `few_of`
 
 
 @dataclass(frozen=True)
 class EpilogueSpec:
-    """What becomes of the sums, where it is not alpha * acc + beta * c.
+    """An epilogue that is not alpha * acc + beta * c, with the types of its tensors.
 
     epilogue   the expressions
-    aux        what its operands and results are made of, all but the tile that is passed as `c`
+    aux        name -> type, majorness and alignment of each operand and result, except D and the tile passed as C
     """
 
     epilogue: Epilogue
     aux: dict[str, Operand]
 
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
-        """Whether a plan has time and registers for the epilogue, where D has so many rows.
+        """Return whether a plan has registers for the epilogue and can hide its time, if D has `rows` rows.
 
-        Of large tiles, that is where others multiply meanwhile; of several results, where there are fewer sums, and,
-        beside tiles that are read or sums of rows, where D's rows are the plan's; of many rows, where tiles are not
-        low.
+        Only plans with warp roles are checked. The conditions come from kernels that spill, or that are slow.
         """
         if not plan.body.has_roles:
             return True
@@ -64,13 +63,13 @@ class EpilogueSpec:
         if self.epilogue.beside and plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_AUX:
             return False
         if self.epilogue.beside and self.epilogue.tiles and plan.operands.d.major == "m":
-            # The derivative of gelu by swap_ab:sm90_128x160_2x1: 459 spills, five times as long
+            # The derivative of gelu has 459 spills with swap_ab:sm90_128x160_2x1 and takes five times as long.
             return False
-        if self.epilogue.reductions and plan.body.overlapped:  # beside what is held they were seen to spill
+        if self.epilogue.reductions and plan.body.overlapped:  # reductions spill next to the accumulators of two tiles
             return False
-        sums_rows = any(each.along == ("n",) for _, each in self.epilogue.reductions)
-        if sums_rows and plan.operands.d.major == "m":
-            # Sums of rows by swap_ab:sm90_128x160_2x1: 122 us, 111 by sm90_cluster_2x1 (H200, 16384x3072x768)
+        reduces_rows = any(reduction.along == ("n",) for _, reduction in self.epilogue.reductions)
+        if reduces_rows and plan.operands.d.major == "m":
+            # Row sums: swap_ab:sm90_128x160_2x1 takes 122 us, sm90_cluster_2x1 takes 111 (H200, 16384x3072x768).
             return False
         computes = any(isinstance(node, Function) for node in self.epilogue.expression.nodes())
         is_large = plan.cta_tile[0] * plan.cta_tile[1] >= _LARGE_TILE
@@ -79,30 +78,35 @@ class EpilogueSpec:
         return not (computes and exposed)
 
     def on(self, plan: GemmPlan, swap_ab: bool) -> GemmPlan:
-        """A plan that ends so.
+        """Return the plan with this epilogue instead of its own.
 
-        swap_ab   whether it is for the transposed problem
-        raises    PlanError where none can
+        swap_ab   whether the plan computes D^T = B^T A^T
+        raises    PlanError if the plan cannot have this epilogue
         """
         epilogue = self.epilogue.transposed if swap_ab else self.epilogue
-        aux = {name: each.transposed if swap_ab else each for name, each in self.aux.items()}
+        aux = {name: operand.transposed if swap_ab else operand for name, operand in self.aux.items()}
         return with_epilogue(epilogue, plan, aux)
 
     def has_long_rows(self, plan: GemmPlan) -> bool:
-        """Whether what an epilogue stage holds of a row of a gated D, which is half as wide, is whole sectors of L2
-        still."""
+        """Return whether an epilogue stage has at least 64 bytes of each row of a gated D, which is half as wide as B.
+
+        Such rows consist of whole sectors of L2. It is True for plans without epilogue stages.
+        """
         epi_stages, d = self.on(plan, False).epi_stages, plan.operands.d
         return epi_stages is None or d.major != "n" or epi_stages.epi_tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
 
-    def ends(self, plan: GemmPlan) -> bool:
-        """Whether a plan can end so."""
+    def fits(self, plan: GemmPlan) -> bool:
+        """Return whether a plan that does not swap A and B can have this epilogue."""
         try:
             return bool(self.on(plan, False))
         except PlanError:
             return False
 
-    def loaded(self, operands: Operands, n: int) -> Operands:
-        """The operands, where B's columns are not read one after the other: aligned as gates and ups are.
+    def with_gated_b(self, operands: Operands, n: int) -> Operands:
+        """Return the operands with the alignment of B that a gated epilogue leaves.
+
+        It reads a row of B as two halves, or as pairs of neighbouring columns, which may be less aligned than the row.
+        Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
         n   columns of B
         """
@@ -116,13 +120,16 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """What a plan is chosen for: all that the choice depends on.
+    """Everything that the choice of a plan depends on.
 
-    operands    as threads access them all, of None; of "", "a", "b" or "ab" as TMA loads these
-    extents     M, N, K and L
-    has_c       whether a C is given
-    ending      what becomes of the sums, where it is not alpha * acc + beta * c
-    accumulate  see `gemm`
+    operands     function that returns the operands, whose alignment depends on who loads them. Its argument is None if
+                 threads access all matrices; "", "a", "b" or "ab": the matrices that TMA loads. See `operands_of`
+    extents      M, N, K and L
+    has_c        whether c is passed
+    ending       the epilogue; None for alpha * acc + beta * c
+    accumulate   see `gemm`
+    arch         architecture to compile for
+    device       device whose times are predicted
     """
 
     operands: Callable[[str | None], Operands]
@@ -133,183 +140,200 @@ class Question:
     arch: str
     device: Device
 
-    def made_of(self, by_box: str | None) -> Operands:
-        """The operands, those of an epilogue too."""
-        found, ending = self.operands(by_box), self.ending
-        return ending.loaded(found.with_aux(**ending.aux), self.extents[1]) if ending else found
+    def all_operands(self, by_box: str | None) -> Operands:
+        """Return the operands together with those of the epilogue. `by_box` is the argument of the field `operands`."""
+        operands, ending = self.operands(by_box), self.ending
+        return ending.with_gated_b(operands.with_aux(**ending.aux), self.extents[1]) if ending else operands
 
     @cached_property
     def boxed(self) -> Operands:
-        """As TMA would load A and B both."""
-        return self.made_of("ab")
+        """Return the operands with the alignments that they have if TMA loads A and B."""
+        return self.all_operands("ab")
 
     @cached_property
     def problem(self) -> Problem:
-        """Of the operands as threads access them."""
-        return Problem(*self.extents, self.made_of(None))
+        """Return the problem, with the alignments that the operands have if threads access all of them."""
+        return Problem(*self.extents, self.all_operands(None))
 
     @property
     def gated(self) -> str:
-        """See `Epilogue.gated`: rows of the transposed problem are no pairs."""
+        """Return "halves" or "pairs" for a gated epilogue, as `Epilogue.gated`; "" otherwise."""
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
-        """The candidates, the fastest by the model first; for another number of rows of A, where that is said."""
+        """Yield the candidates, the one with the lowest predicted time first.
+
+        rows   number of rows of A; None: that of the question
+        """
         problem = self.problem if rows is None else replace(self.problem, m=rows)
-        either = False if self.gated else None
+        swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
         return ranked(
             self.boxed,
             problem,
             self.arch,
             self.device,
             self.accumulate,
-            either,
+            swap_ab,
             by_threads=problem.operands,
             with_c=self.has_c,
         )
 
     def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Those that are not far from the fastest."""
-        found = self.ranked(rows)
-        first = next(found, None)
+        """Return the candidates whose predicted time is at most twice the least, the fastest first.
+
+        rows   number of rows of A; None: that of the question
+        """
+        candidates = self.ranked(rows)
+        first = next(candidates, None)
         if first is None:
             return []
-        return [first, *takewhile(lambda one: one.us <= first.us * _NEAR, found)]
+        return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
-    def served(self, asked: Recipe, rows: int | None = None) -> Decision | None:
-        """What a recipe is built to, where its plan serves, and has time and registers for the epilogue.
+    def served(self, recipe: Recipe, rows: int | None = None) -> Decision | None:
+        """Return the plan that a recipe builds for this question; None if it cannot solve it.
 
-        rows   see `EpilogueSpec.can_implement`; those of the problem where left out
+        It cannot if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False.
+
+        rows   number of rows of D for `EpilogueSpec.can_implement`; None: that of the question
         """
-        of = self.problem
+        problem = self.problem
         try:
-            plan = built(asked, self.boxed, of.operands, of, self.arch, self.device, self.has_c)
-            if self.ending is None:
-                ended = plan
-            elif self.ending.can_implement(plan, of.m if rows is None else rows):
-                ended = self.ending.on(plan, asked.swap_ab)
-            else:
-                return None
+            plan = built(recipe, self.boxed, problem.operands, problem, self.arch, self.device, self.has_c)
+            if self.ending is not None:
+                if not self.ending.can_implement(plan, problem.m if rows is None else rows):
+                    return None
+                plan = self.ending.on(plan, recipe.swap_ab)
         except CutegemmError:
             return None
-        return _decision(ended, asked.swap_ab, of)
+        return _decision(plan, recipe.swap_ab, problem)
 
     def of_rows(self, rows: int) -> Question:
-        """The same for another number of rows of A, which lie as these do."""
+        """Return the question for another number of rows of A, with the same strides and alignments."""
         return replace(self, extents=(rows, *self.extents[1:]))
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """All that it is but the rows of A: a layer's question, which is asked again and again."""
+        """Return a key with everything except the number of rows of A: two calls of one layer have the same key."""
         ending = self.ending
-        of_epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
-        of_memory = (self.boxed, self.problem.operands)
-        return (of_memory, *self.extents[1:], self.has_c, of_epilogue, self.accumulate, self.arch, self.device)
+        epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
+        operands = (self.boxed, self.problem.operands)
+        return (operands, *self.extents[1:], self.has_c, epilogue, self.accumulate, self.arch, self.device)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a question is answered by: a plan, which may be transposed, and the problem that it carries out."""
+    """The plan that is chosen for a `Question`.
+
+    plan      the plan; it may swap A and B
+    problem   the problem that the plan solves: D^T = B^T A^T if it swaps A and B
+    """
 
     plan: GemmPlan
     problem: Problem
 
 
 @functools.lru_cache(maxsize=4096)
-def _transposed(plan: GemmPlan) -> GemmPlan:
+def _swapped(plan: GemmPlan) -> GemmPlan:
+    """Return the plan, marked as one that computes D^T = B^T A^T."""
     return plan.with_(swap_ab=True)
 
 
 def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
-    """A plan for a problem; turned: for D^T = B^T A^T."""
+    """Return the decision for a plan.
+
+    swap_ab   whether the plan was built for D^T = B^T A^T
+    problem   the problem before swapping
+    """
     if not swap_ab:
         return Decision(plan, problem)
-    return Decision(plan if plan.swap_ab else _transposed(plan), problem.transposed)
+    return Decision(plan if plan.swap_ab else _swapped(plan), problem.transposed)
 
 
-def decide(question: Question, asked: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
-    """The plan for a question, and the problem that it solves.
+def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
+    """Return the plan for a `Question`, and the problem that the plan solves.
 
-    asked          the caller's own plan, or its recipe; None where it is chosen
-    varying_rows   whether it is to be one of the few that serve any number of rows: see `choose.rows`
-    raises         PlanError where none serves, or the one that is asked for does not
+    wanted         the caller's plan or recipe; None: it is chosen by predicted time
+    varying_rows   whether to choose among the few recipes that serve all numbers of rows, from `few_of`
+    raises         PlanError if no plan can solve the problem, or if `wanted` cannot
     """
-    of, ending, problem = question, question.ending, question.problem
-    if asked is None and varying_rows:
-        found = _one_of_few(question)
-        if found is not None:
-            return found
-    if asked is None:
+    ending, problem = question.ending, question.problem
+    if wanted is None and varying_rows:
+        decision = _fastest(question, frozenset(few_of(question)))
+        if decision is not None:
+            return decision
+    if wanted is None:
         recipe, plan = _chosen(question)
         swap_ab = recipe.swap_ab
-    elif isinstance(asked, Recipe):
-        swap_ab = asked.swap_ab
-        plan = asked.build(of.made_of(asked.boxes(of.boxed)), of.has_c, of.arch, of.device)
+    elif isinstance(wanted, Recipe):
+        swap_ab = wanted.swap_ab
+        operands = question.all_operands(wanted.boxes(question.boxed))
+        plan = wanted.build(operands, question.has_c, question.arch, question.device)
     else:
-        swap_ab, operands = asked.swap_ab, of.made_of(_loaded_by_box(asked))
+        swap_ab, operands = wanted.swap_ab, question.all_operands(_loaded_by_box(wanted))
         operands = operands.transposed if swap_ab else operands
-        plan = check_plan(asked, operands, problem, of.has_c, ending is not None)
+        plan = check_plan(wanted, operands, problem, question.has_c, ending is not None)
     if ending is not None:
         try:
             plan = ending.on(plan, swap_ab)
         except PlanError:
-            other = _first_served(question) if asked is None else None
+            other = _fastest(question) if wanted is None else None
             if other is None:
                 raise
             return other
     return _decision(plan, swap_ab, problem)
 
 
-def _one_of_few(question: Question) -> Decision | None:
-    """The plan that is held to be the fastest of the few of a layer; None where none of them serves."""
-    return _first_served(question, frozenset(few_of(question)))
+def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
+    """Return the plan with the lowest predicted time that can solve the problem of a question; None if none can.
 
-
-def _first_served(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
-    """The plan that is held to be the fastest of those that can end as they should; None where none can.
-
-    among   recipes, of which it is to be one
+    among   the recipes to consider; None: all
     """
     for candidate in question.ranked():
         if among is None or candidate.recipe in among:
-            found = question.served(candidate.recipe)
-            if found is not None:
-                return found
+            decision = question.served(candidate.recipe)
+            if decision is not None:
+                return decision
     return None
 
 
 def few_of(question: Question) -> tuple[Recipe, ...]:
-    """The recipes that serve a layer for any number of rows, remembered here and on the disk: see `choose.rows.few`."""
+    """Return the few recipes that serve a layer for all numbers of rows, from `choice.rows.few`.
+
+    They are remembered in this process and on the disk.
+
+    question   question of the layer, whose number of rows is ignored
+    """
     key = question.but_rows
     if key not in _FEW:
         if len(_FEW) >= _MOST_LAYERS:
             _FEW.clear()
         text = repr(key)
         names = recall.remembered("few", text)
-        found = _few(question) if names is None else tuple([recipe_named(str(name)) for name in names])
+        recipes = _few(question) if names is None else tuple([recipe_named(str(name)) for name in names])
         if names is None:
-            recall.remember("few", text, [str(recipe) for recipe in found])
-        _FEW[key] = found
+            recall.remember("few", text, [str(recipe) for recipe in recipes])
+        _FEW[key] = recipes
     return _FEW[key]
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:
-    """Of those that cannot end as they should, or not in time, none: others take their places."""
-    weigh, unsuited = functools.cache(question.compared), set[Recipe]()
+    """Return the few recipes of a layer without using the caches. All of them can implement the epilogue."""
+    compared, excluded = functools.cache(question.compared), set[Recipe]()
 
-    def suited(each: int) -> list[Candidate]:
-        return [one for one in weigh(each) if one.recipe not in unsuited]
+    def candidates(count: int) -> list[Candidate]:
+        """Return the candidates for a number of rows, without those that are excluded."""
+        return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
 
     while True:
-        found = rows.few(suited)
-        wrong = {recipe for recipe in found if question.served(recipe, rows=1) is None}
+        recipes = rows.few(candidates)
+        wrong = {recipe for recipe in recipes if question.served(recipe, rows=1) is None}
         if not wrong:
-            return found
-        unsuited |= wrong
+            return recipes
+        excluded |= wrong
 
 
 def _loaded_by_box(plan: GemmPlan) -> str | None:
-    """Which operands TMA loads; None where threads load them all."""
+    """Return the names of the caller's matrices that TMA loads, such as "ab"; None if threads load all of them."""
     if not isinstance(plan.a.load, TmaBox):
         return None
     packed = [repack.name for repack in plan.repacks]
@@ -318,24 +342,27 @@ def _loaded_by_box(plan: GemmPlan) -> str | None:
 
 
 def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
-    """The recipe to take and its plan, of those that can end so: rows of the transposed problem are no pairs."""
-    of, ending, problem = question, question.ending, question.problem
-    take = functools.partial(
+    """Return the recipe with the lowest predicted time and its plan, which does not have the epilogue yet.
+
+    Recipes that can implement the epilogue come first. With a gated epilogue, A and B are not swapped.
+    """
+    ending, problem = question.ending, question.problem
+    choose = functools.partial(
         choose_recipe,
-        of.boxed,
+        question.boxed,
         problem,
-        of.arch,
-        of.device,
-        of.has_c,
-        of.accumulate,
+        question.arch,
+        question.device,
+        question.has_c,
+        question.accumulate,
         by_threads=problem.operands,
     )
     if ending is None:
-        return take()
-    if not of.gated:
-        return take(can_implement=functools.partial(ending.can_implement, rows=problem.m))
-    for can_implement in (lambda plan: ending.ends(plan) and ending.can_implement(plan, problem.m), ending.ends):
-        found = take(can_implement=can_implement, swap_ab=False)
-        if can_implement(found[1]):
+        return choose()
+    if not question.gated:
+        return choose(can_implement=functools.partial(ending.can_implement, rows=problem.m))
+    for can_implement in (lambda plan: ending.fits(plan) and ending.can_implement(plan, problem.m), ending.fits):
+        recipe_and_plan = choose(can_implement=can_implement, swap_ab=False)
+        if can_implement(recipe_and_plan[1]):
             break
-    return found
+    return recipe_and_plan

@@ -1,8 +1,8 @@
-"""What plain calls were prepared as, remembered on the disk: the first calls of a process import no plans then.
+"""Records of prepared calls on the disk, so that a new process can call its kernels without choosing plans again.
 
-A record says which entry of the cache of compiled kernels serves a signature, and how it is called. It is found by a
-hash of the signature, of the device, and of the package's files, so that another version finds none. What is in it
-follows from these alone; the entry that it names is verified as any other is.
+A record has the cache entry of the kernel for a signature, and how the kernel is called. Its file name is a hash of the
+signature, the device and the package's files, so that another version does not find it. Its content follows from these
+alone. The cache entry that it names is verified like any other.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from cutegemm.run.calls import How
     from cutegemm.run.prepare import Prepared
 
-_FOLDER = "calls"  # of the cache
-_MOST = 256  # records that a process writes
+_FOLDER = "calls"  # folder of the cache for the records
+_MOST = 256  # number of records that a process writes at most
 _written = 0
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """What a record says.
+    """A loaded kernel and how it is called, from a record.
 
-    function   takes a, b, c if the kernel can read one, d, and the numbers of the plan's epilogue
-    reads_c    whether the kernel can read a C
-    strides    of a, b, c and the result: those that it is to see; None for the tensor's own
-    shape      of the result, and `dtype`, in torch
-    kernel     in words
+    function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It provides its workspace
+    reads_c    whether the kernel can read C
+    strides    for a, b, c and the result: the strides that the kernel needs, or None for those of the tensor
+    shape      shape of the result
+    dtype      torch dtype of the result
+    kernel     text of the kernel for error messages
     """
 
     function: Callable[..., None]
@@ -52,33 +53,35 @@ class Recalled:
 
 
 def find(key: Any, a: Any, how: How) -> Recalled | None:
-    """What the disk has of a signature, where nothing else is to be asked: no tuner, and no kernels loaded by name.
+    """Return the kernel that a record has for a signature; None without a usable record.
 
-    key   see `cutegemm.run.gemm`; one that is not the same in all processes has no record
+    It is None too if the signature may not have a record, see `_may_have_record`.
+
+    key   the signature, from `cutegemm.run.gemm`
     a     a tensor of the call
-    how   its options
+    how   options of the call
     """
-    if not _can_implement(key, a, how):
+    if not _may_have_record(key, a, how):
         return None
     try:
-        held = remembered(_FOLDER, _text(key, a))
-        if held is None or held["entry"] != Path(held["entry"]).name:
+        record = remembered(_FOLDER, _text(key, a))
+        if record is None or record["entry"] != Path(record["entry"]).name:
             return None
-        folder = entries.cache_folder() / held["entry"]
+        folder = entries.cache_folder() / record["entry"]
         manifest = entries.intact(folder)
         if manifest is None:
             return None
         from cutegemm.compile.loading import load_function
 
         function = load_function(folder, manifest)
-        sizes, reads_c = held["sizes"], bool(held["reads_c"])
+        sizes, reads_c = record["sizes"], bool(record["reads_c"])
         torch = sys.modules["torch"]
         return Recalled(
             function if sizes is None else with_workspace(function, Sizes(*sizes), 3 + reads_c),
             reads_c,
-            tuple([None if each is None else tuple(each) for each in held["strides"]]),
-            tuple(held["shape"]),
-            getattr(torch, held["dtype"]),
+            tuple([None if strides is None else tuple(strides) for strides in record["strides"]]),
+            tuple(record["shape"]),
+            getattr(torch, record["dtype"]),
             f"<CompiledKernel {manifest['plan']} for {manifest['arch']}>",
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, CutegemmError):
@@ -86,20 +89,23 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
-    """Write the record that `find` reads, if the signature may have one; do nothing if the disk cannot be written."""
+    """Write the record of a prepared call, if its signature may have one. Errors of the disk are ignored.
+
+    key, a, how   arguments of `find`
+    """
     global _written
     kernel = prepared.kernel
-    if kernel is None or _written >= _MOST or not _can_implement(key, a, how):
+    if kernel is None or _written >= _MOST or not _may_have_record(key, a, how):
         return
     if isinstance(how.plan, str):
         from cutegemm.choice.names import is_own, recipe_named
 
-        if is_own(recipe_named(how.plan).name):  # another process may give the name to another plan
+        if is_own(recipe_named(how.plan).name):  # in another process the name may belong to another plan
             return
     with contextlib.suppress(CutegemmError):
         assert prepared.problem is not None
-        of = prepared.problem
-        sizes = kernel.sizes(of.m, of.n, of.k, of.l) if kernel.needs_workspace else None
+        problem = prepared.problem
+        sizes = kernel.sizes(problem.m, problem.n, problem.k, problem.l) if kernel.needs_workspace else None
         record = {
             "entry": kernel.folder.name,
             "reads_c": kernel.plan.has_c,
@@ -112,42 +118,56 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
         _written += 1
 
 
-def _can_implement(key: Any, a: Any, how: How) -> bool:
-    """Whether a signature may have a record: of plain tensors on a CUDA device, and of a plan that has a name."""
+def _may_have_record(key: Any, a: Any, how: How) -> bool:
+    """Return whether a signature may have a record.
+
+    It may if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process uses
+    neither tuned plans, nor kernels of `cutegemm.load`, nor `prepare.asking`.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):
         return False
-    if not all(each in (torch.Tensor, torch.nn.Parameter) for each in key if isinstance(each, type)):
+    if not all(kind in (torch.Tensor, torch.nn.Parameter) for kind in key if isinstance(kind, type)):
         return False
-    tuner, loaded, asked = (
+    tune, exported, prepare = (
         sys.modules.get(f"cutegemm.{name}") for name in ("run.tune", "compile.exported", "run.prepare")
     )
-    in_use = tuner is not None and (tuner._active is not None or tuner._used)
-    is_first = loaded is None or not loaded._LOADED
-    return not in_use and is_first and (asked is None or asked._asked is None) and not _is_of_process(how)
+    uses_tuned = tune is not None and (tune._active is not None or tune._used)
+    has_loaded = exported is not None and exported._LOADED
+    is_asking = prepare is not None and prepare._asked is not None
+    return not (uses_tuned or has_loaded or is_asking or _depends_on_process(how))
 
 
-def _is_of_process(how: How) -> bool:
-    """Whether the signature tells the plan by its id, or the tuner is asked for."""
+def _depends_on_process(how: How) -> bool:
+    """Return whether the plan is an object, whose id is in the signature, or the call asks for the tuner."""
     return not (how.plan is None or isinstance(how.plan, str)) or bool(how.tune)
 
 
 def _text(key: Any, a: Any) -> str:
+    """Return the text that the record of a signature is stored under: DSL version, device and signature."""
     from cutegemm.compile.cuda import device_name
 
     return f"{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
 
 
 def remembered(kind: str, text: str) -> Any:
-    """What this package's files have on the disk for a text; None where nothing is, or where others may write it."""
+    """Return the value that `remember` stored for a text; None if there was none or another user can write it.
+
+    Values that another version of the package's files stored are not found.
+
+    kind   folder of the cache
+    """
     with contextlib.suppress(OSError, ValueError, CutegemmError):
         return json.loads(_place(kind, text).read_text())
     return None
 
 
 def remember(kind: str, text: str, value: Any) -> None:
-    """Writes what a text stands for, if it may; nothing is said where the disk is full or not ours."""
-    if entries.edited():  # what this process does is no longer what the files say
+    """Store a value, which JSON can represent, for a text. Errors of the disk are ignored.
+
+    kind   folder of the cache
+    """
+    if entries.edited():  # this process runs older code than the files have
         return
     with contextlib.suppress(OSError, CutegemmError):
         place = _place(kind, text)
@@ -159,6 +179,10 @@ def remember(kind: str, text: str, value: Any) -> None:
 
 
 def _place(kind: str, text: str) -> Path:
+    """Return the file that holds the value for a text.
+
+    raises   OSError if another user can write to the cache
+    """
     folder = entries.cache_folder()
     wrong = entries.untrusted(folder) if folder.exists() else None
     if wrong:
@@ -168,16 +192,17 @@ def _place(kind: str, text: str) -> Path:
 
 @cache
 def _files() -> str:
-    """A hash of which files the package has, of their sizes, and of when they were written."""
-    found = sorted(_facts(str(Path(__file__).parents[1])))
-    return hashlib.sha256(repr(found).encode()).hexdigest()
+    """Return a hash of the names, sizes and modification times of all Python files of the package."""
+    facts = sorted(_facts(str(Path(__file__).parents[1])))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _facts(folder: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as inside:
-        for each in inside:
-            if each.is_dir(follow_symlinks=False):
-                yield from _facts(each.path)
-            elif each.name.endswith(".py"):
-                facts = each.stat()
-                yield each.path, facts.st_mtime_ns, facts.st_size
+    """Yield (path, modification time in ns, size in bytes) of each Python file below a folder."""
+    with os.scandir(folder) as items:
+        for item in items:
+            if item.is_dir(follow_symlinks=False):
+                yield from _facts(item.path)
+            elif item.name.endswith(".py"):
+                status = item.stat()
+                yield item.path, status.st_mtime_ns, status.st_size

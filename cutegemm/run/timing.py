@@ -1,16 +1,16 @@
-"""Calls that are timed in turns.
+"""Time several calls on the GPU in alternation, so that their times can be compared.
 
-The chip throttles by power, so what ran before, and what the numbers are, decides a rate as much as the kernel does.
-Therefore every round runs every call, in an order drawn anew and then in the reverse of it, behind a write to more
-memory than the L2 cache holds; a call's time in a round is the mean of both, and medians of the rounds are compared. A
-call of some microseconds takes up to one more, or less, where it is the first for which the device has not been idle:
-medians of a single order would fall now on one of these times, now on the other.
+A GPU throttles by power, so the time of a kernel depends on what ran before it and on the values of its operands.
+Therefore every round runs all calls in a random order, and then in the reverse order. Before each call, more memory is
+written than the L2 cache holds. The time of a call in a round is the mean of its two runs; the result is the median of
+the rounds. Both orders are needed because a call of a few microseconds can take 1 us more or less, depending on whether
+the device was idle before it. With one order, the median could be either of the two times.
 
-A machine may be disturbed for tens of milliseconds. Where a call's medians of the first rounds and of the last ones
-differ, all calls are timed again.
+Other processes can disturb a machine for tens of milliseconds. If the median of the first half of the rounds and the
+median of the second half differ for any call, all calls are timed again.
 
-That write also hides the launch. Where the host took longer than it, as one whose processors are taken by others does,
-the device waited, and that time is left out.
+The write to memory also hides the time of the launch on the host. If the host takes longer than the write, the device
+waits, and the time of that run is not used.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ from typing import Any
 import torch
 
 DEVICE = "cuda"
-_FLUSH_BYTES = 256 << 20  # more than any L2 cache
+_FLUSH_BYTES = 256 << 20  # larger than any L2 cache
 _WARM_SECONDS, _LEAST_ROUNDS = 0.1, 3
-_STEADY, _MOST_TRIES = 1.1, 4  # times the other half's median; before times count as they are
+_STEADY = 1.1  # largest ratio of the medians of the two halves of the rounds
+_MOST_TRIES = 4  # after as many measurements the times are used even if they are not steady
 
 
 def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """The median seconds of each call; every round runs each twice, and three rounds are the fewest.
+    """Return the median time of each call, in seconds.
 
-    Times in which the device waited for the host count where fewer than three others are left.
+    Runs in which the device waited for the host are used only if a call has fewer than three others.
+
+    calls     functions that launch work on the current stream
+    seconds   time to measure all calls together; at least three rounds are run
     """
-    order, places = random.Random(0), list(range(len(calls)))
+    order, indices = random.Random(0), list(range(len(calls)))
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
 
     def timed(call: Callable[[], Any]) -> tuple[Any, Any, Any, float]:
+        """Flush the L2 cache and run a call; return events before the flush, before and after the call, and host time.
+
+        The host time is that of recording, flushing and calling, in seconds.
+        """
         event: Any = torch.cuda.Event
         begun, start, end = (event(enable_timing=True) for _ in range(3))
         before = time.perf_counter()
@@ -50,35 +58,42 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
         end.record()
         return begun, start, end, launched
 
-    def until(deadline: float, least: int) -> list[_Times]:
-        found = [_Times() for _ in calls]
-        while len(found[0].every) < 2 * least or time.perf_counter() < deadline:
-            order.shuffle(places)
-            for once in (places, places[::-1]):
-                events = [(place, *timed(calls[place])) for place in once]
+    def run_rounds(deadline: float, least: int) -> list[_Times]:
+        """Run rounds until a deadline, at least `least` of them, and return the times of each call."""
+        all_times = [_Times() for _ in calls]
+        while len(all_times[0].every) < 2 * least or time.perf_counter() < deadline:
+            order.shuffle(indices)
+            for indices_in_order in (indices, indices[::-1]):
+                events = [(index, *timed(calls[index])) for index in indices_in_order]
                 torch.cuda.synchronize()
-                for place, begun, start, end, launched in events:
-                    is_hidden = launched <= begun.elapsed_time(start) * 1e-3
-                    found[place].every.append((start.elapsed_time(end) * 1e-3, is_hidden))
-        return found
+                for index, begun, start, end, host_seconds in events:
+                    is_hidden = host_seconds <= begun.elapsed_time(start) * 1e-3
+                    all_times[index].every.append((start.elapsed_time(end) * 1e-3, is_hidden))
+        return all_times
 
-    until(time.perf_counter() + _WARM_SECONDS, 1)
+    run_rounds(time.perf_counter() + _WARM_SECONDS, 1)
     for _ in range(_MOST_TRIES):
-        found = until(time.perf_counter() + seconds, _LEAST_ROUNDS)
-        if all(times.is_steady for times in found):
+        all_times = run_rounds(time.perf_counter() + seconds, _LEAST_ROUNDS)
+        if all(times.is_steady for times in all_times):
             break
-    return [times.median() for times in found]
+    return [times.median() for times in all_times]
 
 
 @dataclass
 class _Times:
-    """Of a call, twice for each round: seconds, and whether its launch was hidden."""
+    """The measured times of one call.
+
+    every   (seconds, whether the launch was hidden) of each run, two runs for each round
+    """
 
     every: list[tuple[float, bool]] = field(default_factory=list)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the rounds of both halves have about the same median; few rounds are not asked."""
+        """Return whether the medians of the first and the second half of the rounds differ by at most 10%.
+
+        Fewer than six rounds count as steady.
+        """
         rounds = len(self.every) // 2
         if rounds < 2 * _LEAST_ROUNDS:
             return True
@@ -87,11 +102,15 @@ class _Times:
         return max(first, last) <= _STEADY * min(first, last)
 
     def median(self) -> float:
-        """Of the rounds in which both launches were hidden; where they are few, of all such times, or of all times."""
+        """Return the median time in seconds.
+
+        It is over the rounds in which both launches were hidden. With fewer than three such rounds, it is over all runs
+        with a hidden launch; with fewer than three of those, over all runs.
+        """
         rounds = zip(self.every[::2], self.every[1::2], strict=True)
-        both = [(one + other) / 2 for (one, hidden), (other, also) in rounds if hidden and also]
-        hidden = [seconds for seconds, is_hidden in self.every if is_hidden]
-        for found in (both, hidden):
-            if len(found) >= _LEAST_ROUNDS:
-                return statistics.median(found)
+        hidden_rounds = [(x + y) / 2 for (x, x_is_hidden), (y, y_is_hidden) in rounds if x_is_hidden and y_is_hidden]
+        hidden_runs = [seconds for seconds, is_hidden in self.every if is_hidden]
+        for sample in (hidden_rounds, hidden_runs):
+            if len(sample) >= _LEAST_ROUNDS:
+                return statistics.median(sample)
         return statistics.median([seconds for seconds, _ in self.every])

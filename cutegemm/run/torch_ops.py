@@ -1,4 +1,4 @@
-"""What `gemm` and the command line need of torch."""
+"""Element types, devices and tensor conversions of torch, for `gemm` and the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.int32: s32,
 }
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-# What may be multiplied, and the types of the result; the first where no c and no out say otherwise.
+# Types of a and b -> types that the result may have. The first is the default, if neither c nor out is passed.
 RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.float16: (torch.float16, torch.float32, torch.bfloat16, *FLOAT8),
     torch.bfloat16: (torch.bfloat16, torch.float32, torch.float16, *FLOAT8),
@@ -41,11 +41,11 @@ RESULTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
 }
 
 
-FLOATS = tuple([dtype for dtype in DTYPES if dtype.is_floating_point])  # of auxiliary results
+FLOATS = tuple([dtype for dtype in DTYPES if dtype.is_floating_point])  # types of auxiliary outputs
 
 
 def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of sums and maxima over rows or columns, by that of a."""
+    """Return the type of reductions, such as row sums, for an `a` of this type."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -54,24 +54,26 @@ def result_dtypes(
 ) -> list[torch.dtype]:
     """Return the type of each result of an epilogue.
 
-    dtype      of a
-    reduces    for each result, whether it is a sum or a maximum
-    out_dtype  a type, or None, of D and of auxiliary results; or a sequence of one for each of the first results
-    passed     types of the caller's tensors for the first results; None for a new tensor
+    dtype       type of a
+    reduces     for each result, whether it is a reduction
+    out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for each
+                of the first results
+    passed      types of the caller's tensors for the first results, which come before `out_dtype`; None for a new
+                tensor
 
     >>> result_dtypes(torch.bfloat16, (False, False, True), (torch.float16, torch.float32))
     [torch.float16, torch.float32, torch.float32]
     >>> result_dtypes(torch.bfloat16, (False, False), None, (torch.float32,))
     [torch.float32, torch.float32]
     """
-    asked = list(out_dtype) if isinstance(out_dtype, (tuple, list)) else [out_dtype]
-    kinds = [*[of or kind for of, kind in zip_longest(passed, asked)], *[None] * len(reduces)]
-    of_d = kinds[0] or RESULTS[dtype][0]
+    out_dtypes = list(out_dtype) if isinstance(out_dtype, (tuple, list)) else [out_dtype]
+    dtypes = [*[own or chosen for own, chosen in zip_longest(passed, out_dtypes)], *[None] * len(reduces)]
+    d_dtype = dtypes[0] or RESULTS[dtype][0]
     wide = reduced_dtype(dtype)
-    return [wide if is_reduced else kind or of_d for is_reduced, kind in zip(reduces, kinds, strict=False)]
+    return [wide if is_reduced else own or d_dtype for is_reduced, own in zip(reduces, dtypes, strict=False)]
 
 
-# By compute capability: the name that the compiler is told, with every instruction of that device.
+# Compute capability -> architecture to compile for, with the instructions that only this device has ("a").
 _ARCHS = {
     (8, 0): "sm_80",
     (8, 6): "sm_86",
@@ -84,60 +86,63 @@ _ARCHS = {
 
 @cache
 def device_arch(index: int) -> str:
-    """The architecture of a CUDA device.
+    """Return the architecture of the CUDA device with this index, such as "sm_90a".
 
-    raises   UnsupportedError for a device that no plan is made for
+    raises   UnsupportedError for a device that cutegemm has no plans for
     """
     capability = torch.cuda.get_device_capability(index)
     if capability not in _ARCHS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _ARCHS)
         raise UnsupportedError(
-            f"gemm: {torch.cuda.get_device_name(index)} has compute capability "
-            f"{capability[0]}.{capability[1]}; devices of capability {known} are served."
+            f"gemm: {torch.cuda.get_device_name(index)} has compute capability {capability[0]}.{capability[1]}. Use a "
+            f"device of capability {known}."
         )
     return _ARCHS[capability]
 
 
 @cache
 def device_of(index: int) -> Device:
-    """What a plan is chosen by: the rates of a CUDA device."""
+    """Return the rates and sizes of the CUDA device with this index, which the choice of a plan depends on."""
     return device_called(torch.cuda.get_device_name(index), device_arch(index), multiprocessors(index))
 
 
-def tensors_of(given: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Torch tensors over the same memory, by name.
+def tensors_of(arrays: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return torch tensors over the memory of arrays, by name. A torch tensor is returned as it is.
 
-    raises   UnsupportedError with all that are neither torch tensors nor speak DLPack, or have negative strides,
-             which torch has none of
+    arrays   torch tensors, or arrays of other frameworks with DLPack
+    raises   UnsupportedError with every value that is neither, and every array with a negative stride, which torch does
+             not support
     """
     tensors, wrong = {}, []
-    for name, value in given.items():
+    for name, value in arrays.items():
         strides = getattr(value, "strides", None)
         if isinstance(value, torch.Tensor):
             tensors[name] = value
         elif not hasattr(value, "__dlpack__"):
             wrong.append(
-                f"{name} is a {type(value).__name__}; a torch tensor, or an array with DLPack such as CuPy's, is "
-                "expected."
+                f"{name} is a {type(value).__name__}. Pass a torch tensor, or an array with DLPack such as CuPy's."
             )
-        elif isinstance(strides, tuple) and any(stride < 0 for stride in strides):  # torch would end the process
-            wrong.append(f"{name} has strides of {strides} bytes; none may be negative. Pass a copy of it.")
+        elif isinstance(strides, tuple) and any(stride < 0 for stride in strides):  # torch would abort the process
+            wrong.append(f"{name} has a negative stride: {strides} bytes. Pass a copy of it.")
         else:
             try:
                 tensors[name] = torch.utils.dlpack.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError, ValueError) as error:
-                wrong.append(f"{name}, a {type(value).__name__}, does not come over DLPack: {error}")
+                wrong.append(f"{name}, a {type(value).__name__}, cannot be converted to torch by DLPack: {error}")
     if wrong:
         raise UnsupportedError("gemm: " + "\n  ".join(wrong))
     return tensors
 
 
 def like(example: Any, result: torch.Tensor) -> Any:
-    """A tensor as an array of the framework of `example`, whose current stream then waits for it."""
+    """Return a tensor as an array of the framework of `example`. The current stream of that framework waits for it.
+
+    A framework that cannot import DLPack gets the torch tensor.
+    """
     if isinstance(example, torch.Tensor):
         return result
-    named = getattr(example, "__array_namespace__", None)  # of the array API standard
-    framework = sys.modules.get(type(example).__module__.split(".")[0]) if named is None else named()
+    namespace = getattr(example, "__array_namespace__", None)  # a method in the array API standard
+    framework = sys.modules.get(type(example).__module__.split(".")[0]) if namespace is None else namespace()
     convert = getattr(framework, "from_dlpack", None)
     return result if convert is None else convert(result)
 
@@ -145,7 +150,12 @@ def like(example: Any, result: torch.Tensor) -> Any:
 def from_numpy(
     a: np.ndarray, b: np.ndarray, c: np.ndarray | None, operands: Operands
 ) -> dict[str, torch.Tensor | None]:
-    """Tensors "a", "b", "c" and "out" on the current device, of the types and majorness of `operands`."""
+    """Return tensors "a", "b", "c" and "out" on the current CUDA device, with the types and majorness of `operands`.
+
+    "out" is not initialized. "c" is None if `c` is None.
+
+    a, b, c   M x K, K x N and M x N, with L in front if batched
+    """
     majors = {"a": operands.a.major == "m", "b": operands.b.major == "k", "c": operands.c.major == "m"}
     kinds = {"a": operands.a.dtype, "b": operands.b.dtype, "c": operands.c.dtype}
     tensors: dict[str, torch.Tensor | None] = {"c": None}
@@ -158,19 +168,20 @@ def from_numpy(
 
 
 def memory_of(kind: DType) -> torch.dtype:
-    """What elements of a type are in torch: those of tf32 are float32.
+    """Return the torch dtype of an element type in memory: float32 for tf32.
 
-    raises   UnsupportedError for a type that no kernel takes
+    raises   UnsupportedError for a type that torch tensors of `gemm` cannot have
 
     >>> memory_of(tf32)
     torch.float32
     """
     known = {ours: theirs for theirs, ours in DTYPES.items()} | {tf32: torch.float32}
     if kind not in known:
-        raise UnsupportedError(f"{kind} is not among the types that run: {', '.join(map(str, known))}.")
+        raise UnsupportedError(f"gemm cannot run on the element type {kind}. Use one of {', '.join(map(str, known))}.")
     return known[kind]
 
 
-def _placed(tensor: torch.Tensor, kind: DType, transposed: bool) -> torch.Tensor:
-    moved = tensor.to("cuda", memory_of(kind))
-    return moved.mT.contiguous().mT if transposed else moved
+def _placed(tensor: torch.Tensor, kind: DType, column_major: bool) -> torch.Tensor:
+    """Return a tensor copied to the current CUDA device, converted to an element type, row- or column-major."""
+    on_device = tensor.to("cuda", memory_of(kind))
+    return on_device.mT.contiguous().mT if column_major else on_device

@@ -1,10 +1,11 @@
-"""The tuner: times the best few plans of the ranking on the device, once, and remembers which was the fastest.
+"""The tuner: time the plans with the lowest predicted times on the GPU, and remember the fastest.
 
-The model of time errs by some per cent; of its best few, the fastest seldom is not among them. Nothing is timed unless
-it is asked for: `with cutegemm.tuning(cache=path):`, `gemm(..., tune=True)`, or `cutegemm tune`. What was timed is kept
-in a file, which other processes and other machines with such a device read: `cutegemm.use_tuned(path)`.
+Predicted times are off by a few per cent, so the fastest plan is nearly always one of the best few. Nothing is timed
+unless the user asks for it by `with cutegemm.tuning(cache=path):`, `gemm(..., tune=True)` or `cutegemm tune`. The
+results are kept in a file. Other processes, and other machines with the same GPU, read it by
+`cutegemm.use_tuned(path)`.
 
-Which plans are timed: `varied`. How: `timing.alternating`. What is kept: `tuned`.
+`varied` chooses the plans to time, `timing.alternating` times them, and `tuned` keeps the results.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from cutegemm.run import calls
 from cutegemm.run.question import Decision, Question
 from cutegemm.run.tuned import Record, Table, key_of
 
-BEST = 12
-_WITHIN = 1.3  # times the least prediction, of a plan of another kind
-_SECONDS_OF_EACH = 0.03  # of the device, beside a tenth of a second to warm it
+BEST = 12  # plans that are timed for a signature
+_WITHIN = 1.3  # plans of other kinds are preferred up to this multiple of the least predicted time
+_SECONDS_OF_EACH = 0.03  # time to measure each plan, in seconds
 
-Timer = Callable[[Sequence[Callable[[], Any]]], Sequence[float]]
-Trial = Callable[[Decision], Callable[[], Any]]
+Timer = Callable[[Sequence[Callable[[], Any]]], Sequence[float]]  # calls -> seconds of each
+Trial = Callable[[Decision], Callable[[], Any]]  # decision -> a call of its kernel
 
 
 @contextmanager
 def tuning(cache: str | Path | None = None, best: int = BEST) -> Iterator[None]:
-    """Meanwhile the best few plans for what is new are timed, and the fastest is taken.
+    """Time the best few plans for each new signature, and use the fastest, while the context is active.
 
-    cache    the file that keeps what was timed, and says what was; that of this user where left out
-    best     how many plans are timed for each signature
-    raises   UnsupportedError where the file is no file of tuned plans, or cannot be written; PlanError for fewer than
-             one plan
+    In the first call of a signature, its plans are compiled in parallel and timed on the tensors of the call. This
+    takes a few seconds, and messages are printed to stderr. Nothing is timed while a CUDA graph is captured. A
+    signature keeps its plan after the context ends. The context affects all threads of the process.
 
-    It is for all threads of the process. A signature is tuned when it is first called: its plans are compiled, in
-    parallel, then timed on the tensors of the call, which takes some seconds and is said on stderr. While a CUDA graph
-    is being captured nothing is timed. Calls that were made inside keep their plans.
+    cache    file of tuned plans, which is read and extended; None: tuned.json in the cache folder of this user
+    best     number of plans that are timed for each signature, 1 or more
+    raises   UnsupportedError if the file is not a file of tuned plans, or cannot be written; PlanError if `best` is
+             not an integer of 1 or more
 
     >>> with cutegemm.tuning(cache="tuned.json"):  # doctest: +SKIP
     ...     d = cutegemm.gemm(a, b)
     """
     global _active
     if isinstance(best, bool) or not isinstance(best, int) or best < 1:
-        raise PlanError("tuning", [f"best = {best!r}; a whole number from 1 on is expected."])
+        raise PlanError("tuning", [f"best = {best!r} is not a number of plans. Pass an integer of 1 or more."])
     before, _active = _active, Tuner(default_file() if cache is None else Path(cache), best)
     calls.forget()
     try:
@@ -65,19 +66,19 @@ def tuning(cache: str | Path | None = None, best: int = BEST) -> Iterator[None]:
 
 
 def use_tuned(path: str | Path) -> int:
-    """Lets calls take the plans that were timed to be the fastest on a device like theirs: for all of this process.
+    """Make all later calls of this process use the plans that a file has for their device.
 
-    path      a file that the tuner wrote, here or on another machine
-    returns   how many records it has, of all devices and versions
-    raises    UnsupportedError where it is no such file
+    Several files can be in use. The one that was passed last comes first.
 
-    Of several files the one that was named last is asked first.
+    path      file that the tuner wrote, on this machine or on another one
+    returns   number of records in the file, for all devices and versions
+    raises    UnsupportedError if the file does not exist or is not a file of tuned plans
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise UnsupportedError(f"the tuned plans {path!r}: the path of a file is expected.")
+        raise UnsupportedError(f"use_tuned: path = {path!r} is not a path. Pass the path of a file of tuned plans.")
     path = Path(path)
     if not path.exists():
-        raise UnsupportedError(f"the tuned plans {path}: there is no such file. `cutegemm tune` writes one.")
+        raise UnsupportedError(f"use_tuned: the file {path} does not exist. `cutegemm tune` writes such a file.")
     table = Table.read(path)
     _used.insert(0, table)
     calls.forget()
@@ -85,46 +86,52 @@ def use_tuned(path: str | Path) -> int:
 
 
 def default_file() -> Path:
-    """Where the tuner keeps what it timed, if no file is named."""
+    """Return the file where the tuner keeps its results if the caller does not name one."""
     return cache_folder() / "tuned.json"
 
 
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
-    """What was timed to be the fastest, is timed now, or None: the model chooses.
+    """Return the fastest recipe for a question, from a table or by timing it now; None to use the predicted times.
 
-    wanted   whether this call asks for it
-    trial    what makes a call of a decision, which writes to nothing of the caller's
-    device   gives the name of the device
+    question   what the choice of a plan depends on
+    wanted     whether the call has tune=True
+    trial      function that makes a call of a decision's kernel; the call must not write to the caller's tensors
+    device     function that returns the name of the device
     """
     tuner = _active or (_default() if wanted else None)
     if tuner is None and not _used:
         return None
     name = device()
-    found = recorded(question, name, [] if tuner is None else [tuner.table])
-    return found if found is not None or tuner is None else tuner.tune(question, trial, name)
+    known = recorded(question, name, [] if tuner is None else [tuner.table])
+    return known if known is not None or tuner is None else tuner.tune(question, trial, name)
 
 
 def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Recipe | None:
-    """What was timed to be the fastest on a device of that name, by a table that is used.
+    """Return the fastest recipe for a question on a device from the tables; None if no table has one that works.
 
-    first   tables that are asked before those
+    question   what the choice of a plan depends on
+    device     name of the device
+    first      tables to search before those of `use_tuned`
     """
     for table in (*first, *_used):
         record = table.find(question, device)
         if record is not None:
-            found = recipe_named(record.plan)
-            if question.served(found) is not None:
-                return found
+            fastest = recipe_named(record.plan)
+            if question.served(fastest) is not None:
+                return fastest
     return None
 
 
 @dataclass
 class Tuner:
-    """What times, and where it keeps what it timed.
+    """Times plans, and adds the results to a file.
 
-    timer      seconds of each of some calls
-    capturing  whether a CUDA graph is being captured
-    say        is told what is being done
+    path        file of tuned plans
+    best        number of plans that are timed for a question
+    timer       function that returns the seconds of each call; None: `timing.alternating`
+    capturing   function that returns whether a CUDA graph is being captured; None: asks torch
+    say         function that prints a message
+    table       content of the file
     """
 
     path: Path
@@ -138,31 +145,36 @@ class Tuner:
         self.table = Table.read(self.path)
 
     def tune(self, question: Question, trial: Trial, device: str) -> Recipe | None:
-        """Times the best few plans for a question; None where nothing can be timed."""
+        """Time the best few plans for a question, add the result to the file, and return the fastest recipe.
+
+        It returns None if a CUDA graph is being captured, or if none of the plans can run.
+        """
         subject = f"{question.problem} of {question.problem.operands.a.dtype}"
         if (self.capturing or _capturing)():
-            self.say(f"{subject} is not tuned: a CUDA graph is being captured. Call it once before.")
+            self.say(
+                f"{subject} is not tuned, since a CUDA graph is being captured. Call gemm once before the capture."
+            )
             return None
         started = time.perf_counter()
         served = ((one, question.served(one.recipe)) for one in varied(question.compared()))
-        decided = list(islice(((one, of) for one, of in served if of is not None), self.best))
-        if not decided:
+        chosen = list(islice(((one, decision) for one, decision in served if decision is not None), self.best))
+        if not chosen:
             return None
-        decided.sort(key=lambda each: each[0].us)
-        self.say(f"tuning {subject}: {len(decided)} plans")
-        compile_missing([of.plan for _, of in decided], question.arch)
-        calls_of = {}
-        for one, of in decided:
+        chosen.sort(key=lambda pair: pair[0].us)
+        self.say(f"tuning {subject}: {len(chosen)} plans")
+        compile_missing([decision.plan for _, decision in chosen], question.arch)
+        calls_by_name = {}
+        for candidate, decision in chosen:
             try:
-                calls_of[str(one.recipe)] = run = trial(of)
+                calls_by_name[str(candidate.recipe)] = run = trial(decision)
                 run()
             except CutegemmError as error:
-                calls_of.pop(str(one.recipe), None)
-                self.say(f"{one.recipe} is left out: {error}")
-        if not calls_of:
+                calls_by_name.pop(str(candidate.recipe), None)
+                self.say(f"{candidate.recipe} is left out: {error}")
+        if not calls_by_name:
             return None
-        seconds = (self.timer or _alternating)(list(calls_of.values()))
-        us = {name: round(each * 1e6, 3) for name, each in zip(calls_of, seconds, strict=True)}
+        times = (self.timer or _alternating)(list(calls_by_name.values()))
+        us = {name: round(seconds * 1e6, 3) for name, seconds in zip(calls_by_name, times, strict=True)}
         record = Record(min(us, key=lambda name: us[name]), us)
         self.table = Table({key_of(question, device): record}).write(self.path)
         kept = self.table.find(question, device) or record
@@ -174,62 +186,67 @@ class Tuner:
 
 
 def varied(compared: Sequence[Candidate]) -> list[Candidate]:
-    """A ranking in the order in which its plans are worth to be timed.
+    """Return candidates in the order in which the tuner should time them, the most promising ones first.
 
-    A kind is how K is split, what is packed, and whether the transposed problem is computed. The best of each kind come
-    first, as far as they are near the best of all; then other tiles in their order, and what is left.
+    First come the fastest candidates of each kind, then the fastest of each other tile, then all others. A kind is how
+    K is split, whether there is a repack pass, and whether A and B are swapped. Candidates of the first two groups
+    have a predicted time of at most 1.3 times the least.
+
+    compared   candidates, the one with the lowest predicted time first
 
     >>> from cutegemm.choice.catalog import candidates
     >>> from cutegemm.plan.problem import Operands, Problem
-    >>> found = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
-    >>> sorted({_kind(one.recipe) for one in found[:6]})
+    >>> ordered = varied(candidates(Operands.of("bf16", layout="nt"), Problem(4096, 4096, 4096)))
+    >>> sorted({_kind(candidate.recipe) for candidate in ordered[:6]})
     [(False, False, ''), (False, False, 'fixup'), (True, False, ''), (True, False, 'fixup')]
     """
     if not compared:
         return []
-    taken: dict[Recipe, Candidate] = {}
+    ordered: dict[Recipe, Candidate] = {}
     kinds, tiles = set(), set()
-    near = [one for one in compared if one.us <= compared[0].us * _WITHIN]
-    for one in near:
-        if _kind(one.recipe) not in kinds:
-            kinds.add(_kind(one.recipe))
-            tiles.add(one.recipe.name)
-            taken[one.recipe] = one
-    for one in near:
-        if one.recipe.name not in tiles:
-            tiles.add(one.recipe.name)
-            taken[one.recipe] = one
-    taken |= {one.recipe: one for one in compared if one.recipe not in taken}
-    return list(taken.values())
+    near = [candidate for candidate in compared if candidate.us <= compared[0].us * _WITHIN]
+    for candidate in near:
+        if _kind(candidate.recipe) not in kinds:
+            kinds.add(_kind(candidate.recipe))
+            tiles.add(candidate.recipe.name)
+            ordered[candidate.recipe] = candidate
+    for candidate in near:
+        if candidate.recipe.name not in tiles:
+            tiles.add(candidate.recipe.name)
+            ordered[candidate.recipe] = candidate
+    ordered |= {candidate.recipe: candidate for candidate in compared if candidate.recipe not in ordered}
+    return list(ordered.values())
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return whether D^T is computed, whether operands are packed, and how K is split ("" if it is not)."""
+    """Return (whether A and B are swapped, whether there is a repack pass, how K is split, or "" if it is not)."""
     split = recipe.split
     how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"
     return recipe.swap_ab, recipe.is_repacked, how
 
 
 def _capturing() -> bool:
+    """Return whether a CUDA graph is being captured, without importing torch before it is needed."""
     from cutegemm.compile.cuda import is_capturing
 
     return is_capturing()
 
 
 def _alternating(runs: Sequence[Callable[[], Any]]) -> Sequence[float]:
+    """Return the median seconds of each call, measured in alternation on the GPU."""
     from cutegemm.run.timing import alternating
 
     return alternating(runs, _SECONDS_OF_EACH * len(runs))
 
 
 def _default() -> Tuner:
-    """The tuner of calls that ask for it outside of `tuning`."""
+    """Return the tuner of calls with tune=True outside of `tuning`."""
     path = default_file()
     if path not in _defaults:
         _defaults[path] = Tuner(path)
     return _defaults[path]
 
 
-_active: Tuner | None = None
-_used: list[Table] = []
-_defaults: dict[Path, Tuner] = {}
+_active: Tuner | None = None  # the tuner of `tuning`, while it is active
+_used: list[Table] = []  # tables of `use_tuned`, the last one first
+_defaults: dict[Path, Tuner] = {}  # tuners of `_default` by file

@@ -1,8 +1,8 @@
-"""Tables of plans that were timed: what is in them, how a file of them is read, and how several processes write it.
+"""Tables of tuned plans, and the file format that several processes read and write.
 
-A record says, for one question on one device, which plan was the fastest, and what each that was timed took. Its key is
-a line that a person reads: the device, the versions of cutegemm and of the DSL, the recipes that a choice is made
-among, the operands and what becomes of the sums, how fp8 is summed up, and the extents' class.
+A record has the time of each plan that was timed for a question on a device, and the fastest of them. Its key is
+readable text: the device, the versions of cutegemm and of the DSL, a hash of the recipes, the operands and the
+epilogue, the accumulation of float8, and the extents, rounded up.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from cutegemm.choice.mma_sync.named import MMA_SYNC_PLANS
 from cutegemm.choice.simt.named import SIMT_PLANS
 from cutegemm.choice.sm90.named import SM90_CHOSEN, SM90_PROMOTED
 from cutegemm.compile.cache import NO_DSL, dsl_version
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import UnsupportedError, how_to_install
 from cutegemm.run.question import Question
 
 _FORMAT = 1
-_FINE, _COARSE = 16, 64  # elements: of extents up to `_FEW`, and of larger ones
+_FINE, _COARSE = 16, 64  # extents are rounded up to multiples of these: those up to `_FEW`, and larger ones
 _FEW = 256
 _OF_DSL = re.compile(r"DSL [^|]*(?= \|)")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was timed for one question.
+    """The measured times of several plans for one `Question` on one device.
 
-    plan   the name of the fastest
-    us     microseconds of each plan that was timed, by its name
+    plan   name of the fastest plan
+    us     plan name -> microseconds, for each plan that was timed
     """
 
     plan: str
@@ -47,57 +47,65 @@ class Record:
 
 @dataclass
 class Table:
-    """Records by their keys."""
+    """A table of tuned plans.
+
+    records   key of a question on a device, from `key_of` -> record
+    """
 
     records: dict[str, Record] = field(default_factory=dict)
 
     def find(self, question: Question, device: str) -> Record | None:
-        """What was timed for a question on a device of that name; without the DSL, by any version of it."""
+        """Return the record for a question on the device with this name; None if the table has none.
+
+        If the DSL is not installed, a record of any version of the DSL is returned.
+        """
         key = key_of(question, device)
         if dsl_version() != NO_DSL:
             return self.records.get(key)
-        same = {_OF_DSL.sub(f"DSL {NO_DSL}", each): each for each in self.records}
-        return self.records[same[key]] if key in same else None
+        without_dsl = {_OF_DSL.sub(f"DSL {NO_DSL}", recorded_key): recorded_key for recorded_key in self.records}
+        return self.records[without_dsl[key]] if key in without_dsl else None
 
     @staticmethod
     def read(path: Path) -> Table:
-        """Of a file; an empty one where there is no file.
+        """Return the table in a file; an empty table if the file does not exist.
 
-        raises   UnsupportedError where the file holds something else
+        raises   UnsupportedError if the file cannot be read or is not a file of tuned plans
         """
         try:
-            held = json.loads(path.read_text())
+            content = json.loads(path.read_text())
         except FileNotFoundError:
             return Table()
         except (OSError, ValueError, RecursionError) as error:
-            raise UnsupportedError(f"the tuned plans {path}: {error}. Name another file.") from error
-        if not isinstance(held, dict) or held.get("format") != _FORMAT:
+            raise UnsupportedError(f"the tuned plans {path} cannot be read: {error}. Pass another file.") from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise UnsupportedError(
-                f"the tuned plans {path}: it is no file of tuned plans of format {_FORMAT}. Name another file, or tune "
-                "anew."
+                f"the tuned plans {path}: this is not a file of tuned plans of format {_FORMAT}. Pass another file, or "
+                "tune again."
             )
         try:
             records = {
-                str(key): Record(_text(one["plan"]), {str(n): float(us) for n, us in one["us"].items()})
-                for key, one in held["records"].items()
+                str(key): Record(_text(record["plan"]), {str(n): float(us) for n, us in record["us"].items()})
+                for key, record in content["records"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UnsupportedError(f"the tuned plans {path}: a record does not read: {error!r}.") from error
+            raise UnsupportedError(
+                f"the tuned plans {path}: a record is not valid: {error!r}. Pass another file, or tune again."
+            ) from error
         return Table(records)
 
     def write(self, path: Path) -> Table:
-        """Adds the records to those of a file, which other processes may do at the same time; returns all of them.
+        """Add the records to a file and return all records of the file.
 
-        What the file has of a question already stays, so that all processes take the same plan. The file appears at
-        once under its name: who reads it meanwhile sees it as it was before.
+        Several processes may do this at the same time. A record that the file has already is not replaced, so that all
+        processes use the same plan. The file is replaced as a whole, so that readers never see half of it.
 
-        raises   UnsupportedError where it cannot be written
+        raises   UnsupportedError if the file cannot be written
         """
         try:
             from filelock import FileLock
         except ImportError as error:
             raise UnsupportedError(
-                "the tuner writes under a lock of the package filelock: pip install 'cutegemm[torch]'."
+                f"the tuner locks its file with the package filelock, which is not installed. {how_to_install('torch')}"
             ) from error
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,25 +113,29 @@ class Table:
                 both = Table({**self.records, **Table.read(path).records})
                 _replace(path, both.text)
         except OSError as error:
-            raise UnsupportedError(f"the tuned plans {path} cannot be written: {error}.") from error
+            raise UnsupportedError(
+                f"the tuned plans {path} cannot be written: {error}. Pass a file in another folder."
+            ) from error
         return both
 
     @property
     def text(self) -> str:
-        """As a file holds it."""
+        """Return the content of a file with these records."""
         records: dict[str, Any] = {
-            key: {"plan": one.plan, "us": dict(one.us)} for key, one in sorted(self.records.items())
+            key: {"plan": record.plan, "us": dict(record.us)} for key, record in sorted(self.records.items())
         }
         return json.dumps({"format": _FORMAT, "records": records}, indent=1) + "\n"
 
 
 def _text(value: Any) -> str:
+    """Return the name of a plan from a file; raise TypeError if it is not text."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no name of a plan")
+        raise TypeError(f"{value!r} is not the name of a plan")
     return value
 
 
 def _replace(path: Path, text: str) -> None:
+    """Replace a file as a whole: write a temporary file in the same folder, and rename it."""
     handle, staged = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
@@ -136,12 +148,14 @@ def _replace(path: Path, text: str) -> None:
 
 
 def key_of(question: Question, device: str) -> str:
-    """The line that names a question on a device."""
+    """Return the key of a `Question` on the device with this name: one line of readable text."""
     ending = "" if question.ending is None else f"; {question.ending.epilogue}"
     with_c = "; with C" if question.has_c and question.ending is None else ""
-    boxed, by_threads = [(of.a.align_bytes, of.b.align_bytes) for of in (question.boxed, question.problem.operands)]
+    boxed, by_threads = [
+        (operands.a.align_bytes, operands.b.align_bytes) for operands in (question.boxed, question.problem.operands)
+    ]
     boxes = "" if boxed == by_threads else f"; boxes aligned to {boxed[0]} and {boxed[1]} bytes"
-    parts = [
+    fields = [
         device,
         versions(),
         f"recipes {recipe_space()}",
@@ -149,11 +163,13 @@ def key_of(question: Question, device: str) -> str:
         question.accumulate,
         "x".join(map(str, shape_class(question.extents))),
     ]
-    return " | ".join(parts)
+    return " | ".join(fields)
 
 
 def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """What stands for extents that have the same tiles: each rounded up, small ones to 16, large ones to 64.
+    """Return M, N and K rounded up, and L. Problems with the same result share a record.
+
+    Extents up to 256 are rounded up to multiples of 16, larger ones to multiples of 64.
 
     >>> shape_class((5, 250, 4096, 1)), shape_class((1000, 4097, 100, 3))
     ((16, 256, 4096, 1), (1024, 4160, 112, 3))
@@ -165,7 +181,7 @@ def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
 
 @cache
 def versions() -> str:
-    """Of what makes the kernels."""
+    """Return the versions of cutegemm and of the DSL as text."""
     try:
         own = importlib.metadata.version("cutegemm")
     except importlib.metadata.PackageNotFoundError:
@@ -175,7 +191,7 @@ def versions() -> str:
 
 @cache
 def recipe_space() -> str:
-    """A digest of the recipes among which a choice is made."""
+    """Return a hash of all recipes that a plan is chosen from."""
     recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

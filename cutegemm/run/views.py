@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, as a plan sees it: majorness, alignment, and strides that mean something."""
+"""Memory layouts of tensors: majorness, alignment, strides that a kernel accepts, and overlaps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import UnsupportedError
 from cutegemm.plan.problem import Operand, Operands
 
-ALIGN_BYTES = 16  # what the widest accesses need
-Steps = tuple[tuple[int, int], ...]  # see `Region`
-_MOST_TRIED = 10_000  # multiples of steps, until two regions are taken to meet
-MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # of the rows and the columns of each matrix
+ALIGN_BYTES = 16  # alignment that the widest accesses need
+Steps = tuple[tuple[int, int], ...]  # steps of a `Region`
+_MOST_TRIED = 10_000  # multiples that `_meet` tries before it assumes that two regions overlap
+MODES = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}  # names of the row mode and the column mode of each matrix
 
 
 class View:
-    """How a matrix, or a batch of matrices, lies in memory.
+    """The memory layout of a matrix or of a batch of matrices.
 
-    major     0 or 1: the mode of the matrix whose stride is 1; None where there is none
-    align     bytes, a power of two up to `ALIGN_BYTES`: of the address, the strides and the rows
-    boxed     the same where the length of a row does not count, as TMA has it, whose strides are not 0
-    strides   those that a kernel is to see, where those of an extent of 1, or of no elements, are others; else None
-    region    the bytes that the elements take
+    major     mode of the matrix with stride 1: 0 or 1; None if neither has stride 1
+    align     alignment in bytes of the address, the strides and the length of a row; a power of two up to `ALIGN_BYTES`
+    boxed     alignment for TMA, which ignores the length of a row. It is the size of an element if a stride is 0, which
+              TMA does not support
+    strides   strides that a kernel needs instead of the tensor's. They differ in modes of extent 1, and in tensors
+              without elements, whose strides may have any value. None: the tensor's own strides are used
+    region    the bytes that the elements occupy
 
-    Where an extent of 0 or 1 leaves `major` open, it is the one that is `wanted`, if any is.
+    If an extent is 0 or 1, both modes may be major. `wanted` is then the mode that is major, unless it is None.
     """
 
     __slots__ = ("align", "boxed", "major", "region", "strides")
@@ -42,7 +44,7 @@ class View:
     ) -> None:
         self.region = Region(shape, strides, element_bytes)
         (rows, cols), (by_row, by_col) = shape[-2:], strides[-2:]
-        is_column = by_row == 1 and cols == 1  # a row of which is one element, whatever its stride
+        is_column = by_row == 1 and cols == 1  # a row has one element, so the stride between columns does not matter
         self.major = 1 if by_col == 1 and not is_column else None
         if self.major is None:
             self.major = 0 if by_row == 1 else 1 if cols <= 1 or 0 in shape else 0 if rows <= 1 else None
@@ -53,8 +55,8 @@ class View:
         if self.major is None:
             return
         along, across = (cols, rows) if self.major == 1 else (rows, cols)
-        # The stride of an extent of 1 means nothing, and without elements none does: it becomes that of compact rows,
-        # each of which begins at a multiple of `ALIGN_BYTES`.
+        # The stride of a mode of extent 1 has no meaning, nor has any stride of a tensor without elements. It becomes
+        # the stride of rows without gaps, rounded up to a multiple of `ALIGN_BYTES`.
         unit = max(1, ALIGN_BYTES // element_bytes)
         is_empty = 0 in shape
         leading = by_row if self.major == 1 else by_col
@@ -63,9 +65,9 @@ class View:
         batch = []
         if batched:
             batch = [strides[0] if shape[0] > 1 and not is_empty else leading * max(1, across)]
-        seen = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
-        if seen != strides:
-            self.strides = seen
+        needed = (*batch, leading, 1) if self.major == 1 else (*batch, 1, leading)
+        if needed != strides:
+            self.strides = needed
         bits = ALIGN_BYTES | address
         for stride in (leading, *batch):
             bits |= stride * element_bytes
@@ -75,17 +77,23 @@ class View:
 
     @staticmethod
     def of(name: str, tensor: Any, batched: bool, wanted: int | None = None) -> View:
-        """A tensor that is there; elements of `out` must not share memory."""
+        """Return the view of a torch tensor.
+
+        name      "a", "b", "c" or "out"
+        wanted    mode to be major, if the shape leaves both modes possible; None for no preference
+        raises    UnsupportedError if elements of "out" may share memory
+        """
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         if name == "out" and 0 not in shape and _overlaps_itself(shape, strides):
             raise UnsupportedError(
-                f"gemm: out has shape {shape} and strides {strides}: several of its elements may lie in one place."
+                f"gemm: out has shape {shape} and strides {strides}, so that several of its elements may share memory. "
+                "Pass a tensor whose elements do not overlap, such as out.clone()."
             )
         return View(shape, strides, tensor.element_size(), tensor.data_ptr(), batched, wanted)
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
-        """Return the view of a row-major tensor that torch is yet to allocate, and will align."""
+        """Return the view of a compact row-major tensor that is not allocated yet. torch will align its address."""
         strides, running = [], 1
         for extent in reversed(shape):
             strides.append(running)
@@ -94,10 +102,13 @@ class View:
 
 
 class Region:
-    """The bytes that the elements of a tensor take, from the address of the first one on.
+    """The bytes that the elements of a tensor occupy, as offsets from its address.
 
-    span    bytes from the first element to the end of the last; 0 if there are none
-    steps   (bytes of a step, number of steps) of each mode that has some; the bytes of an element are a mode too
+    An offset is a sum of multiples of the steps.
+
+    span    bytes from the first element to the end of the last; 0 for a tensor without elements
+    steps   (bytes of a step, largest multiple) of each mode with more than one element. The bytes of an element are
+            such a mode too
 
     >>> Region((3, 2), (4, 1), element_bytes=4).steps
     ((1, 3), (16, 2), (4, 1))
@@ -117,13 +128,13 @@ class Region:
 
 
 def share_memory(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Whether two tensors at these addresses have a byte in common.
+    """Return whether two tensors that start at these addresses have a byte in common.
 
-    Tensors whose elements lie in turn, as the heads of one larger tensor do, have none. If it would take long to find
-    out, they are taken to have one.
+    Interleaved tensors, such as the heads of a larger tensor, have none. If the search takes too long, the answer is
+    True.
 
-    >>> row, pair = Region((4,), (8,), 4), Region((4, 2), (8, 1), 4)  # every eighth element; and the one after it too
-    >>> [share_memory(row, 4 * at, pair, 0) for at in (0, 1, 2, 7, 8)]
+    >>> row, pair = Region((4,), (8,), 4), Region((4, 2), (8, 1), 4)  # every eighth element; each with its neighbour
+    >>> [share_memory(row, 4 * start, pair, 0) for start in (0, 1, 2, 7, 8)]
     [True, True, False, False, True]
     """
     if not first.span or not second.span:
@@ -135,10 +146,11 @@ def share_memory(first: Region, start: int, second: Region, other_start: int) ->
 
 @lru_cache(maxsize=4096)
 def _meet(first: Steps, second: Steps, apart: int) -> bool:
-    """Whether an offset in one region is one in another region that begins `apart` bytes later.
+    """Return whether two regions have a byte in common, if the second one starts `apart` bytes after the first.
 
-    So a difference of two offsets is to be `apart`: a sum of multiples of all steps. Multiples of the small steps are
-    all numbers of one interval; those of each larger one are tried, as far as what is left is within reach.
+    They do if an offset of the first minus an offset of the second is `apart`. Such a difference is a sum of multiples
+    of all steps, with negative multiples for the second region. Sums of the small steps fill an interval of integers.
+    For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
     """
     ranges: dict[int, list[int]] = {}
     for step, count in first:
@@ -146,7 +158,8 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
     for step, count in second:
         ranges.setdefault(step, [0, 0])[0] -= count
     low = high = 0
-    # Step, least and greatest multiple, ends of what all smaller steps reach, and their greatest common divisor.
+    # (step, least multiple, greatest multiple, least and greatest sum of all smaller steps, common divisor of the large
+    # steps up to this one)
     large: list[tuple[int, ...]] = []
     divisor = 0
     for step, (least, most) in sorted(ranges.items()):
@@ -159,16 +172,17 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
             reach = reach[0] + least * step, reach[1] + most * step
     left = _MOST_TRIED
 
-    def is_sum(of: int, number: int) -> bool:
+    def is_sum(total: int, index: int) -> bool:
+        """Return whether `total` is a sum of multiples of the large steps up to `index`, and of the small steps."""
         nonlocal left
-        if number < 0:
-            return low <= of <= high
-        step, least, most, lowest, highest, common = large[number]
-        if (of - low) % common > high - low:
+        if index < 0:
+            return low <= total <= high
+        step, least, most, lowest, highest, common = large[index]
+        if (total - low) % common > high - low:
             return False
-        for multiple in range(max(least, -((highest - of) // step)), min(most, (of - lowest) // step) + 1):
+        for multiple in range(max(least, -((highest - total) // step)), min(most, (total - lowest) // step) + 1):
             left -= 1
-            if left < 0 or is_sum(of - multiple * step, number - 1):
+            if left < 0 or is_sum(total - multiple * step, index - 1):
                 return True
         return False
 
@@ -176,7 +190,10 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements may lie in one place: no order of the modes nests them."""
+    """Return whether two elements may have the same address.
+
+    They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before it.
+    """
     reach = 0
     for stride, extent in sorted((s, e) for s, e in zip(strides, shape, strict=True) if e > 1):
         if stride <= reach:
@@ -194,19 +211,22 @@ def operands_of(
     of_c: DType | None = None,
     of_b: DType | None = None,
 ) -> Operands:
-    """Return the operands that a plan is made for, from the views of "a", "b", "c" and "out".
+    """Return element type, majorness and alignment of the operands, from the views of "a", "b", "c" and "out".
 
-    kind     type of "a"
-    result   type of "out"
-    by_box   None: as threads access them all. Else which of "a" and "b" TMA loads, whose rows may end anywhere; what it
-             writes ends at a multiple of 16 bytes, and so does a C that it is to load. One that is packed first is
-             loaded by threads, and as little aligned as TMA would find it
-    of_c     type of "c"; None is that of "out"
-    of_b     type of "b"; None is that of "a"
+    kind      type of a
+    result    type of out
+    batched   whether they are batches
+    by_box    how a and b are loaded. None: all matrices are accessed by threads. Otherwise a text with the names of the
+              matrices that TMA loads with rows of any length, such as "ab". They have the alignment `boxed`. Others
+              have the smaller of `align` and `boxed`: an a or b that a repack pass copies first, and c, whose rows TMA
+              loads only if they end at a multiple of 16 bytes
+    of_c      type of c; None: that of out
+    of_b      type of b; None: that of a
     """
     kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
+        """Return the alignment of a matrix in bytes."""
         if by_box is None or name == "out":
             return view.align
         return view.boxed if name in by_box else min(view.align, view.boxed)

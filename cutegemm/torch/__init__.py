@@ -10,10 +10,12 @@ epilogues                         `epilogue` as text, `activations` by name, `de
 See docs/torch.md.
 """
 
+from cutegemm.errors import how_to_install as _how_to_install
+
 try:
     import torch as _torch  # noqa: F401 - for an error with advice if torch is not installed
 except ImportError as error:
-    raise ImportError("cutegemm.torch needs torch: pip install 'cutegemm[torch]'") from error
+    raise ImportError(f"cutegemm.torch needs torch. {_how_to_install('torch')}") from error
 
 from cutegemm.torch.functional import addmm, bmm, gemm_act, gemm_dact, gemm_dgated, gemm_gated, linear, mm
 from cutegemm.torch.mlps import mlp

@@ -63,7 +63,7 @@ def _families(request: Request, problem: Problem) -> list[SimtFamily]:
 
 def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
     """Whether several CTAs of a multiprocessor begin while operands are packed."""
-    repacks = recipe.packed(problem.operands)
+    repacks = recipe.repacked(problem.operands)
     rows = sum({"a": problem.m, "b": problem.n}[name] for name in repacks)
     few = 4 * rows * problem.k * problem.l <= MAX_REPACKED_BYTES
     return bool(repacks) and few and recipe.options.get("ctas_per_sm", 1) > 1
@@ -71,7 +71,7 @@ def _crowds(recipe: SimtRecipe, problem: Problem) -> bool:
 
 def _waits(recipe: SimtRecipe, problem: Problem) -> bool:
     """Whether CTAs share k-tiles evenly, of a k-major operand that is not packed."""
-    packed = recipe.packed(problem.operands)
+    packed = recipe.repacked(problem.operands)
     found = [getattr(problem.operands, name).major for name in "ab" if name not in packed]
     return recipe.ctas is not None and "k" in found
 

@@ -1,7 +1,7 @@
 """The steps of a ladder beside the library: times, and what the analysis predicts beside what counters read.
 
     python -m docs.evidence ladder simt --json > ladder_simt.json    on a GPU; with ncu, its counters too
-    python -m docs.evidence report                                   docs/ladder_simt.md, its plot; anywhere
+    python -m docs.evidence report                                   docs/measured/ladder_simt.md, its plot; anywhere
 
 Times are those of a contest: see `contest`. Counters are those of one launch at a smaller size, for which the
 prediction is made as well.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cutegemm.analysis import PLAIN, UNIFORM_PAIRS, bank_conflicts, wavefronts
 from cutegemm.analysis.accesses import Access, core_matrices
+from cutegemm.analysis.foreign import check_part
 from cutegemm.dtypes import bf16, f16
 from cutegemm.errors import LayoutError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, make_identity_layout, tile_to_shape
@@ -181,6 +182,29 @@ def test_wgmma_reads_its_own_atoms_without_conflicts(kind, major):
 
 
 # --- bare layouts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("access_bits", "form", "requests"), [(None, 4, 1), (128, 4, 1), (64, 2, 2), (32, 1, 4)])
+@pytest.mark.parametrize("op", ["ldmatrix", "stmatrix"])
+def test_every_function_counts_the_same_form_of_ldmatrix(op, access_bits, form, requests):
+    """32 rows of 128 bytes without a swizzle: in each matrix 8 rows meet in the same banks."""
+    plain, rows = Layout((128, 64), (64, 1)), Layout((32, 8), (1, 128))
+    found = bank_conflicts(plain, rows, element_bits=16, op=op, access_bits=access_bits)
+    assert found == check_part(rows, plain, "bf16", op=op, access_bits=access_bits)
+    assert (found.form, found.requests, found.wavefronts, found.ideal) == (f"{op}.x{form}", requests, 32, 4)
+
+
+def test_lanes_that_repeat_rows_make_a_smaller_ldmatrix():
+    """Lanes 8 to 31 repeat the addresses of lanes 0 to 7, as in the source layout of CuTe's SM75_U32x1_LDSM_N."""
+    repeated = Layout(((8, 4), 8), ((1, 0), 128))
+    found = check_part(repeated, Layout((128, 64), (64, 1)), "bf16", op="ldmatrix")
+    assert (found.form, found.requests, found.wavefronts, found.ideal) == ("ldmatrix.x1", 1, 8, 1)
+
+
+@pytest.mark.parametrize("access_bits", [16, 48, 256])
+def test_a_form_of_ldmatrix_that_is_not_known(access_bits):
+    with pytest.raises(LayoutError, match=r"Use 32 for \.x1, 64 for \.x2 or 128 for \.x4"):
+        check_part("(32,8):(1,128)", "(128,64):(64,1)", "bf16", op="ldmatrix", access_bits=access_bits)
 
 
 def test_bank_conflicts_of_a_transposed_tile():

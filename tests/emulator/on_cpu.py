@@ -1,4 +1,4 @@
-"""gemm on tensors of the CPU: the kernels that it launches are emulated, in the tensors' own memory."""
+"""Run `gemm` on CPU tensors: the kernels that it launches are emulated on the memory of the tensors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cutegemm.run import prepare, torch_ops
 from cutegemm.run.emulated import execute
 from tests.noted import note_launches
 
-KINDS = {**torch_ops.DTYPES, torch_ops.torch.uint8: "u8"}  # of a workspace
+KINDS = {**torch_ops.DTYPES, torch_ops.torch.uint8: "u8"}  # u8: a workspace
 
 
 def emulate_launches(monkeypatch, multiprocessors):
-    """The plans of the kernels that gemm launches from here on, as if the CPU were a Hopper GPU."""
+    """Let `gemm` take the CPU for a Hopper GPU and emulate its launches. Return a list that collects their plans."""
     note_launches(monkeypatch, multiprocessors)
     plans = []
 
@@ -40,8 +40,10 @@ def emulate_launches(monkeypatch, multiprocessors):
 
 
 def run(kernel, plans, a, b, *rest):
-    """One call of a compiled kernel. rest: the epilogue's tensors, D and other results, counters and a workspace where
-    it takes them, numbers."""
+    """Emulate one call of a compiled kernel, and append its plan to `plans`.
+
+    rest    tensors of the epilogue; D and auxiliary outputs; semaphores and workspace, if the kernel has them; scalars
+    """
     epilogue = kernel.plan.epilogue
     tensors, rest = rest[: len(epilogue.tensors)], rest[len(epilogue.tensors) :]
     results, rest = rest[: 1 + len(epilogue.beside)], rest[1 + len(epilogue.beside) :]
@@ -49,7 +51,7 @@ def run(kernel, plans, a, b, *rest):
     spaces, scalars = rest[:count], rest[count:]
     plans.append(kernel.plan)
     counted = kernel.plan.body.has_roles and kernel.plan.split.is_split
-    counters = spaces[:1] if counted else []  # zero; what else is in a workspace is poison
+    counters = spaces[:1] if counted else []  # semaphores are zero; the rest of a workspace is poison
     used = epilogue.tensors_read(dict(zip(epilogue.scalars, scalars, strict=True)))
     operands = [tensor for name, tensor in zip(epilogue.tensors, tensors, strict=True) if name in used]
     read, written = [a, b, *counters, *operands], [*results, *spaces]
@@ -57,7 +59,7 @@ def run(kernel, plans, a, b, *rest):
     for tensor in (a, b, *tensors, *results, *spaces):
         start = tensor.untyped_storage().data_ptr()
         if start not in places:
-            held, shift = bytes_of(tensor), start % 256  # so that addresses are aligned as the tensors' are
+            held, shift = bytes_of(tensor), start % 256  # keeps the alignment of the tensor's address
             is_read, is_written = inside(read, start, len(held)), inside(written, start, len(held))
             state = np.where(is_read, FULL, np.where(is_written, EMPTY, GlobalMemory.OUTSIDE))
             data = np.where(is_read, held, POISON_BYTE)
@@ -79,14 +81,18 @@ def run(kernel, plans, a, b, *rest):
 
 
 def bytes_of(tensor):
-    """All the memory that a tensor is a part of."""
+    """Return all bytes of the storage that a tensor is a view of."""
     storage = tensor.untyped_storage()
     whole = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr())
     return np.frombuffer(whole, np.uint8) if storage.nbytes() else np.zeros(0, np.uint8)
 
 
 def inside(tensors, start, count):
-    """Which bytes of the memory that begins at an address are elements of these tensors."""
+    """Return which bytes of a storage are elements of some tensors: bool (count,).
+
+    start    address of the storage
+    count    bytes of the storage
+    """
     marks = np.zeros(count, bool)
     for tensor in tensors:
         if tensor.untyped_storage().data_ptr() == start:

@@ -1,4 +1,4 @@
-"""Small kernels in PTX, written by hand, and the machine that runs them; faults planted in compiled ones."""
+"""Run small PTX kernels that are written by hand, and plant faults in the PTX of compiled ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _HEAD = """
 
 
 def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], str]:
-    """PTX with all matches replaced, or one of them."""
+    """Return a function that replaces matches of `pattern` in a text; a text without a match is an error.
+
+    new      replacement, with groups as in `re.sub`
+    which    index of the match to replace; None: all of them
+    """
 
     def edit(text: str) -> str:
         found = list(re.finditer(pattern, text))
@@ -38,8 +42,11 @@ def edited(pattern: str, new: str, which: int | None = None) -> Callable[[str], 
 
 
 def kernel(body: str) -> str:
-    """A module whose one kernel is `body`: %d0 and %d1 hold the addresses of the inputs and the outputs,
-    %r0 the thread; predicates %p, registers %h, %r and %d of 16, 32 and 64 bits."""
+    """Return a PTX module with one kernel around `body`.
+
+    %d0 and %d1 hold the addresses of the inputs and of the outputs, %r0 the thread. There are predicates %p, and
+    registers %h, %r and %d of 16, 32 and 64 bits.
+    """
     return _HEAD + textwrap.dedent(body) + "\n  ret;\n}\n"
 
 
@@ -56,10 +63,14 @@ def run(
     operand: bool = False,
     early: bool = False,
 ) -> np.ndarray:
-    """The outputs, 32-bit words; those that are never written are all ones.
+    """Emulate a kernel with this body, and return its outputs: 32-bit words. A word that is never written is all ones.
 
-    operand   whether the inputs are one of a GEMM, to which nobody may write
-    early     whether the launch may begin while the one before it runs
+    inputs    array that %d0 points to
+    outputs   number of words that %d1 points to
+    threads   threads of a CTA
+    blocks    CTAs
+    operand   whether the inputs count as an operand of a GEMM, which must not be written
+    early     whether the launch has PDL, so that threads must execute griddepcontrol.wait
     """
     ((kernel_, program),) = programs(kernel(body)).values()
     memory = GlobalMemory()
@@ -85,7 +96,7 @@ def run(
 
 
 def of_words(line: str, *words: int) -> int:
-    """What `line` puts into %r9, where %r1, %r2, ... hold the words; as an unsigned number."""
+    """Return %r9 after `line` as an unsigned number. %r1, %r2, ... hold the words."""
     loads = "\n".join(f"ld.global.b32 %r{i + 1}, [%d0+{4 * i}];" for i in range(len(words)))
     store = "setp.eq.s32 %p15, %r0, 0;\n@%p15 st.global.b32 [%d1], %r9;"
     given = np.array([w & 0xFFFFFFFF for w in words] or [0], np.uint32)
@@ -93,10 +104,10 @@ def of_words(line: str, *words: int) -> int:
 
 
 def bits(value: float) -> int:
-    """Of a float32."""
+    """Return the bits of a float32."""
     return int(np.float32(value).view(np.uint32))
 
 
 def value(word: int) -> float:
-    """The float32 of a word."""
+    """Return the float32 with these bits."""
     return float(np.uint32(word).view(np.float32))

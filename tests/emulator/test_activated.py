@@ -1,4 +1,4 @@
-"""Kernels of `gemm_gated` and of the ways back, emulated: residuals in halves, types of results, scales and sums."""
+"""Emulated kernels of `gemm_gated` and of its backward passes: residuals, types of results, scales, sums of rows."""
 
 from __future__ import annotations
 
@@ -19,22 +19,32 @@ BF16, F32 = torch.bfloat16, torch.float32
 M, N, K = 72, 96, 136
 RESIDUAL = (M, N)
 CASES = {
-    "a residual in halves": (
+    "a residual, gate and up in halves": (
         gated("swiglu", ("bias", "c", "scale"), False, False),
         [(N,), RESIDUAL],
         (0.5,),
         None,
     ),
-    "a residual in pairs, and what is kept": (gated("reglu", ("c",), True, True), [RESIDUAL], (), None),
-    "two types, of pairs": (gated("reglu", (), True, True), [], (), (F32, BF16)),
-    "two types": (gated("swiglu_oai", ("bias",), False, True), [(N,)], (), (F32, BF16)),
+    "a residual, gate and up interleaved, with auxiliary outputs": (
+        gated("reglu", ("c",), True, True),
+        [RESIDUAL],
+        (),
+        None,
+    ),
+    "two types, gate and up interleaved": (gated("reglu", (), True, True), [], (), (F32, BF16)),
+    "two types, gate and up in halves": (gated("swiglu_oai", ("bias",), False, True), [(N,)], (), (F32, BF16)),
     "a scale of rows and their sums": (dactivated("gelu", True, True), [RESIDUAL, (M, 1)], (), None),
-    "the same of a gate": (dgated("swiglu", True, True), [RESIDUAL, RESIDUAL, (M, 1)], (), (BF16, BF16, F32)),
+    "a gated scale of rows and their sums": (
+        dgated("swiglu", True, True),
+        [RESIDUAL, RESIDUAL, (M, 1)],
+        (),
+        (BF16, BF16, F32),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_computes_what_torch_does(monkeypatch, name):
+def test_kernels_agree_with_torch(monkeypatch, name):
     emulate_launches(monkeypatch, 3)
     text, shapes, scalars, types = CASES[name]
     a, b = normal(M, K, dtype=BF16), normal(N, K, seed=1, dtype=BF16).mT / 8

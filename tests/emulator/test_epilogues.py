@@ -1,4 +1,4 @@
-"""Compiled plans with an epilogue, emulated: every family, every kind of operand and result, against float64."""
+"""Emulated kernels with an epilogue: each family, and each kind of operand and result, against float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fused import PLANS, extents_of, hold, whole_numbers
 from tests.kernels.sm90_forms import form
 from tests.simulator.plans import small_plan
 
-# Each family, and each way for operands to come and for results to leave; the plan's own types differ.
+# Each family, and each way to load operands and to store results. The types of the plans differ.
 KEPT = {
     ("simt, m-major", "three"),
     ("simt, split, kernel", "all_kinds"),
@@ -54,16 +54,16 @@ def test_against_float64(name, case):
     hold(emulate, CASES[case], plan, *extents_of(plan, bm + 9, bn + 11, bk + 5))
 
 
-def test_a_tile_that_comes_by_tma():
+def test_a_tile_operand_loaded_by_tma():
     case = CASES["all_kinds"]
-    plan = case.on(form("c", 2))
+    plan = case.on(form("c", 2, tile=(64, 64, 64)))
     assert plan.fetched_tile == "tile"
-    hold(emulate, case, plan, *extents_of(plan, 137, 139, 69))
+    hold(emulate, case, plan, *extents_of(plan, 73, 75, 69))
 
 
 @pytest.mark.parametrize("kind", [bf16, pytest.param(f16, marks=pytest.mark.thorough)])
 def test_arithmetic_of_16_bits(kind):
-    """Compared, turned round and added as they are: the compiler keeps them in 16 bits."""
+    """Compare, negate and add values that the compiler keeps in 16 bits."""
     case = Case(
         lambda acc, row, column: (acc + where(row < column, -row, row), column + 0.5, -acc),
         {"row": Row, "column": Column},
@@ -72,8 +72,8 @@ def test_arithmetic_of_16_bits(kind):
     hold(emulate, case, case.on(small_plan()), 17, 24, 8)
 
 
-def test_bytes_of_a_float_and_halves():
-    """Rows, columns and results of types that are not D's; extents of one, and no k-tile."""
+def test_operands_and_results_of_other_types():
+    """Rows, columns and results have other types than D; one problem has M = 1, one has K = 0."""
     case = Case(
         lambda acc, row, column, one: ((acc + row) * column, acc * one, acc - row),
         {"row": Row, "column": Column, "one": Element},
@@ -85,10 +85,10 @@ def test_bytes_of_a_float_and_halves():
 
 
 @pytest.mark.parametrize(("s", "t"), [(1.0, 1.0), (0.5, 2.0), (1.0, 0.0), (0.3, 0.7)])
-def test_whole_numbers_and_a_tile_of_bytes(s, t):
-    """Rounded once, sums that f32 does not hold; a tile of another type than D that is not read."""
+def test_int32_with_a_tile_operand_of_fp8(s, t):
+    """Round int32 sums past 2**24 once. A tile operand has another type than D, and is not read if t = 0."""
     rng = np.random.default_rng(0)
-    plan = form("s8", 2)
+    plan = form("s8", 2, tile=(64, 32, 128))
     plan = plan.with_(
         epilogue=parse_epilogue("s * acc + t * x", {"x": Tile, "s": Scalar, "t": Scalar}),
         operands=plan.operands.with_aux(x=Operand(e4m3, "n")),
@@ -109,7 +109,7 @@ RESULTS = 8
 @settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate], database=None)
 @given(st.lists(tame_expressions(10), min_size=RESULTS, max_size=RESULTS, unique=True))
 def test_random_expressions(plan, expressions):
-    """Several in one kernel, the same in each run."""
+    """Evaluate several random expressions in one kernel, the same in each run of the tests."""
     first, *others = [Accumulator() + each for each in expressions]
     epilogue = Epilogue(first, tuple([(f"x{i}", each) for i, each in enumerate(others)]))
     aux = {

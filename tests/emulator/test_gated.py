@@ -1,4 +1,4 @@
-"""Gated epilogues, compiled and emulated; their kernels keep all in registers."""
+"""Emulated kernels with gated epilogues (GLU) against float64, and their registers: none is spilled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gated import BF16, FORMS, held_against_float64, reduces
 from tests.kernels.plans import check_each
 from tests.marks import with_thorough
 
-# Those whose code differs most; the simulator carries out all
+# The forms whose code differs most; the tests of the simulator cover all forms
 EMULATED = ("pingpong", "overlapped", "direct", "mma.sync", "SIMT")
 THOROUGH = (
     "multicast", "split", "e4m3, packed", "tf32, A out of registers", "mma.sync by TMA, lines", "SIMT, split",
@@ -36,7 +36,7 @@ def test_sums_and_maxima_against_float64(form):
     held_against_float64(emulate, form, reduces(form))
 
 
-# One reads no tile, the other is not taken for several results
+# The first plan cannot read a tile operand, the second is not chosen for several results
 WITHOUT_TILES = ("sm90_overlapped_2x1", "sm90_wide_2x1")
 
 

@@ -1,4 +1,4 @@
-"""gemm as a whole on the CPU: arguments of all kinds, the plan that they lead to, and what its kernel makes of them."""
+"""`gemm` on the CPU, from its arguments to the emulated kernel: chosen plans and values of the results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SPLIT = "sm90:tile=64x32x64,epi_tile_n=16,ctas=4,split_k=3"
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The plans that gemm launches, as if the CPU were a Hopper GPU of four multiprocessors."""
+    """Return the list of plans that gemm launches, as on a Hopper GPU of four SMs."""
     return emulate_launches(monkeypatch, 4)
 
 
 def whole(*shape, kind=torch.float32, seed=0):
-    """Small whole numbers, whose sums are exact; any memory around them is NaN, or -1."""
+    """Return a tensor of small whole numbers, whose sums are exact."""
     torch.manual_seed(seed)
     return torch.randint(-3, 4, shape).to(kind)
 
 
 def wide(matrix, gap=8):
-    """The same in a larger matrix, whose rows go on by NaN."""
+    """Return a view with the same values, whose rows are followed by `gap` elements of NaN."""
     outer = torch.full((*matrix.shape[:-1], matrix.shape[-1] + gap), float("nan"), dtype=torch.float32)
     outer[..., : matrix.shape[-1]] = matrix.float()
     return outer.to(matrix.dtype)[..., : matrix.shape[-1]]
@@ -38,17 +38,17 @@ def exact(a, b, c=None, alpha=1.0, beta=0.0):
     return found if c is None else found + beta * c.double()
 
 
-def test_f32_by_whatever_is_chosen(launched):
-    """Ragged rows of odd length, a batch of which all share b, C read where it lies and written in place."""
+def test_f32_with_a_chosen_plan(launched):
+    """Rows have odd lengths, one B serves the whole batch, and C is read in place and overwritten by D."""
     a, b, c = wide(whole(2, 37, 45), 3), wide(whole(45, 18)), wide(whole(2, 37, 18), 1)
     want = exact(a, b, c, 0.5, -2.0)
     assert gemm(a, b.expand(2, -1, -1), c=c, alpha=0.5, beta=-2.0, out=c) is c
     assert torch.equal(c.double(), want)
-    assert torch.isnan(c.as_strided((2, 37), (37 * 19, 19), 18)).all()  # between the rows
+    assert torch.isnan(c.as_strided((2, 37), (37 * 19, 19), 18)).all()  # the gaps between the rows of C
     assert [plan.family for plan in launched] == ["simt"]
 
 
-def test_parts_of_k_meet_at_the_same_counters_call_after_call(launched):
+def test_split_k_reuses_its_semaphores(launched):
     for rows, k in ((70, 1200), (9, 1096), (70, 1200)):
         a, b = wide(whole(rows, k, kind=torch.bfloat16)), whole(24, k, kind=torch.bfloat16).t()
         assert torch.equal(gemm(a, b, out=torch.empty(rows, 24), plan=SPLIT).double(), exact(a, b))
@@ -56,8 +56,8 @@ def test_parts_of_k_meet_at_the_same_counters_call_after_call(launched):
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_bytes_whose_rows_end_anywhere(launched, rows):
-    """One row has any stride; a bias that all rows share comes by threads; without k there is C alone."""
+def test_fp8_with_unaligned_rows(launched, rows):
+    """fp8 operands with K = 99 or 0, and a bias that all rows share. A single row may have any stride."""
     kind = torch.float8_e4m3fn
     bias = whole(40).bfloat16().expand(rows, -1)
     for k in (99, 0):

@@ -1,4 +1,4 @@
-"""Plans that stream A to registers, emulated: against sums in float64, and against the simulator."""
+"""Emulated kernels of GEMV-like plans, which stream A to registers: against float64 and the simulator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cutegemm.simulator import simulate
 from tests.kernels.plans import check_each, in_groups
 from tests.marks import with_thorough
 
-# name: (arguments of Operands.of, arguments of gemv_plan)
+# By name: (arguments of Operands.of, arguments of gemv_plan)
 FORMS = {
     "16x8": ({}, {}),
     "16x16": ({}, {"tile": (16, 16), "vectors": 2}),
@@ -46,7 +46,7 @@ FORMS = {
 
 
 def form(name: str, align_d: int | None = None) -> GemmPlan:
-    """A form; C and D are aligned to an element, so that their extents may be any."""
+    """Return the plan of a form. C and D are aligned to one element, so that extents may have any value."""
     operands, options = FORMS[name]
     ops = Operands.of(**{"dtype": "bf16", "layout": "nt", "out_major": "m", **operands})
     size = ops.d.dtype.bits // 8
@@ -55,20 +55,20 @@ def form(name: str, align_d: int | None = None) -> GemmPlan:
 
 
 def whole_numbers(plan: GemmPlan, m: int, n: int, k: int, batch: int = 2) -> tuple[np.ndarray, ...]:
-    """A, B and C of which sums of products are exact."""
+    """Return A, B and C of small whole numbers, whose products have exact sums."""
     rng, lead = np.random.default_rng(0), (batch,) if plan.operands.batched else ()
     shapes = ((m, k), (k, n), (m, n))
     return tuple([rng.integers(-3, 4, (*lead, *shape)).astype(np.float32) for shape in shapes])
 
 
-# Of which others have each part: tiles, shares, types
+# Each component of these forms, such as a tile or a type, is in another form too
 THOROUGH = ("one_share", "one_warp", "eight_ctas", "e5m2_into_f32", "n_major", "batched")
-BOTH = ("16x16", "wide", "four_shares", "two_ctas_overlap")  # whose parts are among the others
+BOTH = ("16x16", "wide", "four_shares", "two_ctas_overlap")  # left out: other forms have the same components
 
 
 @pytest.mark.parametrize("name", with_thorough([name for name in FORMS if name not in BOTH], THOROUGH))
 def test_ragged_rows_columns_and_k(name):
-    """Some rows and columns past whole tiles, one column alone, and K that is no whole number of k-tiles."""
+    """M and N are a few elements off whole tiles, N may be 1, and K is not a multiple of a k-tile."""
     plan = form(name)
     bm, bn, bk = plan.mma_tile
     step = plan.a.load.atom.values
@@ -82,7 +82,7 @@ def test_ragged_rows_columns_and_k(name):
 
 @pytest.mark.parametrize("name", ["16x8", "32x16", "two_ctas", "e4m3", "tf32"])
 def test_normal_numbers(name):
-    """Sums in f32, in an order that within an MMA is the hardware's own; D is rounded once."""
+    """Accumulate in f32, in the order of the hardware within an MMA, and round D once."""
     plan, rng = form(name), np.random.default_rng(1)
     a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((40, 2080), (2080, 7)))
     kind = plan.operands.a.dtype
@@ -94,13 +94,13 @@ def test_normal_numbers(name):
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
-def test_sums_meet_in_any_order_of_warps(seed):
+def test_any_order_of_warps(seed):
     plan = form("two_ctas")
     a, b, _ = whole_numbers(plan, 70, 8, 2048)
     assert np.array_equal(emulate(plan, a, b, seed=seed).d, round_to(plan.operands.d.dtype, a @ b))
 
 
-def test_a_long_k_of_no_rest_and_none_at_all():
+def test_no_k_tiles():
     plan = form("16x8")
     a, b, c = whole_numbers(plan, 16, 8, 0)
     assert np.array_equal(emulate(plan, a, b, c, beta=1.0).d, c)
@@ -108,15 +108,15 @@ def test_a_long_k_of_no_rest_and_none_at_all():
 
 
 def test_rows_with_gaps_between_them():
-    """What lies between rows belongs to nobody, and is not read."""
+    """The gaps between the rows of a matrix are not read."""
     plan = form("16x16")
     a, b, _ = whole_numbers(plan, 33, 9, 1064)
     problem = Problem(33, 9, 1064, operands=plan.operands, ld=(("a", 1080), ("b", 1072), ("d", 40)))
     assert np.array_equal(emulate(plan, a, b, problem=problem).d, round_to(plan.operands.d.dtype, a @ b))
 
 
-def test_an_epilogue_of_further_operands_and_results():
-    """Of few rows a bias is one of N, which is a column of the transposed problem."""
+def test_an_epilogue_with_auxiliary_operands_and_outputs():
+    """The plan computes D^T, so a bias along N is a column."""
     kinds = {"bias": Column, "residual": Tile}
     plan = form("16x8")
     more = {
@@ -137,7 +137,7 @@ def test_an_epilogue_of_further_operands_and_results():
         assert np.array_equal(found.aux["total"].reshape(-1), accumulators.sum(axis=1))
 
 
-# Of each tile the plan with the most registers for loads on their way
+# For each tile, the plan with the most registers for loads in flight
 KERNELS = list(
     {
         recipe.options.get("tile"): recipe
@@ -161,25 +161,25 @@ def spills_nothing(kernel):
     assert kernel.violations() == []
     assert (report.count("LDL"), report.count("STL")) == (0, 0)
     of_a = plan.mma_tile[0] // 8 * len(plan.body.prologue)
-    assert report.count("LDG.E.EF.LTC128B.128") >= of_a  # those of the prologue, and as many at least in the loop
+    assert report.count("LDG.E.EF.LTC128B.128") >= of_a  # at least the loads of the prologue
     assert report.count("ACQBULK") >= 1
     assert report.count("PREEXIT") == 1
 
 
-def test_a_launch_that_overlaps_waits_before_it_reads_b():
-    """Without its wait it would read B, or write D, while the kernel ahead still runs."""
+def test_a_kernel_with_pdl_waits_before_it_reads_b():
+    """With PDL, a kernel without griddepcontrol.wait would read B or write D while the previous kernel runs."""
     plan = form("pdl")
     a, b, _ = whole_numbers(plan, 20, 3, 2056)
     text = compile_plan(plan, "sm_90a").ptx
     waits = [found.start() for found in re.finditer(r"griddepcontrol\.wait;", text)]
     assert waits
-    assert text[: max(waits)].count("ld.global.L1::evict_first") >= 2  # the prologue's of A are not held up
+    assert text[: max(waits)].count("ld.global.L1::evict_first") >= 2  # the prologue loads A before the wait
     with pytest.raises(EmulationError, match=r"with no griddepcontrol\.wait before"):
         emulate(plan, a, b, ptx=text.replace("griddepcontrol.wait;", ""))
 
 
 def test_barriers_are_needed():
-    """That before the sums of other warps are read, and that behind the sums of other CTAs."""
+    """Without the CTA barrier, accumulators of warps race. Without the cluster barrier, those of CTAs are missing."""
     plan = form("two_ctas")
     a, b, _ = whole_numbers(plan, 64, 8, 1024)
     text = compile_plan(plan, "sm_90a").ptx
@@ -191,5 +191,5 @@ def test_barriers_are_needed():
     with pytest.raises(EmulationError, match="race: it reads shared memory"):
         emulate(plan, a, b, ptx=text.replace(of_cta[0], ""), seed=0)
     start, _, end = text.rpartition(of_cluster[1])
-    with pytest.raises(EmulationError, match="memory to which nothing was written"):
+    with pytest.raises(EmulationError, match="memory that was never written"):
         emulate(plan, a, b, ptx=start + end, seed=0)

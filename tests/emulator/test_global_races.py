@@ -1,4 +1,4 @@
-"""Races through global memory: what orders CTAs, by the rules of the PTX ISA's memory consistency model."""
+"""Races in global memory: which synchronization orders CTAs, by the PTX memory consistency model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SEEDS = (None, 0, 1)
 
 
 def outputs(body, **options):
-    """Of CTAs, of one thread if nothing else is said, that share a word 0 besides: %r1 is the CTA, %r8 1, %r6 7."""
+    """Run CTAs of one thread (by default), which share input word 0, and return the four output words.
+
+    In `body`, %r1 is the CTA, %r8 is 1 and %r6 is 7.
+    """
     head = "mov.u32 %r1, %ctaid.x; mov.b32 %r8, 1; mov.b32 %r6, 7;"
     return run(head + body, np.zeros(1, np.uint32), 4, **{"threads": 1, **options}).tolist()
 
@@ -34,7 +37,7 @@ def is_race(body, match, **options):
 
 # --- two CTAs, by hand ---------------------------------------------------------------------------------------
 
-# CTA 0 writes a word and raises a flag; CTA 1 waits for that and reads the word.
+# CTA 0 writes a word and sets a flag; CTA 1 waits for the flag and reads the word.
 PASSED = """
 setp.eq.s32 %p0, %r1, 0; @!%p0 bra WAIT;
 st.global.b32 [%d1], %r6; {raise_} bra END;
@@ -89,12 +92,12 @@ def test_a_word_passes_from_cta_to_cta(look):
     + [(RAISE["red.release"], look) for look in WEAK_LOOK.values()],
     ids=[*WEAK_RAISE, *WEAK_LOOK],
 )
-def test_half_of_it_passes_nothing(raise_, look):
+def test_a_release_or_acquire_alone_does_not_order(raise_, look):
     for seed in SEEDS:
         match = (
             r"kernel snippet, line \d+ \(ld\.global\.b32 %r4.*CTA \(1, 0, 0\), thread 0: race: it reads byte 0 of "
             r"outputs, at 0x\w+ of global memory, which was written by line \d+ \(st\.global\.b32 \[%d1\], %r6\), "
-            r"CTA \(0, 0, 0\), thread 0|race: it \w+ byte 0 of inputs"  # strong for the cluster alone: the flag
+            r"CTA \(0, 0, 0\), thread 0|race: it \w+ byte 0 of inputs"  # cluster scope: the flag itself races
         )
         is_race(passed(raise_, look), match, blocks=2, seed=seed)
 
@@ -107,7 +110,7 @@ def test_a_flag_that_is_an_ordinary_word():
         is_race(passed(raise_, look), "byte 0 of inputs", blocks=2)
 
 
-# Three CTAs: the second one changes the flag in between, and the third acquires it after that.
+# Three CTAs: CTA 0 releases the flag, CTA 1 changes it, CTA 2 acquires it after that.
 CHAIN = """
 setp.eq.s32 %p0, %r1, 0; setp.eq.s32 %p2, %r1, 1; @%p2 bra MIDDLE; @!%p0 bra WAIT;
 st.global.b32 [%d1], %r6; red.release.gpu.global.add.s32 [%d0], %r8; bra END;
@@ -122,25 +125,25 @@ RELAXED = "ld.relaxed.gpu.global.b32 %r3, [%d0];"
 @pytest.mark.parametrize(
     ("look", "change"),
     [
-        (RELAXED, "atom.global.add.u32 %r5, [%d0], 1;"),  # what was released stays there
+        (RELAXED, "atom.global.add.u32 %r5, [%d0], 1;"),  # an atomic keeps what CTA 0 has released
         (
             "ld.acquire.gpu.global.b32 %r3, [%d0];",
             "mov.b32 %r7, 2; st.release.gpu.global.b32 [%d0], %r7;",
-        ),  # passed on
+        ),  # CTA 1 acquires and releases
     ],
     ids=["an atomic", "acquired and released"],
 )
-def test_what_was_released_goes_through_a_third_cta(look, change):
+def test_a_release_is_passed_on_by_a_third_cta(look, change):
     for seed in SEEDS:
         assert outputs(CHAIN.format(look, change), blocks=3, seed=seed)[:2] == [7, 7]
 
 
-def test_a_store_to_the_flag_puts_an_end_to_what_was_released():
+def test_a_relaxed_store_to_the_flag_ends_the_release():
     body = CHAIN.format(RELAXED, "mov.b32 %r7, 2; st.relaxed.gpu.global.b32 [%d0], %r7;")
     is_race(body, r"CTA \(2, 0, 0\).*byte 0 of outputs.*CTA \(0, 0, 0\)", blocks=3)
 
 
-# Warp 1 of CTA 0 writes, warp 0 raises the flag; warp 0 of CTA 1 waits for it, warp 1 reads.
+# Warp 1 of CTA 0 writes, warp 0 sets the flag; warp 0 of CTA 1 waits for it, warp 1 reads.
 BY_WARPS = """
 shr.u32 %r2, %r0, 5; setp.eq.s32 %p3, %r2, 1;
 setp.eq.s32 %p0, %r1, 0; @!%p0 bra OTHER;
@@ -152,7 +155,7 @@ END:
 """
 
 
-def test_barriers_carry_it_to_other_warps():
+def test_barriers_extend_the_order_to_other_warps():
     meet = "bar.sync 0;"
     for seed in SEEDS:
         options = {"blocks": 2, "threads": 64, "seed": seed}
@@ -168,7 +171,7 @@ def test_barriers_carry_it_to_other_warps():
 
 
 def test_within_a_cluster():
-    """Its barrier orders accesses to global memory, and so does what is released for its CTAs alone."""
+    """A cluster barrier orders accesses to global memory; so do release and acquire with cluster scope."""
     body = """
     setp.eq.s32 %p0, %r1, 0; @%p0 st.global.b32 [%d1], %r6;
     barrier.cluster.arrive{}.aligned; barrier.cluster.wait.aligned;
@@ -185,11 +188,11 @@ def test_within_a_cluster():
 
 def test_a_word_that_two_ctas_write():
     is_race("st.global.b32 [%d1], %r1;", r"it writes byte 0 of outputs.* was written by", blocks=2)
-    assert outputs("st.relaxed.gpu.global.b32 [%d1], %r8;", blocks=2)[0] == 1  # strong ones may
+    assert outputs("st.relaxed.gpu.global.b32 [%d1], %r8;", blocks=2)[0] == 1  # strong writes do not race
 
 
 def test_a_word_that_is_read_before_another_cta_writes_it():
-    """The reader is done before, but nothing says so."""
+    """The read comes first, but with a relaxed flag nothing orders it before the write."""
     body = """
     setp.eq.s32 %p0, %r1, 0; @!%p0 bra WAIT;
     ld.global.b32 %r4, [%d1+8]; red.{}.gpu.global.add.s32 [%d0], %r8; bra END;
@@ -201,8 +204,8 @@ def test_a_word_that_is_read_before_another_cta_writes_it():
     is_race(body.format("relaxed"), r"it writes byte 8 of outputs.* was read by", blocks=2)
 
 
-def test_a_reader_is_not_forgotten_for_a_later_one():
-    """The writer has heard of CTA 1, which reads after CTA 0, but not of CTA 0."""
+def test_readers_of_two_ctas_are_remembered():
+    """CTA 0 and CTA 1 read a word. CTA 2 writes it, ordered after CTA 1 only: a race with CTA 0."""
     body = """
     setp.eq.s32 %p0, %r1, 0; setp.eq.s32 %p2, %r1, 1; @%p2 bra MIDDLE; @!%p0 bra WAIT;
     ld.global.b32 %r4, [%d1+8]; red.{}.gpu.global.add.s32 [%d0], %r8; bra END;
@@ -218,7 +221,7 @@ def test_a_reader_is_not_forgotten_for_a_later_one():
 
 
 def test_warps_of_a_cta_pass_a_word_by_a_flag():
-    """Released for the CTA, which is enough within it, and not between CTAs."""
+    """Release and acquire with CTA scope order warps of a CTA, but not CTAs."""
     body = passed("red.release.cta.global.add.s32 [%d0], %r8;", ("ld.acquire.cta.global.b32 %r3, [%d0];", ""))
     for seed in SEEDS:
         assert outputs("shr.u32 %r1, %r0, 5;" + body, threads=64, seed=seed)[:2] == [7, 7]
@@ -235,14 +238,14 @@ def test_warps_of_a_cta_pass_global_memory_by_a_barrier():
     is_race(body.format(""), r"thread 32: race: it reads byte 0 of outputs.*thread 31, ", threads=64)
 
 
-def test_nobody_writes_to_an_operand():
-    is_race("st.global.b32 [%d0], %r6;", "it writes byte 0 of inputs: operands are only read", operand=True)
+def test_a_store_to_an_operand_is_an_error():
+    is_race("st.global.b32 [%d0], %r6;", "it writes byte 0 of inputs, an operand of the kernel", operand=True)
 
 
-# --- the kernels whose CTAs share tiles ------------------------------------------------------------------------
+# --- kernels that split K over CTAs ----------------------------------------------------------------------------
 
 BAR = r"bar\.sync[^;]*;"
-WITHIN = r"((?:(?!bar\.sync).)*?{})"  # without a barrier in between
+WITHIN = r"((?:(?!bar\.sync).)*?{})"  # up to a pattern, with no barrier in between
 SM90 = {
     "release": (r"red\.release\.gpu", "red.relaxed.gpu"),
     "acquire": (r"ld\.acquire\.gpu", "ld.relaxed.gpu"),
@@ -266,7 +269,7 @@ def split(family):
 
 
 def said_by(plan, text, shape, seeds):
-    """What is wrong with a kernel's text, each error once."""
+    """Return the set of errors that a kernel's text raises with several seeds."""
     m, n, k = shape
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-2, 3, s).astype(np.float32) for s in ((m, k), (k, n)))
@@ -280,19 +283,19 @@ def said_by(plan, text, shape, seeds):
 
 
 @pytest.mark.parametrize(("family", "fault"), [("sm90", fault) for fault in SM90] + [("simt", fault) for fault in SIMT])
-def test_a_fault_in_how_parts_meet_is_a_race(family, fault):
+def test_a_fault_in_the_reduction_of_k_splits_is_a_race(family, fault):
     plan = split(family)
     pattern, new = (SM90 if family == "sm90" else SIMT)[fault]
     text, count = re.subn(pattern, new, compile_plan(plan).ptx, flags=re.S)
     assert count == 1
     found = said_by(plan, text, (33, 40, 200), range(2))
-    # The SIMT kernel's barriers guard its flag in shared memory too, where the fault may be met first.
+    # The barriers of the SIMT kernel also guard its flag in shared memory, where the race may be found first.
     where = "shared memory" if (family, fault[:7]) == ("simt", "barrier") else "of the workspace"
     assert any("race: it " in text and where in text for text in found)
 
 
-def test_ctas_of_a_launch_that_run_one_after_the_other(monkeypatch):
-    """That one has ended before another one starts orders nothing."""
+def test_ctas_that_run_one_after_another_still_race(monkeypatch):
+    """Two CTAs race even if the emulator ends one of them before it starts the other."""
     plan = split("simt")
     text = compile_plan(plan).ptx
     monkeypatch.setattr(running, "_THREADS_AT_ONCE", 1)

@@ -1,4 +1,4 @@
-"""Compiled Hopper kernels, emulated: against exact sums, and with faults planted in their PTX."""
+"""Emulated sm_90 kernels: exact results, and faults that are planted in their PTX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernels.sm90_forms import covering, fitting, form, on_few_ctas
 
 
 def plan_of(name: str) -> GemmPlan:
-    """Return a form or a named plan; "pingpong on 2" is a form for a grid of 2 CTAs."""
+    """Return a form or a named plan. "pingpong on 2" is the form "pingpong" with a grid of 2 CTAs."""
     name, _, ctas = name.partition(" on ")
     if not name.startswith("sm90_"):
         return form(name, int(ctas or 132))
@@ -32,7 +32,7 @@ def plan_of(name: str) -> GemmPlan:
 
 
 def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: Any) -> tuple[Emulation, Any]:
-    """Return what the kernel makes of small whole numbers, and what is right."""
+    """Emulate a plan on small whole numbers. Return the emulation and the expected D."""
     m, n, k = mnk
     rng = np.random.default_rng(m + n + k)
     lead = (batch,) if batch else ()
@@ -46,7 +46,7 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], batch: int = 0, **options: An
 
 @pytest.mark.parametrize("name", covering())
 def test_forms_are_exact(name):
-    """Ragged extents of a few tiles and k-tiles. Launches wait for each other as the plan says."""
+    """Run ragged problems of a few tiles and k-tiles. Launches use PDL as the plan says."""
     plan = on_few_ctas(name)
     bm, bn, bk = plan.cta_tile
     batch = 2 if plan.operands.batched else 0
@@ -73,12 +73,12 @@ def test_forms_are_exact(name):
         ("overlapped on 2", (256, 256, 0), {}),
         pytest.param("read_a_2x1 on 4", (128, 64, 0), {}, marks=pytest.mark.thorough),
         pytest.param("pack_bf16_c on 4", (64, 128, 0), {"batch": 2}, marks=pytest.mark.thorough),
-        ("two_level_pingpong on 4", (64, 136, 512), {}),  # k-tiles: an even number, one, none
+        ("two_level_pingpong on 4", (64, 136, 512), {}),  # an even number of k-tiles, one, none
         ("two_level_pingpong on 4", (64, 128, 128), {}),
         ("two_level_pingpong on 4", (64, 128, 0), {}),
     ],
 )
-def test_kernels_do_what_they_are_to(name, mnk, options):
+def test_kernels_are_exact(name, mnk, options):
     plan = plan_of(name)
     found, expected = run(plan, mnk, **options)
     assert asks_for_the_shared_memory_of(plan, found)
@@ -87,7 +87,7 @@ def test_kernels_do_what_they_are_to(name, mnk, options):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["pingpong on 2", "cluster_2x2_mn on 4"])
-def test_in_whatever_order_warps_and_copies_come(name, seed):
+def test_any_order_of_warps_and_copies(name, seed):
     found, expected = run(plan_of(name), (256, 264, 200), seed=seed)
     assert (found.d == expected).all()
 
@@ -128,7 +128,7 @@ FAULTS = {
         edited(r"mov\.b32 (\s*%r\d+), 32768;", r"mov.b32 \1, 32784;"),
         r"deadlock(.|\n)*lacks 0 of 1 arrivals and 16 bytes",
     ),
-    "the producer's parity is never turned": (
+    "the producer's parity never flips": (
         edited(r"(xor\.b32 \s*%r\d+, %r\d+), 1;", r"\1, 0;", 0),
         r"deadlock(.|\n)*waits for parity 0: phase 0 of the mbarrier",
     ),
@@ -136,7 +136,7 @@ FAULTS = {
         edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 1),
         r"wgmma.* reads shared memory at .* a copy to it is still under way",
     ),
-    "no turn is waited for": (
+    "no order barrier": (
         edited(r"bar\.sync\s+%r\d+, 256;", "", 0),
         r"wgmma.* reads shared memory at .* a copy to it is still under way",
     ),
@@ -144,7 +144,7 @@ FAULTS = {
         edited(r"bar\.sync\s+%r\d+, 128;", "", 0),
         r"race: it reads shared memory at .* written by warp \d+",
     ),
-    "a slot is written while it is stored": (
+    "an epilogue stage is written while it is stored": (
         edited(r"(cp\.async\.bulk\.wait_group\.read\s+)2;", r"\g<1>3;"),
         r"bulk_group.*race: it reads shared memory at .* written by warp 4 with no barrier in between",
     ),
@@ -153,15 +153,15 @@ FAULTS = {
         r"thread ends before this copy has read shared memory",
     ),
     "no wgmma.fence": (edited(r"wgmma\.fence\.sync\.aligned;", "", 0), r"no wgmma\.fence"),
-    "sums are used too early": (
+    "accumulators are used too early": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;"),
-        r"it uses %r\d+, which the wgmma of line \d+ still has",
+        r"it uses %r\d+ while the wgmma of line \d+ is under way",
     ),
-    "a stage is given back too early": (
+    "a stage is released too early": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)1;", r"\g<1>2;"),
         r"wgmma.* reads shared memory at .* a copy to it is still under way",
     ),
-    "more registers than there are": (
+    "more registers than an SM has": (
         edited(r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)232;", r"\g<1>240;"),
         r"deadlock(.|\n)*warp \d+ waits at line \d+: setmaxnreg",
     ),
@@ -177,8 +177,8 @@ def test_faults_are_found(fault):
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_a_fence_is_missed_when_a_store_is_asked_for(which):
-    """Not when it is carried out: by then the fence of the next epilogue tile has come."""
+def test_a_fence_must_precede_the_store(which):
+    """The fence must precede the store instruction. A later one, of the next epilogue tile, is too late."""
     edit, says = edited(r"fence\.proxy\.async\.shared::cta;", "", which), FAULTS["no fence.proxy.async"][1]
     plan = plan_of("pingpong on 2")
     with pytest.raises(EmulationError, match=says):
@@ -193,17 +193,17 @@ def test_a_fence_is_missed_when_a_store_is_asked_for(which):
             edited(r"barrier\.cluster\.(arrive\.relaxed|wait);", ""),
             r"race: it reads shared memory at .* written by warp 1 with no barrier",
         ),
-        (  # all arrive, but nobody waits until the others have
+        (  # all threads arrive at the cluster barrier, but none waits
             "cluster_2x2_mn on 4",
             edited(r"barrier\.cluster\.wait;", ""),
-            r"mbarrier at shared address \d+ in CTA .* is used with no barrier\.cluster",
+            r"mbarrier at shared address \d+ in CTA .* is used by a thread that has not waited at barrier\.cluster",
         ),
-        (  # free stages are told to the first CTA alone, which overwrites those of the others
+        (  # consumers release stages to the first CTA only, which overwrites those of the others
             "cluster_2x2_mn on 4",
             edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), %r\d+;", r"\1, 0;"),
             r"wgmma.* reads shared memory at .* a copy to it is still under way",
         ),
-        (  # its producer does not wait for the last stages
+        (  # the producer does not wait for the release of its last stages
             "cluster_2x2_mn on 4",
             edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 1),
             r"mbarrier\.arrive.* in CTA .*, which has ended",
@@ -213,10 +213,10 @@ def test_a_fence_is_missed_when_a_store_is_asked_for(which):
             edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
             r"ld\.shared.*race: it reads shared memory at .* written by an asynchronous copy",
         ),
-        (  # A of the next k-tile is read while products have that of this one
+        (  # A of the next k-tile is read to registers that a wgmma still uses
             "read_a_2x1 on 4",
             edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;", 0),
-            r"ld\.shared.*it uses %r\d+, which the wgmma of line \d+ still has",
+            r"ld\.shared.*it uses %r\d+ while the wgmma of line \d+ is under way",
         ),
         (
             "sm90_multistage",

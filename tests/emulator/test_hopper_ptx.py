@@ -1,4 +1,4 @@
-"""Hopper's instructions in small kernels written by hand: what they do, and what they refuse."""
+"""sm_90 instructions in small kernels written by hand: their results, and the errors of wrong uses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WORDS = 1 << 10
 
 
 class Bench:
-    """A kernel with two tensor maps and the address of an array of words as parameters.
+    """Runs kernels with three parameters: two tensor maps and the address of an array of words.
 
-    source, target   (rows, 64) f16 in memory, of which boxes of 64 x 8 are swizzled by 128 bytes
+    source, target   (rows, 64) f16 in global memory; boxes of 64 x 8 with the 128-byte swizzle
     """
 
     def __init__(self, rows: int = 20, columns: int = 64) -> None:
@@ -37,14 +37,14 @@ class Bench:
         return np.full(size, FULL, np.uint8)
 
     def _map(self, address: int, rows: int, columns: int) -> bytes:
-        """Rank 2, f16, 128-byte swizzle; rows of 128 bytes are 8 units; see `tensormap`."""
+        """Return a tensor map of rank 2: f16, 128-byte swizzle, rows of 128 bytes (8 units); see `tensormap`."""
         words = np.zeros(32, np.uint32)
         words[:3] = address & 0xFFFFFFFF, address >> 32, 1 << 4 | 6 << 7 | 3 << 13
         words[[3, 8, 9, 13, 14]] = 8, columns - 1, rows - 1, 63 << 24, 7
         return words.tobytes()
 
     def run(self, body: str, threads: int = 32, ctas: int = 1, **options: bool) -> np.ndarray:
-        """Carries out a kernel; the words that it has left."""
+        """Emulate a kernel with this body, and return the output words: one for each thread."""
         text = f"""
         .version 8.8
         .target sm_90a
@@ -93,7 +93,7 @@ FETCH = f"""
 def test_a_box_is_swizzled_and_padded_by_zeros():
     """Thread t reads unit t % 8 of row t / 8: column 8 (t % 8 ^ t / 8) of the row, by the 128-byte swizzle.
 
-    The box begins in row 16, of which rows 20 to 23 are outside; its word is the first two elements.
+    The box begins in row 16, and rows 20 to 23 are out of bounds. Each word has the first two elements of a unit.
     """
     got = Bench(rows=20).run(
         f"{FETCH} {WAIT.format(parity=0)} shl.b32 %r20, %r0, 4; add.s32 %r20, %r20, %r9;"
@@ -109,7 +109,7 @@ def test_a_box_is_swizzled_and_padded_by_zeros():
 
 
 def test_columns_past_the_end_are_zeros():
-    # 60 columns: of unit 7, columns 56 to 63, four elements are inside. Row 16 is not permuted.
+    # 60 columns: unit 7 has columns 56 to 63, and 56 to 59 are in bounds. The swizzle does not permute row 16.
     got = Bench(columns=60).run(
         f"{FETCH} {WAIT.format(parity=0)} shl.b32 %r20, %r0, 2; add.s32 %r20, %r20, %r9;"
         "ld.shared.b32 %r21, [%r20]; st.global.b32 [%rd0], %r21;"
@@ -135,7 +135,7 @@ def test_a_box_goes_through_shared_memory_and_back(seed, operation):
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_box_that_two_ctas_store_is_a_race(seed):
-    """Unless they add to it, one element after the other."""
+    """Two reductions (add) to the same box are not a race, two stores are."""
     before, after = f"{FETCH} {WAIT.format(parity=0)} @%p0 ret;", "cp.async.bulk.commit_group;"
     after += "cp.async.bulk.wait_group 0;"
     bench = Bench()
@@ -148,11 +148,11 @@ def test_a_box_that_two_ctas_store_is_a_race(seed):
 
 
 def test_a_store_writes_whole_units_past_the_end_of_a_row():
-    # 60 columns and rows of 64: elements 60 to 63 belong to nobody, but the last unit is written as a whole
+    # 60 columns in rows of 64: elements 60 to 63 are OUTSIDE, but the last unit is written as a whole
     bench = Bench(columns=60)
     bench.target.state.reshape(20, 64, 2)[:, 60:] = GlobalMemory.OUTSIDE
     leave = f"{STORE} cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
-    with pytest.raises(EmulationError, match="outside of the matrix: TMA writes whole 16 bytes"):
+    with pytest.raises(EmulationError, match="outside of the matrix: TMA writes whole units of 16 bytes"):
         bench.run(f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {leave}")
 
 
@@ -166,18 +166,18 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
         (
             f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {STORE} cp.async.bulk.commit_group;"
             f"mbarrier.arrive.expect_tx.shared.b64 _, [%r8], %r12; {LOAD}",
-            "race: it writes .* which an asynchronous copy has still to read",
+            "race: it writes .* which an asynchronous copy has not read yet",
         ),
         (
             f"{FETCH} {WAIT.format(parity=0)} @%p0 ret; {STORE} cp.async.bulk.commit_group;"
             "st.shared.b32 [%r9], %r0; cp.async.bulk.wait_group.read 0;",
             "which warp 0 wrote by an ordinary store",
         ),
-        (f"{FETCH.replace('[%r9], [%rd8', '[%r9+64], [%rd8')}", "no multiple of 128"),
+        (f"{FETCH.replace('[%r9], [%rd8', '[%r9+64], [%rd8')}", "not a multiple of 128"),
         (f"{FETCH.replace('{%r10, %r11}', '{%r10}').replace('2d', '1d')}", "1 coordinates for a tensor map of 2"),
         (f"{FETCH.replace('1024;', '2048;')} {WAIT.format(parity=0)}", "lacks 0 of 1 arrivals and 1024 bytes"),
         (f"{INIT.format(count=1)} {WAIT.format(parity=0)}", "deadlock(.|\n)*lacks 1 of 1 arrivals"),
-        (f"{INIT.format(count=2)} mbarrier.arrive.shared.b64 _, [%r8], 3;", "one arrival too many"),
+        (f"{INIT.format(count=2)} mbarrier.arrive.shared.b64 _, [%r8], 3;", "too many arrivals"),
         (f"{INIT.format(count=2)} {WAIT.format(parity=2)}", "parity 2"),
         (f"{INIT.format(count=2)} st.shared.b32 [%r8+4], %r0;", "stores to shared memory .* where an mbarrier is"),
         (f"{INIT.format(count=2)} ld.shared.b32 %r3, [%r8]; st.global.b32 [%rd0], %r3;", "nothing has been written"),
@@ -187,25 +187,25 @@ def test_a_store_writes_whole_units_past_the_end_of_a_row():
         (
             f"{INIT.format(count=1)} mapa.shared::cluster.u32 %r3, %r8, 1;"
             "mbarrier.arrive.shared::cluster.b64 _, [%r3];",
-            "no CTA 1 in the cluster",
+            "CTA rank 1 is not in the cluster",
         ),
-        ("barrier.cluster.wait;", "without an arrival"),
-        ("elect.sync %r3|%p3, 15;", "leaves out a thread"),
-        ("prefetch.tensormap [%rd0];", "a tensor map breaks rules"),
+        ("barrier.cluster.wait;", "before it has arrived"),
+        ("elect.sync %r3|%p3, 15;", "does not contain this thread"),
+        ("prefetch.tensormap [%rd0];", "a tensor map violates rules"),
     ],
 )  # fmt: skip
-def test_what_is_refused(body, says):
+def test_wrong_uses_are_errors(body, says):
     with pytest.raises(EmulationError, match=says):
         Bench().run(body)
 
 
-def test_forms_that_are_not_carried_out_are_told_of_at_once():
-    with pytest.raises(UnsupportedError, match="im2col is not carried out"):
+def test_unimplemented_forms_are_errors():
+    with pytest.raises(UnsupportedError, match="uses im2col, which the emulator does not implement"):
         Bench().run(LOAD.replace("tile", "im2col"))
 
 
 def test_states_and_counts_of_a_barrier():
-    """Barrier of 33: 32 arrivals of one each, then one more; the state of the first phase is complete then."""
+    """A barrier for 33 arrivals: 32 threads arrive once, then one thread again. Then the first phase is complete."""
     body = f"""
         {INIT.format(count=33)}
         mbarrier.arrive.shared.b64 %rd10, [%r8];
@@ -221,8 +221,8 @@ def test_states_and_counts_of_a_barrier():
     assert (Bench().run(body) == 1).all()
 
 
-def test_an_arrival_in_another_cta_carries_what_was_written_there():
-    """CTA 1 writes into the shared memory of CTA 0 and arrives at its barrier; CTA 0 reads it after its wait."""
+def test_arrivals_at_the_mbarrier_of_another_cta():
+    """CTA 1 arrives at the mbarrier of CTA 0, which waits for it. CTA 0 must not end before the arrivals."""
     body = """
         mov.u32 %r1, %cluster_ctarank; setp.ne.b32 %p2, %r1, 0;
         @!%p0 mbarrier.init.shared.b64 [%r8], 32;
@@ -238,14 +238,14 @@ def test_an_arrival_in_another_cta_carries_what_was_written_there():
     """
     assert (Bench().run(body, ctas=2)[:32] == 7).all()
     early = body.replace("LAST: barrier.cluster.arrive; barrier.cluster.wait;", "LAST: ")
-    assert (Bench().run(early, ctas=2)[:32] == 7).all()  # CTA 0 waits, so it cannot end before the arrivals
+    assert (Bench().run(early, ctas=2)[:32] == 7).all()  # CTA 0 waits for the arrivals, so it ends after them
     gone = early.replace("@!%p2 bra FIRST;", "@!%p2 ret; bar.sync 0;")
     with pytest.raises(EmulationError, match="which has ended"):
         Bench().run(gone, ctas=2)
 
 
 def test_a_cluster_waits_for_all_its_ctas():
-    """CTA 1, which comes later, writes into the shared memory of CTA 0; who has waited reads it."""
+    """CTA 1, which arrives later, writes to the shared memory of CTA 0. CTA 0 reads it after the cluster barrier."""
     body = """
         mov.u32 %r1, %cluster_ctarank; setp.ne.b32 %p2, %r1, 0;
         shl.b32 %r2, %r0, 2; add.s32 %r2, %r2, %r9;
@@ -265,8 +265,8 @@ def test_a_cluster_waits_for_all_its_ctas():
             Bench().run(body.replace(missing, ""), ctas=2)
 
 
-def test_who_waits_for_one_copy_knows_nothing_of_another():
-    """Two boxes with a barrier each: the second's is waited for, the first's box is read."""
+def test_a_wait_for_one_copy_does_not_order_another():
+    """Two boxes have a barrier each. A thread that waits for the second box must not read the first."""
     second = LOAD.replace("[%r9]", "[%r9+1024]").replace("[%r8]", "[%r8+8]")
     body = f"""
         mov.b32 %r10, 0; mov.b32 %r11, 0; mov.b32 %r12, 1024;
@@ -286,8 +286,11 @@ def test_who_waits_for_one_copy_knows_nothing_of_another():
         Bench().run(body.replace("[%r9+1024]; st", "[%r9]; st"))
 
 
-def test_what_st_async_has_stored_is_fenced_before_a_box_of_it_leaves():
-    """It is of the generic proxy: 64 threads of each CTA send 1 and 2, in f16, to the box of the other CTA."""
+def test_a_tma_store_of_st_async_data_needs_a_fence():
+    """st.async stores through the generic proxy, so a TMA store of its data needs fence.proxy.async.
+
+    64 threads of each CTA send 1 and 2, in f16, to the other CTA.
+    """
     body = f"""
         {INIT.format(count=1)}
         barrier.cluster.arrive; barrier.cluster.wait;
@@ -312,8 +315,8 @@ def test_what_st_async_has_stored_is_fenced_before_a_box_of_it_leaves():
         Bench().run(body.replace("fence.proxy.async.shared::cta;", ""), threads=64, ctas=2)
 
 
-def test_an_address_of_no_cta_may_be_worked_out():
-    """As compilers do ahead of a branch."""
+def test_mapa_of_a_missing_cta_is_not_an_error():
+    """Compilers compute such addresses before a branch; mapa itself is not an error."""
     got = Bench().run("mapa.shared::cluster.u32 %r3, %r8, %r0; mov.b32 %r4, 5; st.global.b32 [%rd0], %r4;")
     assert (got == 5).all()
 
@@ -326,23 +329,23 @@ def test_one_lane_is_elected():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("setmaxnreg.inc.sync.aligned.u32 232;", "deadlock"),  # who gives none back has none to take
-        ("setmaxnreg.dec.sync.aligned.u32 20;", "multiples of 8 from 24"),
-        ("setmaxnreg.dec.sync.aligned.u32 36;", "multiples of 8 from 24"),
-        ("setmaxnreg.dec.sync.aligned.u32 176;", "raised from 168 to 176"),  # 65536 / 384, in steps of 8
-        ("setmaxnreg.inc.sync.aligned.u32 160;", "lowered from 168 to 160"),
+        ("setmaxnreg.inc.sync.aligned.u32 232;", "deadlock"),  # no warpgroup releases registers
+        ("setmaxnreg.dec.sync.aligned.u32 20;", "a multiple of 8 from 24"),
+        ("setmaxnreg.dec.sync.aligned.u32 36;", "a multiple of 8 from 24"),
+        ("setmaxnreg.dec.sync.aligned.u32 176;", "raises .* from 168 to 176"),  # 65536 / 384, in steps of 8
+        ("setmaxnreg.inc.sync.aligned.u32 160;", "lowers .* from 168 to 160"),
     ],
 )
-def test_registers_that_are_not_there(line, says):
+def test_wrong_uses_of_setmaxnreg(line, says):
     with pytest.raises(EmulationError, match=says):
         Bench().run(line, threads=384)
 
 
-# --- wgmma: m64n8k16, sums += A B, of a B that is written by ordinary stores ----------------------------------
+# --- wgmma: m64n8k16, accumulators += A B; ordinary stores write B ---------------------------------------------
 
 WGMMA = """
     shl.b32 %r20, %r0, 4; add.s32 %r20, %r20, %r9;
-    setp.gt.u32 %p4, %r0, 15; @%p4 bra STORED;         // B: 8 rows of two units, of which 16 threads write one each
+    setp.gt.u32 %p4, %r0, 15; @%p4 bra STORED;         // B: 8 rows of two units; 16 threads write one each
     mov.b32 %r21, 0x40003C00;                          // 1, 2 in f16
     st.shared.v4.b32 [%r20], {%r21, %r21, %r21, %r21};
     STORED: fence.proxy.async.shared::cta;
@@ -362,8 +365,8 @@ WGMMA = """
 """
 
 
-def test_a_product_of_registers():
-    # A row of ones times a column of 1, 2, 1, 2, ...: 24, with the sign of A turned, and 1 that was there
+def test_wgmma_with_a_in_registers():
+    # A row of ones times a column of 1, 2, 1, 2, ... is 24. A is negated, and the accumulator was 1.
     assert (Bench().run(WGMMA, threads=128).view(np.float32) == 1 - 24).all()
 
 
@@ -372,22 +375,22 @@ def test_a_product_of_registers():
     [
         ("fence.proxy.async.shared::cta;", "", "no fence.proxy.async"),
         (
-            "fence.proxy.async.shared::cta;",  # by another warp than the one that has stored
+            "fence.proxy.async.shared::cta;",  # executed by a warp that has not stored
             "setp.lt.u32 %p6, %r0, 32; @%p6 bra ON; fence.proxy.async.shared::cta; ON:",
             "which warp 0 wrote by an ordinary store",
         ),
         ("wgmma.fence.sync.aligned;", "", "no wgmma.fence"),
         ("setp.eq.b32 %p5, %r9, %r9;", "setp.eq.b32 %p5, %r9, %r9; mov.b32 %r41, %r40;", "no wgmma.fence"),
-        ("wgmma.wait_group.sync.aligned 0;", "", "still has"),
-        ("wgmma.wait_group.sync.aligned 0;", "mov.b32 %r40, 0;", "still has"),
+        ("wgmma.wait_group.sync.aligned 0;", "", "is under way"),
+        ("wgmma.wait_group.sync.aligned 0;", "mov.b32 %r40, 0;", "is under way"),
         ("bar.sync 0;", "", "race"),
         ("%r9, %r9;", "%r0, 5;", "scale-d differs within the warpgroup"),
         ("setp.gt.u32 %p4, %r0, 15;", "setp.gt.u32 %p4, %r0, 14;", "nothing has been written"),
-        ("m64n8k16", "m64n16k16", "4 registers of sums; the shape has 8"),
+        ("m64n8k16", "m64n16k16", "4 accumulator registers; the shape has 8"),
         ("shr.u32 %r22, %r9, 4;", "shr.u32 %r22, %r9, 4; add.s32 %r22, %r22, 1000;", "past its end|nothing"),
     ],
 )
-def test_products_that_are_refused(old, new, says):
+def test_wrong_uses_of_wgmma(old, new, says):
     assert old in WGMMA
     with pytest.raises(EmulationError, match=says):
         Bench().run(WGMMA.replace(old, new), threads=128)

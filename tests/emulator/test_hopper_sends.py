@@ -1,4 +1,4 @@
-"""st.async in small kernels written by hand: what comes to the other CTA of a cluster and when, and what is refused."""
+"""st.async in small kernels written by hand: the stores to the other CTA of a cluster, and the errors of wrong uses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from cutegemm.errors import EmulationError, UnsupportedError
 from tests.emulator.snippets import run
 
-# Each thread of two CTAs sends four words to the same thread of the other CTA: 10 times the rank, and the thread.
+# Each thread of two CTAs sends four words to the same thread of the other CTA: 10 * rank, thread, 0, 7.
 STORE = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{kind} [%r5+16], {values}, [%r6];"
 WORDS = STORE.format(kind="v4.b32", values="{%r10, %r11, %r12, %r13}")
 WAIT = "W{n}: mbarrier.try_wait.parity.shared.b64 %p1, [%r2], {parity}; @!%p1 bra W{n};"
 EXPECT = "@!%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 512;"
 MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
-PASS = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"  # which orders nothing
+PASS = "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"  # a cluster barrier that orders no accesses
 READ = "ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r4+16];"
 LEAVE = "st.global.v4.b32 [%d1], {%r20, %r21, %r22, %r23};"
 HEAD = f"""
@@ -37,19 +37,19 @@ EXCHANGE = f"{HEAD} {WORDS} {WAIT.format(n=1, parity=0)} {READ} {LEAVE}"
 
 
 def exchange(body: str, seed: int | None = None, cluster: int = 2) -> np.ndarray:
-    """(CTAs, threads, 4) words that are left."""
+    """Run a kernel on two CTAs, and return its output words (CTAs, threads, 4)."""
     found = run(body, np.zeros(1), 256, blocks=2, cluster=cluster, shared_bytes=16 + 512 + 16, seed=seed)
     return found.reshape(2, 32, 4)
 
 
 def sent_to(rank: int) -> np.ndarray:
-    """(threads, 4) words that a CTA gets."""
+    """Return the words (threads, 4) that a CTA receives."""
     return np.array([[10 * (1 - rank), thread, 0, 7] for thread in range(32)], np.uint32)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_words_come_to_the_other_cta(seed):
-    """Also if their registers are used again before that."""
+def test_words_arrive_in_the_other_cta(seed):
+    """The words arrive, also if the sender overwrites their registers before that."""
     again = f"{HEAD} {WORDS} mov.b32 %r10, -1; mov.b32 %r11, -1; {WAIT.format(n=1, parity=0)} {READ} {LEAVE}"
     for body in (EXCHANGE, again, again.replace(".weak", "")):
         found = exchange(body, seed)
@@ -66,7 +66,7 @@ def test_words_come_to_the_other_cta(seed):
     + [("v4.f32", "{%r11, %r10, %r13, %r12}", 16), ("v4.u32", "{%r11, %r10, 7, %r12}", 16)],
 )
 def test_all_types_and_vectors(kind, values, size):
-    """Their bytes, from the place on: the words are thread, 10 times the rank, 7, 0."""
+    """Store the first bytes of the words thread, 10 * rank, 7, 0."""
     words = size // 4
     into = ", ".join(f"%r{20 + i}" for i in range(words))
     read = f"ld.shared.v{words}.b32 {{{into}}}, [%r4+16];" if words > 1 else "ld.shared.b32 %r20, [%r4+16];"
@@ -92,44 +92,44 @@ def test_all_types_and_vectors(kind, values, size):
         (READ, f"{READ} {PASS} {WORDS}", "race: it writes shared memory at .* read by warp 0"),
         (WORDS, WORDS * 2, "where a copy is still under way"),
         (WORDS, f"{WORDS} st.shared.b32 [%r4+16], %r0;", "race: it writes .* written by an asynchronous copy"),
-        ("[%r5+16]", "[%r5+12]", "no multiple of the 16 bytes"),
+        ("[%r5+16]", "[%r5+12]", "not a multiple of the 16 bytes"),
         ("[%r5+16]", "[%r5+48]", "of shared memory: the CTA has 544 bytes"),
         ("[%r5+16]", "[%r5]", "where an mbarrier is"),
-        ("[%r5+16]", "[%r6+16]", "threads of a warp store to shared memory at 0x410 at once"),
-        ("}, [%r6];", "}, [%r2];", "the destination and the barrier of a store lie in different CTAs"),
-        ("}, [%r6];", "}, [%r6+4];", "no multiple of the 8 bytes"),
+        ("[%r5+16]", "[%r6+16]", "several threads of a warp store to shared memory at 0x410"),
+        ("}, [%r6];", "}, [%r2];", "the destination and the mbarrier of a store lie in different CTAs"),
+        ("}, [%r6];", "}, [%r6+4];", "not a multiple of the 8 bytes"),
         ("}, [%r6];", "}, [%r6+16];", "no mbarrier is initialised at shared address 1040"),
-        ("%r1, 1; ", "%r1, 2; ", "no CTA 2 in the cluster"),
-        ("%r1, 1; ", "%r1, -1; ", "no CTA 254 in the cluster"),
+        ("%r1, 1; ", "%r1, 2; ", "CTA rank 2 is not in the cluster"),
+        ("%r1, 1; ", "%r1, -1; ", "CTA rank 254 is not in the cluster"),
         (", 512;", ", 528;", "deadlock(.|\n)*lacks 0 of 1 arrivals and 16 bytes"),
         (", 512;", ", 496;", "deadlock(.|\n)*lacks 0 of 1 arrivals and -16 bytes"),
         ("fence.mbarrier_init.release.cluster;", "", "no fence.mbarrier_init since"),
-        (MEET, "", "is used with no barrier.cluster that the thread has waited at"),
+        (MEET, "", "used by a thread that has not waited at barrier.cluster"),
         ("mov.b32 %r13, 7;", "ld.shared.b32 %r13, [%r2+528];", r"what it stores .* 0x610: nothing has been written"),
         (EXPECT, f"setp.eq.s32 %p2, %r1, 1; @%p2 ret; {EXPECT}", "in CTA .1, 0, 0., which has ended"),
-        (WAIT.format(n=1, parity=0), "ret;", "it stores to CTA .*, which has ended before that has come"),
+        (WAIT.format(n=1, parity=0), "ret;", "it stores to CTA .*, which ends before the values arrive"),
     ],
     ids=lambda text: text[:30],
 )  # fmt: skip
-def test_what_is_refused(old, new, says):
+def test_wrong_uses_are_errors(old, new, says):
     assert old in EXCHANGE
     with pytest.raises(EmulationError, match=says):
         exchange(EXCHANGE.replace(old, new))
 
 
-def test_a_cta_that_is_by_itself_sends_to_nobody():
-    with pytest.raises(EmulationError, match="for clusters of more CTAs than one"):
+def test_st_async_needs_a_cluster():
+    with pytest.raises(EmulationError, match="needs a cluster of at least 2 CTAs"):
         exchange(EXCHANGE.replace("%r1, 1;", "%r1, 0;"), cluster=1)
 
 
-def test_what_has_come_but_is_not_waited_for():
-    """Also where chance lands it before it is read."""
+def test_a_missing_wait_is_a_race():
+    """Without a wait it is a race, also if the words arrive before they are read."""
     for seed in range(8):
         with pytest.raises(EmulationError, match=r"race: it reads .* written by an asynchronous copy"):
             exchange(EXCHANGE.replace(WAIT.format(n=1, parity=0), PASS), seed)
 
 
-# After the first words are read: who has read them says so to their sender, which sends others then.
+# A receiver signals to the sender that it has read the first words. Then the sender sends others.
 SPENT = "mapa.shared::cluster.u32 %r8, %r2, %r3; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8+8];"
 AWAIT_SPENT = "S: mbarrier.try_wait.parity.shared.b64 %p1, [%r2+8], 0; @!%p1 bra S;"
 TWICE = f"""
@@ -141,7 +141,7 @@ TWICE = f"""
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_a_place_is_used_again(seed):
+def test_a_destination_is_reused(seed):
     found = exchange(TWICE, seed)
     for rank in (0, 1):
         of_both = 2 * 10 * (1 - rank) + np.arange(32) + 100
@@ -149,8 +149,8 @@ def test_a_place_is_used_again(seed):
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_a_place_that_may_still_be_read(seed):
-    """The arrival alone does not help: the sender must have waited for it."""
+def test_reuse_before_the_receiver_has_read_is_a_race(seed):
+    """The sender must wait for the receiver's arrival before it sends to the same place again."""
     assert AWAIT_SPENT in TWICE
     with pytest.raises(EmulationError, match=r"race: it writes .* read by warp 0|a copy is still under way"):
         exchange(TWICE.replace(AWAIT_SPENT, ""), seed)
@@ -168,6 +168,6 @@ def test_a_place_that_may_still_be_read(seed):
         "st.async.release.gpu.global.b32 [%d0], %r1;",
     ],
 )
-def test_forms_that_there_are_not(line):
-    with pytest.raises(UnsupportedError, match=r"this form of st\.async is not carried out"):
+def test_unknown_forms_are_errors(line):
+    with pytest.raises(UnsupportedError, match=r"does not implement this form of st.async"):
         run(line, np.zeros(1), 1, blocks=2, cluster=2)

@@ -1,4 +1,4 @@
-"""Tensor maps and boxes, by hand and against the plan's own boxes."""
+"""Tensor maps and their boxes, derived by hand and compared with the boxes of plans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cutegemm.tile.tma import TmaBox
 
 
 def tensor_map(**given) -> TensorMap:
-    """bf16, 8 x 3 with rows of 32 bytes; boxes of 8 x 2."""
+    """Return a map of a bf16 tensor of 8 x 3 with rows of 32 bytes, and boxes of 8 x 2; `given` replaces arguments."""
     arguments = {
         "element": "bf16", "address": 4096, "extents": (8, 3), "strides": (32,), "box": (8, 2),
         "element_strides": (1, 1),
@@ -21,15 +21,15 @@ def tensor_map(**given) -> TensorMap:
 
 
 def test_units_of_a_box_by_hand():
-    # A row of a box is 8 bf16: one unit. From (0, 2): row 2 at 4096 + 2 * 32, and row 3, which is outside.
+    # A row of a box has 8 bf16: one unit. A box at (0, 2) has row 2, at 4096 + 2 * 32, and row 3, out of bounds.
     units = tensor_map().units((0, 2))
     assert units.address.tolist() == [4160, 4192]
     assert units.inside.all(axis=1).tolist() == [True, False]
     assert not units.inside[1].any()
 
 
-def test_a_row_that_ends_within_a_unit_is_loaded_to_the_element_and_stored_whole():
-    # 11 columns: of the unit of columns 8 to 15 three elements, 6 bytes, are inside
+def test_a_row_that_ends_within_a_unit():
+    # 11 columns: the unit of columns 8 to 15 has three elements (6 bytes) in bounds
     units = tensor_map(extents=(11, 3), box=(16, 1)).units((0, 0))
     assert units.inside.sum(axis=1).tolist() == [16, 6]
     assert units.whole.sum(axis=1).tolist() == [16, 16]
@@ -47,7 +47,7 @@ def test_negative_corners_are_outside():
 @pytest.mark.parametrize(
     ("swizzle", "box", "table"),
     [
-        # Units of shared memory from 0 on, in the order of the box; the second row of the pattern
+        # Index of a unit in the box -> index of the 16 bytes in shared memory that hold it
         ("none", (8, 9), {8: 8}),
         # 32B: bit 4 ^= bit 7. Unit 8 is byte 128 -> 144, unit 9
         ("32B", (16, 8), {0: 0, 7: 7, 8: 9, 9: 8}),
@@ -65,8 +65,8 @@ def test_swizzles_by_hand(swizzle, box, table):
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "e4m3"])
 @pytest.mark.parametrize(("swizzle", "row_bytes"), [("32B", 32), ("64B", 64), ("128B", 128)])
-def test_boxes_lie_where_the_plan_has_them(dtype, swizzle, row_bytes):
-    """Against the layout of `TmaBox`, element by element."""
+def test_boxes_agree_with_the_layout_of_a_plan(dtype, swizzle, row_bytes):
+    """Compare the addresses of units with the layout of `TmaBox`."""
     kind = DType.parse(dtype)
     box = TmaBox("load", kind, (row_bytes * 8 // kind.bits, 24), swizzle)
     element = {"e4m3": "u8"}.get(dtype, dtype)
@@ -76,11 +76,11 @@ def test_boxes_lie_where_the_plan_has_them(dtype, swizzle, row_bytes):
     assert (seen.shared_units(2048) - 2048).tolist() == (elements * kind.bits // 8).tolist()
 
 
-def test_the_swizzle_is_of_the_address_not_of_the_box():
-    # A box at 1024 + 128 begins in row 1 of the 128-byte pattern: its unit 0 is unit 1 of that row
+def test_the_swizzle_depends_on_the_address():
+    # A box at 1024 + 128 begins in row 1 of the 128-byte pattern: its unit 0 is stored as unit 1 of that row
     found = tensor_map(swizzle="128B", box=(64, 1), extents=(64, 64), strides=(128,)).shared_units(1152)
     assert ((found - 1152) // 16).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
-    with pytest.raises(RuleViolation, match="no multiple of 128"):
+    with pytest.raises(RuleViolation, match="not a multiple of 128"):
         tensor_map().shared_units(1040)
 
 
@@ -102,14 +102,14 @@ def test_rules(given, says):
 
 
 def test_bits_by_hand():
-    # Rank 2 (1 << 4), bf16 (10 << 7), 128-byte swizzle (3 << 13); rows of 272 bytes (17 units, and bit 36 of
-    # the stride: bit 32 of its units, the lowest of word 7); 72 x 200 elements; boxes of 64 x 128.
+    # Rank 2 (1 << 4), bf16 (10 << 7), 128-byte swizzle (3 << 13). The stride is 272 bytes (17 units) + 2**36 bytes
+    # (2**32 units: the lowest bit of word 7). 72 x 200 elements, boxes of 64 x 128.
     words = np.zeros(32, np.uint32)
     words[[0, 1, 2]] = 0x1000, 0x7F00, 1 << 4 | 10 << 7 | 3 << 13
     words[[3, 7, 8, 9]] = 17, 1, 71, 199
     words[[13, 14]] = 63 << 24, 127
-    assert TensorMap.of(words.tobytes()) == TensorMap(
+    assert TensorMap.decode(words.tobytes()) == TensorMap(
         "bf16", 0x7F0000001000, (72, 200), (272 + (1 << 36),), (64, 128), (1, 1), 0, "128B", False
     )
-    with pytest.raises(RuleViolation, match="no tensor map"):
-        TensorMap.of(b"\xff" * 128)
+    with pytest.raises(RuleViolation, match="not a tensor map"):
+        TensorMap.decode(b"\xff" * 128)

@@ -1,4 +1,4 @@
-"""Instructions one by one, in kernels written by hand; the results are derived beside them."""
+"""Instructions one by one, in kernels written by hand. The comments derive the expected results."""
 
 import numpy as np
 import pytest
@@ -71,28 +71,28 @@ FLOATS = [
     # (1 + 2**-12)**2 - (1 + 2**-11) is 2**-24; two roundings lose it
     ("fma.rn.f32 %r9, %r1, %r1, %r2;", (bits(1 + 2**-12), bits(-(1 + 2**-11))), bits(2**-24)),
     ("mul.f32 %r3, %r1, %r1; add.f32 %r9, %r3, %r2;", (bits(1 + 2**-12), bits(-(1 + 2**-11))), bits(0)),
-    # 1 + 2**-23 + (2**-24 - 2**-70) lies just below the middle of two f32: rounded to f64 first, it is the middle
+    # 1 + 2**-23 + (2**-24 - 2**-70) lies just below the middle of two f32; rounding to f64 first gives the middle
     (
         "fma.rn.f32 %r9, %r1, %r2, %r3;",
         (bits(2**-24 * (1 + 2**-23)), bits(1 - 2**-23), bits(1 + 2**-23)),
         bits(1 + 2**-23),
     ),
-    ("min.f32 %r9, %r1, %r2;", (NAN, bits(2)), bits(2)),  # the number, of a number and a NaN
+    ("min.f32 %r9, %r1, %r2;", (NAN, bits(2)), bits(2)),  # min returns the operand that is not NaN
     ("min.NaN.f32 %r9, %r1, %r2;", (NAN, bits(2)), NAN),
     ("max.NaN.f32 %r9, %r1, %r2;", (bits(2), NAN), NAN),
     ("max.NaN.f32 %r9, %r1, %r2;", (bits(-2), bits(1)), bits(1)),
     ("neg.f32 %r9, %r1;", (bits(0),), 0x80000000),
-    ("copysign.f32 %r9, %r1, %r2;", (bits(-3), bits(2)), bits(-2)),  # the first one's sign
+    ("copysign.f32 %r9, %r1, %r2;", (bits(-3), bits(2)), bits(-2)),  # the sign of the first operand
     ("ex2.approx.f32 %r9, %r1;", (bits(-130),), bits(2.0**-130)),
     ("ex2.approx.ftz.f32 %r9, %r1;", (bits(-130),), 0),
     ("ex2.approx.ftz.f32 %r9, %r1;", (bits(128),), bits(float("inf"))),
     ("lg2.approx.f32 %r9, %r1;", (bits(2.0**-130),), bits(-130)),
-    ("lg2.approx.ftz.f32 %r9, %r1;", (bits(2.0**-130),), bits(float("-inf"))),  # of zero
+    ("lg2.approx.ftz.f32 %r9, %r1;", (bits(2.0**-130),), bits(float("-inf"))),  # .ftz flushes the operand to zero
     ("lg2.approx.f32 %r9, %r1;", (bits(-1),), bits(float("-nan"))),
     ("rcp.approx.ftz.f32 %r9, %r1;", (bits(-4),), bits(-0.25)),
     ("rcp.approx.ftz.f32 %r9, %r1;", (bits(2.0**127),), 0),
     ("rcp.approx.ftz.f32 %r9, %r1;", (bits(-(2.0**-128)),), bits(float("-inf"))),
-    ("rcp.rn.f32 %r9, %r1;", (bits(3),), 0x3EAAAAAB),  # 1/3 = 0x0.AAAAAA|AA..., up
+    ("rcp.rn.f32 %r9, %r1;", (bits(3),), 0x3EAAAAAB),  # 1/3 = 0x0.AAAAAA|AA... is rounded up
     ("sqrt.approx.f32 %r9, %r1;", (bits(2.0**-140),), bits(2.0**-70)),
     ("sqrt.approx.ftz.f32 %r9, %r1;", (bits(2.0**-140),), 0),
     ("sqrt.rn.f32 %r9, %r1;", (bits(9),), bits(3)),
@@ -107,7 +107,7 @@ FLOATS = [
     ("setp.geu.f32 %p1, %r1, %r2; selp.b32 %r9, 1, 0, %p1;", (bits(1), bits(2)), 0),
     ("cvt.rzi.s32.f32 %r9, %r1;", (bits(-2.7),), -2 & 0xFFFFFFFF),
     ("cvt.rni.s32.f32 %r9, %r1;", (bits(2.5),), 2),
-    (  # 1 + 2^-8 + 2^-28 is above the tie between 1 and 1 + 2^-7; as f32 it would be the tie, and 1
+    (  # 1 + 2**-8 + 2**-28 is above the tie between 1 and 1 + 2**-7; rounded to f32 first, it is the tie, and gives 1
         "mov.b64 %d9, 0x3ff0100001000000; cvt.rn.bf16.f64 %h1, %d9; cvt.u32.u16 %r9, %h1;",
         (),
         0x3F81,
@@ -118,10 +118,10 @@ FLOATS = [
     ("cvt.rn.f32.s32 %r9, %r1;", (0x1000001,), bits(2.0**24)),  # 2**24 + 1 is a tie
     ("cvt.rn.bf16.f32 %h1, %r1; cvt.u32.u16 %r9, %h1;", (bits(1.00390625),), 0x3F80),  # a tie, to even: down
     ("cvt.rn.bf16.f32 %h1, %r1; cvt.u32.u16 %r9, %h1;", (bits(1.01171875),), 0x3F82),  # a tie, to even: up
-    ("cvt.rn.bf16x2.f32 %r9, %r1, %r2;", (bits(1), bits(-2)), 0x3F80C000),  # the first one above
+    ("cvt.rn.bf16x2.f32 %r9, %r1, %r2;", (bits(1), bits(-2)), 0x3F80C000),  # the first operand is the upper half
     ("cvt.rn.f16x2.f32 %r9, %r1, %r2;", (bits(1), bits(65520)), 0x3C007C00),  # 65520 is past the largest
     ("mov.b32 {%h1, %h2}, %r1; cvt.f32.f16 %r9, %h2;", (0x3C010000,), bits(1 + 2**-10)),
-    # Of two numbers of 16 bits, the lower and the upper half of a word. 0x3F80 is 1 in bf16, 0x3C00 in f16
+    # %h1 and %h2 are the lower and the upper half of a word. 0x3F80 is 1 in bf16, 0x3C00 is 1 in f16
     ("mov.b32 {%h1, %h2}, %r1; neg.bf16 %h3, %h1; cvt.u32.u16 %r9, %h3;", (0x3F80,), 0xBF80),
     ("mov.b32 {%h1, %h2}, %r1; abs.bf16 %h3, %h1; cvt.u32.u16 %r9, %h3;", (0xC049,), 0x4049),
     (
@@ -148,23 +148,23 @@ FLOATS = [
         "mov.b32 {%h1, %h2}, %r1; max.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
         (0xBF80C000,),
         0xBF80,
-    ),  # of -2, -1
+    ),  # max(-2, -1)
     (
         "mov.b32 {%h1, %h2}, %r1; min.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
         (0x3F807FC0,),
         0x3F80,
-    ),  # of NaN, 1
+    ),  # min(NaN, 1)
     ("mov.b32 {%h1, %h2}, %r1; max.NaN.bf16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;", (0x3F807FC0,), 0x7FFF),
     (
         "mov.b32 {%h1, %h2}, %r1; min.NaN.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
         (0xBC003C00,),
         0xBC00,
-    ),  # of 1, -1
+    ),  # min(1, -1)
     (
         "mov.b32 {%h1, %h2}, %r1; max.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
         (0x3C007E00,),
         0x3C00,
-    ),  # of NaN, 1
+    ),  # max(NaN, 1)
     (
         "mov.b32 {%h1, %h2}, %r1; add.f16 %h3, %h1, %h2; cvt.u32.u16 %r9, %h3;",
         (0x38003C00,),
@@ -194,7 +194,7 @@ def test_floats(line, words, expected):
 
 
 def test_f64():
-    """(1 + 2**-30)**2 - (1 + 2**-29) = 2**-60, which one rounding keeps."""
+    """Compute (1 + 2**-30)**2 - (1 + 2**-29) = 2**-60, which is exact with one rounding only."""
     body = """
     ld.global.b64 %d2, [%d0]; ld.global.b64 %d3, [%d0+8];
     fma.rn.f64 %d4, %d2, %d2, %d3;
@@ -208,9 +208,9 @@ def test_f64():
 @pytest.mark.parametrize(
     ("opcode", "given", "expected"),
     [
-        ("rcp.approx.ftz.f64", 3.0, 0x3FD55555_00000000),  # 1/3, its upper half
+        ("rcp.approx.ftz.f64", 3.0, 0x3FD55555_00000000),  # the upper half of 1/3
         ("rsqrt.approx.ftz.f64", 4.0, 0x3FE00000_00000000),
-        ("rcp.approx.ftz.f64", 5e-324, 0x7FF00000_00000000),  # subnormal: zero
+        ("rcp.approx.ftz.f64", 5e-324, 0x7FF00000_00000000),  # a subnormal operand counts as zero
         ("rsqrt.approx.f64", 0.25, 0x40000000_00000000),
         ("sqrt.rn.f64", 2.25, 0x3FF80000_00000000),
     ],
@@ -230,8 +230,8 @@ NOTHING = np.zeros(1, np.uint32)
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_threads_part_and_meet(seed):
-    """Thread t goes round a loop t % 4 times, doubling a 1; odd threads then add 100."""
+def test_threads_diverge_and_reconverge(seed):
+    """Thread t doubles a 1 in a loop of t % 4 iterations; then odd threads add 100."""
     body = f"""
     and.b32 %r1, %r0, 3; mov.b32 %r9, 1;
     TOP: setp.eq.s32 %p1, %r1, 0;
@@ -248,7 +248,7 @@ def test_threads_part_and_meet(seed):
 
 
 def test_labels_belong_to_their_braces():
-    """Two blocks with a label of the same name: each branch goes to its own."""
+    """Two blocks declare the same label, and each branch jumps to the label of its own block."""
     block = "{{ .reg .pred q; setp.ge.s32 q, %r0, {0}; @q bra DONE; add.s32 %r9, %r9, {0}; DONE: }}"
     out = run(f"mov.b32 %r9, 0; {block.format(8)} {block.format(16)} {STORE}", NOTHING, 32)
     assert out.tolist() == [24] * 8 + [16] * 8 + [0] * 16
@@ -261,7 +261,7 @@ def test_labels_belong_to_their_braces():
         ("shfl.sync.up.b32 %r9, %r0, 2, 0, -1;", [0, 1, *range(30)]),
         ("shfl.sync.down.b32 %r9, %r0, 2, 31, -1;", [*range(2, 32), 30, 31]),
         ("shfl.sync.bfly.b32 %r9, %r0, 1, 31, -1;", [t ^ 1 for t in range(32)]),
-        # segments of 8 lanes: the bits above are kept (mask 24 in bits 8..12 of the bounds)
+        # Segments of 8 lanes: mask 24 in bits 8 to 12 of the bounds keeps the upper bits of the lane
         ("shfl.sync.idx.b32 %r9, %r0, 3, 6175, -1;", [t // 8 * 8 + 3 for t in range(32)]),
         ("setp.lt.s32 %p1, %r0, 4; vote.sync.ballot.b32 %r9, %p1, -1;", [0xF] * 32),
         ("setp.lt.s32 %p1, %r0, 4; vote.sync.any.pred %p2, %p1, -1; selp.b32 %r9, 1, 0, %p2;", [1] * 32),
@@ -272,8 +272,8 @@ def test_shuffles_and_votes(line, expected):
     assert run(f"{line}\n{STORE}", NOTHING, 32).tolist() == expected
 
 
-def test_atomics_are_done_one_after_the_other():
-    """64 threads of two CTAs draw 64 numbers from one counter."""
+def test_atomics_execute_one_after_another():
+    """64 threads of two CTAs get 64 different numbers from one counter."""
     body = """
     atom.global.add.u32 %r9, [%d0], 1;
     mul.wide.u32 %d9, %r9, 4; add.s64 %d9, %d1, %d9; st.global.b32 [%d9], %r9;
@@ -283,7 +283,7 @@ def test_atomics_are_done_one_after_the_other():
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_loop_waits_for_another_cta(seed):
-    """CTA 0 reads a flag until CTA 1 has set it."""
+    """CTA 0 polls a flag until CTA 1 sets it."""
     body = f"""
     mov.u32 %r1, %ctaid.x; setp.ne.s32 %p1, %r1, 0; @%p1 bra GIVE;
     AGAIN: ld.acquire.gpu.global.b32 %r9, [%d0];
@@ -296,16 +296,16 @@ def test_a_loop_waits_for_another_cta(seed):
     assert run(body, NOTHING, 32, blocks=2, seed=seed).tolist() == [7] * 32
 
 
-def test_a_loop_that_waits_for_nobody_is_a_deadlock():
+def test_an_endless_polling_loop_is_a_deadlock():
     body = "AGAIN: ld.acquire.gpu.global.b32 %r9, [%d0]; setp.eq.s32 %p2, %r9, 0; @%p2 bra AGAIN;"
-    with pytest.raises(EmulationError, match=r"deadlock.*\n.*CTA .0, 0, 0. warp 0 reads again and again"):
+    with pytest.raises(EmulationError, match=r"deadlock.*\n.*CTA .0, 0, 0. warp 0 polls memory"):
         run(body, NOTHING, 1)
 
 
-def test_what_is_not_known_is_said_before_anything_runs():
+def test_unknown_instructions_are_errors_before_execution():
     with pytest.raises(UnsupportedError, match=r"does not know.*\n.*line 10: tcgen05.alloc.b32 %r1"):
         run("tcgen05.alloc.b32 %r1, 4;", NOTHING, 1)
-    with pytest.raises(UnsupportedError, match="%x1 is no operand"):
+    with pytest.raises(UnsupportedError, match="unknown operand %x1"):
         parse(kernel("add.s32 %r1, %r2, %x1;"))
-    with pytest.raises(UnsupportedError, match="there is no label NOWHERE"):
+    with pytest.raises(UnsupportedError, match="unknown label NOWHERE"):
         parse(kernel("bra NOWHERE;"))

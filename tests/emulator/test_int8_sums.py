@@ -1,4 +1,4 @@
-"""int8 sums past 32 bits are exact modulo 2^32 in the simulator, in the emulated kernel and in torch on a CPU."""
+"""int8 products whose sums overflow int32 are exact modulo 2**32: simulated, emulated, and by torch on the CPU."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from cutegemm.build import sm90_plan
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.simulator import simulate
 from tests.int8_sums import EXACT, A, B
-from tests.kernels.sm90_forms import form
 
 
 def plan_of_one_tile(**options) -> GemmPlan:
     operands = Operands.of("s8", layout="nt", out="s32")
-    return sm90_plan(operands, tile=(64, 32, 128), epi_tile_n=16, ctas=2, **options)
+    return sm90_plan(operands, tile=(64, 32, 512), **options)
 
 
-def test_partial_sums_pass_32_bits():
-    """Two sums fit int32 although a partial sum does not; four do not fit. Both happen in both directions."""
+def test_partial_sums_overflow_int32():
+    """Check the inputs: two results fit int32 although a partial sum does not, and four do not fit.
+
+    Overflows of both signs occur.
+    """
     fits = (EXACT >= -(2**31)) & (EXACT < 2**31)
     partial = np.cumsum(A[:, :, None].astype(np.int64) * B[None], axis=1)
     assert (fits & ((partial >= 2**31) | (partial < -(2**31))).any(axis=1)).tolist() == [
@@ -28,9 +30,10 @@ def test_partial_sums_pass_32_bits():
     assert fits.tolist() == [[True, False, False, False], [True, True, False, True]]
 
 
-@pytest.mark.parametrize("name", ["s8", "s8_direct", "split_s8", "shared_k_s8"])
-def test_simulated(name):
-    assert np.array_equal(simulate(form(name), A, B).d, EXACT.astype(np.int32))
+@pytest.mark.parametrize("options", [{}, {"split_k": 3}, {"cluster_k": 2, "schedule": "cooperative", "consumers": 1}])
+def test_simulated(options):
+    ctas = {} if "split_k" in options else {"ctas": 4}
+    assert np.array_equal(simulate(plan_of_one_tile(**options, **ctas), A, B).d, EXACT.astype(np.int32))
 
 
 def test_emulated():
@@ -38,7 +41,7 @@ def test_emulated():
     pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     from cutegemm.run.emulated import emulate
 
-    assert np.array_equal(emulate(plan_of_one_tile(), A, B).d, EXACT.astype(np.int32))
+    assert np.array_equal(emulate(plan_of_one_tile(schedule="single"), A, B).d, EXACT.astype(np.int32))
 
 
 def test_torch_on_a_cpu():

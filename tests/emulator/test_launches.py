@@ -1,4 +1,4 @@
-"""Kernels that overlap: each waits for the one before, and the emulator sees where one does not."""
+"""Programmatic dependent launch: each kernel waits for the previous launch, or the emulator reports an error."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.epilogues import CASES
 from tests.kernels.sm90_forms import fitting, form
 from tests.reductions import PLANS, operands
 
-SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (32, 32, 8), "warp": (16, 32), "thread": (4, 4)}
 WAIT = "griddepcontrol.wait;"
 MADE = {
     "simt": lambda: simt_plan(Operands.of("f32"), **SMALL),
     "hopper, packed": lambda: form("pack_tf32", 2),
     "simt, packed and split": lambda: simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab", split_k=2),
     "mma.sync, split": lambda: mma_sync_plan(
-        Operands.of("bf16", layout="nt"), block=(64, 64, 32), warp=(32, 32), split_k=2
+        Operands.of("bf16", layout="nt"), block=(32, 32, 32), warp=(16, 16), split_k=2
     ),
     "mma.sync, reduced": lambda: CASES["reduced"].on(PLANS["mma.sync"]()),
     "hopper, reduced": lambda: CASES["reduced"].on(PLANS["pingpong"]()),
 }
-# How the names of kernels begin in PTX, by those of launches
+# By launch: how the names of its kernels begin in the PTX
 _NAMES = {
     "repack": "repack_kernel",
     "gemm": r"(?:split_k_)?kernel",
@@ -48,13 +48,13 @@ _NAMES = {
 
 
 def given(plan):
-    """Its operands by name: A and B of small whole numbers, and what its epilogue takes."""
+    """Return the operands of a plan by name: small whole numbers."""
     found = operands(plan, "reduced", *fitting(plan, 70, 72, 40))
     return found if plan.epilogue.reductions else {name: found[name] for name in "ab"}
 
 
 def kernels(ptx, launch):
-    """The texts of the kernels of a launch."""
+    """Return the PTX of each kernel of a launch."""
     found = [text for text in ptx.split(".entry kernel_cutlass_")[1:]
              if re.match(_NAMES[launch.split()[0]] + "_cutegemm", text)]  # fmt: skip
     assert found, launch
@@ -62,8 +62,8 @@ def kernels(ptx, launch):
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_each_waits_as_the_plan_says(name):
-    """In PTX and in launches: all wait; as the plan says they let the next one begin, behind their wait."""
+def test_each_kernel_waits_as_the_plan_says(name):
+    """The PTX and the launches wait for the previous launch, and trigger the next one after that, as the plan says."""
     plan = MADE[name]()
     planned = launches_of(plan, arch_named("sm_90a"))
     ptx = compile_plan(plan).ptx
@@ -74,18 +74,22 @@ def test_each_waits_as_the_plan_says(name):
     assert [launch.uses_pdl for launch in found.launches] == [said.waits for said in planned.values()]
 
 
+def repacked(ctas):
+    """Return a plan that repacks A and B, for `ctas` CTAs per multiprocessor."""
+    return simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab", ctas_per_sm=ctas)
+
+
 @pytest.mark.parametrize("ctas", [1, 2])
 def test_where_packing_lets_the_gemm_begin(ctas):
-    """Behind the last store where CTAs of the GEMM share a multiprocessor, else ahead of the first load."""
-    plan = simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="a", ctas_per_sm=ctas)
-    (text,) = kernels(compile_plan(plan).ptx, "repack")
-    steps = re.findall(r"griddepcontrol\.launch_dependents|ld\.global|st\.global", text)
-    assert steps.count("griddepcontrol.launch_dependents") == 1
-    assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
+    """After the last store if CTAs of the GEMM share a multiprocessor, else before the first load."""
+    for text in kernels(compile_plan(repacked(ctas)).ptx, "repack"):
+        steps = re.findall(r"griddepcontrol\.launch_dependents|ld\.global|st\.global", text)
+        assert steps.count("griddepcontrol.launch_dependents") == 1
+        assert steps.index("griddepcontrol.launch_dependents") == (0 if ctas == 1 else len(steps) - 1)
 
 
 @pytest.mark.thorough
-def test_on_ampere_none_overlap():
+def test_no_pdl_on_ampere():
     plan = MADE["simt, packed and split"]()
     assert "griddepcontrol" not in compile_plan(plan, "sm_80").ptx
     of = given(plan)
@@ -97,7 +101,7 @@ def test_on_ampere_none_overlap():
 @pytest.mark.parametrize("rows", [4096, 8192])
 def test_much_is_packed_before_the_gemm_begins(rows):
     """8 and 16 MiB of A, and a tile of B; nothing is executed."""
-    plan = simt_plan(Operands.of("f32", layout="nt"), **SMALL, repack="ab")
+    plan = repacked(1)
     kernel = compile_plan(plan)
     of = (((rows, 512), (512, 1)), ((512, 64), (1, 512)), *[((rows, 64), (64, 1))] * 2)  # A, B, C and D
     tensors = [TensorArgument(1 << 32 + i, f32, *each) for i, each in enumerate(of)]
@@ -120,8 +124,8 @@ def test_much_is_packed_before_the_gemm_begins(rows):
         ("hopper, reduced", "reduce", "ld.global"),
     ],
 )
-def test_a_kernel_that_does_not_wait(name, launch, line):
-    """Planted in the PTX. What it reads is there, as the emulator carries out one launch after the other."""
+def test_a_kernel_without_its_wait_is_found(name, launch, line):
+    """Remove the wait from the PTX. It is an error although the emulator runs launches one after another."""
     plan = MADE[name]()
     ptx = compile_plan(plan).ptx
     own = kernels(ptx, launch)[0]
@@ -130,8 +134,8 @@ def test_a_kernel_that_does_not_wait(name, launch, line):
         emulate(plan, **given(plan), ptx=ptx.replace(own, own.replace(WAIT, "")))
 
 
-def test_every_thread_waits_for_itself():
-    """By hand: global memory belongs to a thread behind its own wait; shared memory and parameters always do."""
+def test_every_thread_needs_its_own_wait():
+    """A thread may access global memory only after its own wait; shared memory and parameters need no wait."""
     wait_of = "setp.lt.u32 %p0, %r0, {0}; @!%p0 bra ON; griddepcontrol.wait; ON: "
     store = "mul.wide.u32 %d2, %r0, 4; add.u64 %d2, %d1, %d2; st.global.b32 [%d2], %r0;"
     words = np.zeros(1, np.uint32)

@@ -1,4 +1,4 @@
-"""ldmatrix, stmatrix and mma.sync: the lanes that the PTX ISA's figures give, in kernels written by hand."""
+"""ldmatrix, stmatrix and mma.sync in kernels written by hand: the lanes of the PTX ISA's figures."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from cutegemm.emulator.scalar import exact_bits, small_values, values_of
 from cutegemm.tile.mma_atoms import mma_sync
 from tests.emulator.snippets import bits, run, value
 
-# Thread t: 16-bit elements 2 t, 2 t + 1 of each of 4 matrices of 8 x 8 lie in a word; matrices follow each other.
+# Word t of each 8 x 8 matrix has its 16-bit elements 2 t and 2 t + 1. The four matrices follow each other.
 FILL = """
 mov.b32 %r20, pool; shl.b32 %r21, %r0, 2; add.s32 %r22, %r20, %r21;
 mul.wide.u32 %d2, %r0, 4; add.s64 %d2, %d0, %d2;
@@ -20,7 +20,10 @@ ELEMENTS = np.arange(256, dtype=np.uint16)  # matrix, row, column
 
 
 def words_of_lanes(transposed):
-    """Lane l has of each matrix row l / 4, columns 2 (l % 4) and the next; transposed, the same of columns."""
+    """Return the registers (32 lanes, 4 matrices) after ldmatrix.
+
+    Lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each matrix; `transposed` exchanges rows and columns.
+    """
     matrices = ELEMENTS.reshape(4, 8, 8)
     out = np.zeros((32, 4), np.uint32)
     for lane in range(32):
@@ -40,8 +43,8 @@ def test_ldmatrix(trans):
 
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
-def test_stmatrix_is_the_way_back(trans):
-    """What ldmatrix gives to the lanes, stmatrix puts where it came from."""
+def test_stmatrix_is_the_inverse_of_ldmatrix(trans):
+    """stmatrix stores the registers that ldmatrix loads to the same locations."""
     loads = "".join(f"ld.global.b32 %r{i + 1}, [%d3+{4 * i}];" for i in range(4))
     body = f"""
     {FILL} {ROWS} mul.wide.u32 %d3, %r0, 16; add.s64 %d3, %d0, %d3; {loads}
@@ -54,7 +57,7 @@ def test_stmatrix_is_the_way_back(trans):
 
 
 def test_a_product_of_two_elements_by_hand():
-    """A has 3 at (9, 2), B has 5 at (2, 4), C has 7 at (9, 4): D(9, 4) = 22, and nothing else.
+    """A has 3 at (9, 2), B has 5 at (2, 4), C has 7 at (9, 4): D(9, 4) = 22, and all other elements are 0.
 
     f16, m16n8k16. A(9, 2): row 9 = 1 + 8 and column 2 = 2 * 1 are in the low half of the second register of lane
     4 * 1 + 1 = 5. B(2, 4): column 4 and k 2 are in the low half of the first register of lane 4 * 4 + 1 = 17.
@@ -74,8 +77,8 @@ def test_a_product_of_two_elements_by_hand():
     assert [(int(lane), int(i), value(out[lane, i])) for lane, i in np.argwhere(out)] == [(6, 2, 22.0)]
 
 
-def test_low_bits_of_a_tf32_operand_are_not_looked_at():
-    """1 + 2**-11 counts as 1: all lanes hold it in A, B is 1 everywhere, K is 4: 4 and not 4 + 2**-9."""
+def test_low_bits_of_a_tf32_operand_are_ignored():
+    """1 + 2**-11 counts as 1: with A = 1 + 2**-11, B = 1 and K = 4, D is 4 and not 4 + 2**-9."""
     body = f"""
     mov.b32 %r11, {bits(1 + 2**-11)}; mov.b32 %r12, {bits(1)}; mov.b32 %r14, 0;
     mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32
@@ -89,8 +92,8 @@ def test_low_bits_of_a_tf32_operand_are_not_looked_at():
     ("dtype", "k", "acc"),
     [("f16", 16, "f32"), ("bf16", 8, "f32"), ("tf32", 8, "f32"), ("tf32", 4, "f32"), ("s8", 32, "s32")],
 )
-def test_fragments_are_the_atoms(dtype, k, acc):
-    """The atoms' thread-value layouts, which come from another table, say the same."""
+def test_fragments_agree_with_the_atoms(dtype, k, acc):
+    """`fragments` agrees with the thread-value layouts of the atoms, which come from another table."""
     kind = DType.parse(dtype)
     atom = mma_sync(kind, k, DType.parse(acc))
     m, n, _ = atom.shape_mnk
@@ -117,7 +120,7 @@ def test_bits_and_values(dtype):
 
 
 def test_codes_of_8_bit_floats():
-    """e4m3: 0x7E is 448, 0x7F a NaN, 0x01 is 2**-9. e5m2: 0x7B is 57344, 0x7C infinity, 0x01 is 2**-16."""
+    """e4m3: 0x7E is 448, 0x7F is NaN, 0x01 is 2**-9. e5m2: 0x7B is 57344, 0x7C is infinity, 0x01 is 2**-16."""
     e4m3, e5m2 = (small_values(DType.parse(name)) for name in ("e4m3", "e5m2"))
     assert (e4m3[0x7E], e4m3[0x01], e4m3[0xB8]) == (448.0, 2.0**-9, -1.0)
     assert np.isnan(e4m3[0x7F])

@@ -1,4 +1,4 @@
-"""mma.sync kernels whose CTAs share tiles of D, and those whose rows begin at any element, executed as PTX."""
+"""Emulated mma.sync kernels that split K, and kernels whose rows begin at any element."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 from cutegemm.dtypes import round_to
 from cutegemm.run.emulated import emulate
-from tests.kernels.mma_sync_forms import form
+from tests.kernels.mma_sync_forms import small
 from tests.marks import with_thorough
 
-# Ragged in all modes; fewer k-tiles than parts; few elements, and none along K
+# Ragged in all modes; fewer k-tiles than K splits; a few elements; K = 0
 ODD = ((67, 41, 171), (33, 70, 31), (5, 3, 1), (5, 3, 0))
 EVEN = ((66, 42, 170), (34, 70, 30), (6, 4, 2), (6, 4, 0))
 
@@ -24,7 +24,7 @@ EVEN = ((66, 42, 170), (34, 70, 30), (6, 4, 2), (6, 4, 0))
 )
 def test_whole_numbers_are_exact(name):
     """Against float64, with warps in step and in some other order; nothing outside of a matrix is touched."""
-    plan = form(name)
+    plan = small(name)
     operands = plan.operands
     unit = max(operands.a.align_elems, operands.b.align_elems, operands.d.align_elems)
     for m, n, k in ODD if unit == 1 else EVEN:

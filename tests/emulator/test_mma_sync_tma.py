@@ -1,4 +1,4 @@
-"""Compiled mma.sync kernels that TMA feeds, emulated: exact, in whatever order the warps go; faults in their PTX."""
+"""Emulated mma.sync kernels that load by TMA: exact in any order of the warps; faults planted in their PTX."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from cutegemm.dtypes import round_to
 from cutegemm.errors import EmulationError
 from cutegemm.run.emulated import emulate
 from tests.emulator.snippets import edited
-from tests.kernels.mma_sync_forms import form
-
-# Ragged tiles of 64 x 64, three for each of two CTAs; with four k-tiles each, a ring of three turns over
-RAGGED = (136, 72)
+from tests.kernels.mma_sync_forms import small
 
 
 def run(plan, mnk, **options):
-    """Return what the kernel makes of small whole numbers, and what is right."""
+    """Emulate a plan on small whole numbers. Return D and the expected D."""
     m, n, k = mnk
     rng = np.random.default_rng(m + n + k)
     lead = (2,) if plan.operands.batched else ()
@@ -42,10 +39,11 @@ def run(plan, mnk, **options):
     ],
 )
 def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
-    plan = form(name, ctas=2)
-    k = 3 * plan.cta_tile[2] + 8
+    plan = small(name, ctas=2)
+    bm, bn, bk = plan.cta_tile
+    mnk = (2 * bm + 8, bn + 8, 3 * bk + 8)  # 3 tiles per CTA, of 4 k-tiles each: the 3 stages are used again
     for seed in seeds:
-        found, right = run(plan, (*RAGGED, k), seed=seed, **options)
+        found, right = run(plan, mnk, seed=seed, **options)
         assert np.array_equal(found, right)
 
 
@@ -64,7 +62,7 @@ def test_every_majorness_is_exact_in_whatever_order(name, seeds, options):
 )
 def test_other_ways(name, mnk):
     ctas = {"ctas": 2} if name == "tma_bf16_nt" else {}  # as above, so that it is compiled once
-    found, right = run(form(name, **ctas), mnk, beta=1.0)
+    found, right = run(small(name, **ctas), mnk, beta=1.0)
     assert np.array_equal(found, right)
 
 
@@ -85,7 +83,7 @@ FAULTS = {
         edited(r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1", "@!P1", 2),
         r"ldmatrix.*race: it reads shared memory at .* written by an asynchronous copy",
     ),
-    "a slot is written while it is stored": (
+    "an epilogue stage is written while it is stored": (
         edited(r"(cp\.async\.bulk\.wait_group\.read\s+)1;", r"\g<1>2;"),
         r"cp\.async\.bulk\.tensor\.2d\.global.*race: it reads shared memory at .* written by warp \d+",
     ),
@@ -103,6 +101,6 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault):
     edit, says = FAULTS[fault]
-    plan = form("tma_bf16_nt", ctas=2)
+    plan = small("tma_bf16_nt", ctas=2)
     with pytest.raises(EmulationError, match=says):
         run(plan, (128, 192, 448), ptx=edit(compile_plan(plan).ptx))

@@ -1,4 +1,4 @@
-"""Compiled SIMT and mma.sync kernels, emulated: against sums in the kernel's own order, the simulator, float64."""
+"""Emulated SIMT and mma.sync kernels against sums in the kernel's own order, the simulator, and float64."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cutegemm.errors import EmulationError, PlanError, UnsupportedError
 from cutegemm.plan import GemmPlan, Operands
 from cutegemm.run.emulated import Emulation, emulate
 from cutegemm.simulator import simulate
-from tests.kernels.mma_sync_forms import form
+from tests.kernels.mma_sync_forms import small
 from tests.kernels.plans import asks_for_the_shared_memory_of
 from tests.marks import with_thorough
 
 SPLIT = [step for step in SIMT_LADDER.steps if step.build().split_k > 1]
-# Each way of copies, shared memory and threads once: the first have steps that faults are planted in
+# Ladder steps with different copies, shared memory layouts and thread tiles. Faults are planted in some of STEPS
 STEPS = (
     "sgemm_01_naive", "sgemm_05_row_of_4", "sgemm_08_transposed", "sgemm_09_double_buffer", "sgemm_14_async_3",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def normal(plan: GemmPlan, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarr
 
 
 def whole(plan: GemmPlan, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A, B and C of small whole numbers, whose sums are exact in whatever order they are taken."""
+    """Return A, B and C of small whole numbers, whose sums are exact in any order."""
     rng = np.random.default_rng(m + n + k)
     batch = (2,) if plan.operands.batched else ()
     return tuple(rng.integers(-3, 4, (*batch, *shape)).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))  # type: ignore[return-value]
@@ -56,7 +56,7 @@ def exact(plan: GemmPlan, given: tuple[np.ndarray, ...], alpha: float, beta: flo
 
 
 def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Each sum by fused multiply-adds along K: the order in which a thread of a SIMT kernel goes."""
+    """Return A @ B by fused multiply-adds along K, the order of a thread of a SIMT kernel."""
     accumulators = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for k in range(a.shape[1]):
         accumulators = (np.multiply.outer(a[:, k].astype(np.float64), b[k]) + accumulators).astype(np.float32)
@@ -64,7 +64,7 @@ def one_by_one(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", with_thorough((*STEPS, *THOROUGH), THOROUGH))
-def test_simt_kernels_sum_up_in_order_to_the_bit(name):
+def test_simt_kernels_add_in_order_of_k(name):
     plan = SIMT_LADDER.step(name).build()
     a, b = normal(plan, 132, 72, 44)
     found = emulate(plan, a, b)
@@ -92,7 +92,7 @@ def test_other_types(dtype):
 @pytest.fixture(scope="module")
 def with_c() -> GemmPlan:
     operands = Operands.of("f32", layout="tt", out_major="m", batched=True)
-    return simt_plan(operands, name="emulated", block=(64, 64, 8), warp=(32, 32), thread=(8, 4))
+    return simt_plan(operands, name="emulated", block=(32, 32, 8), warp=(16, 32), thread=(4, 4))
 
 
 def test_batch_majorness_and_c(with_c):
@@ -103,7 +103,7 @@ def test_batch_majorness_and_c(with_c):
     assert np.array_equal(emulate(with_c, *nothing, beta=2.0).d, 2 * nothing[2])
 
 
-# Each component of the forms of mma.sync plans once, but for the divisions of K and TMA, which have files of their own
+# Forms that together have each component of mma.sync plans; K splits and TMA have test files of their own
 OF_MMA_SYNC = ("five_stages", "rna", "one_stage_registers", "tf32_nn_m_major", "e4m3_into_e4m3_m_major")
 THOROUGH_OF_MMA_SYNC = (
     "bf16_nn_4", "batched_tf32", "e4m3_into_e4m3", "e4m3_nt_8", "e5m2", "f16_sums", "one_k_block", "one_warp",
@@ -114,7 +114,7 @@ THOROUGH_OF_MMA_SYNC = (
 @pytest.mark.parametrize("name", with_thorough((*OF_MMA_SYNC, *THOROUGH_OF_MMA_SYNC), THOROUGH_OF_MMA_SYNC))
 def test_mma_sync_kernels_agree_with_the_simulator(name):
     """On whole numbers to the bit. On others to the roundings of a sum: K of them in each, of f32 or f16."""
-    plan = form(name)
+    plan = small(name)
     bm, bn, bk = plan.cta_tile
     extents = (bm + 16, bn + 32, 2 * bk + 16)
     given = whole(plan, *extents)
@@ -126,9 +126,9 @@ def test_mma_sync_kernels_agree_with_the_simulator(name):
 
 def test_a_tile_of_d_that_is_larger_than_the_stages_it_lies_over():
     """D lies over A and B; it needs more where its elements are wider."""
-    how = {"block": (64, 128, 32), "warp": (32, 64), "stages": 2}
+    how = {"block": (32, 64, 16), "warp": (16, 32), "stages": 2}
     narrow, wide = (mma_sync_plan(Operands.of("bf16", layout="nt", out=out), **how) for out in ("bf16", "f32"))
-    assert (narrow.smem_bytes()["d"], wide.smem_bytes()["d"]) == (0, 8192)
+    assert (narrow.smem_bytes()["d"], wide.smem_bytes()["d"]) == (0, 2048)
     given = whole(wide, 72, 136, 40)
     found = emulate(wide, *given[:2])
     assert np.array_equal(found.d, exact(wide, given, 1.0, 0.0))
@@ -136,9 +136,9 @@ def test_a_tile_of_d_that_is_larger_than_the_stages_it_lies_over():
 
 
 @pytest.mark.parametrize("reduction", with_thorough(["kernel", "last"], ["kernel"]))
-def test_parts_of_sums_in_f16(reduction):
+def test_split_k_with_f16_accumulators(reduction):
     plan = simt_plan(
-        Operands.of("f16", acc="f16"), block=(32, 32, 8), warp=(32, 32), thread=(8, 4), split_k=2,
+        Operands.of("f16", acc="f16"), block=(32, 32, 8), warp=(16, 32), thread=(4, 4), split_k=2,
         reduction=reduction,
     )  # fmt: skip
     given = whole(plan, 40, 40, 72)
@@ -148,7 +148,7 @@ def test_parts_of_sums_in_f16(reduction):
 @pytest.mark.parametrize("name", ["rna", "five_stages"])
 def test_mma_sync_kernels_on_other_numbers(name):
     """To K roundings of f32 and one of the result; tf32 operands count by their upper 10 bits of mantissa."""
-    plan = form(name)
+    plan = small(name)
     a, b = normal(plan, 80, 96, 144)
     kind = plan.operands
     factors = [round_to(kind.a.dtype, x, "rna").astype(np.float64) for x in (a, b)]
@@ -158,14 +158,14 @@ def test_mma_sync_kernels_on_other_numbers(name):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["sgemm_14_async_3", "sgemm_13_split_last"])
-def test_in_whatever_order_the_warps_go(name, seed):
+def test_any_order_of_warps(name, seed):
     plan = SIMT_LADDER.step(name).build()
     given = whole(plan, 132, 136, 72)
     assert np.array_equal(emulate(plan, *given[:2], seed=seed).d, exact(plan, given, 1.0, 0.0))
 
 
-def test_what_was_executed():
-    """One CTA of 64 x 64 x 64 by f32: a thread of 128 does 32 sums of 64 products."""
+def test_counts_of_an_emulation():
+    """One CTA multiplies 64 x 64 x 64: the 128 threads execute 64**3 fused multiply-adds in total."""
     plan = plan_named("simt_64x64", Operands.of("f32"))
     found = emulate(plan, np.ones((64, 64)), np.ones((64, 64)))
     assert found.instructions["fma.rn.f32"] == 64**3
@@ -175,7 +175,7 @@ def test_what_was_executed():
     assert asks_for_the_shared_memory_of(plan, found)
 
 
-def test_what_cannot_be():
+def test_invalid_calls_are_errors():
     plan = plan_named("simt_64x64", Operands.of("f32"))
     with pytest.raises(PlanError, match=r"emulate: .*\n.*C is missing"):
         emulate(plan, np.ones((4, 4)), np.ones((4, 4)), beta=1.0)
@@ -190,7 +190,7 @@ def test_what_cannot_be():
 
 
 def emulated(plan: GemmPlan, text: str, **options: Any) -> Emulation:
-    """A text in place of the compiled one: whole tiles, as many k-tiles as fill all stages a few times."""
+    """Emulate a plan with PTX `text` on whole tiles and enough k-tiles to reuse every stage; check D."""
     bm, bn, bk = plan.cta_tile
     given = whole(plan, bm, bn, max(6, 2 * plan.stages) * bk)
     found = emulate(plan, *given[:2], ptx=text, **options)
@@ -204,7 +204,7 @@ def without(text: str, pattern: str, which: int) -> str:
 
 
 def plan_of(name: str) -> GemmPlan:
-    return SIMT_LADDER.step(name).build() if name.startswith("sgemm") else form(name)
+    return SIMT_LADDER.step(name).build() if name.startswith("sgemm") else small(name)
 
 
 def barriers(text: str) -> int:
@@ -213,7 +213,7 @@ def barriers(text: str) -> int:
 
 @pytest.mark.parametrize("name", ["sgemm_08_transposed", "sgemm_09_double_buffer", "sgemm_14_async_3", "five_stages"])
 def test_each_barrier_is_needed(name):
-    """All but the one for ragged edges, which a problem of whole tiles does not come to."""
+    """Removing any barrier but the first causes a race. The first is for ragged edges, which this problem lacks."""
     plan = plan_of(name)
     text = compile_plan(plan).ptx
     emulated(plan, text)
@@ -229,7 +229,7 @@ def test_each_barrier_is_needed(name):
 
 @pytest.mark.parametrize("name", ["sgemm_14_async_3", "five_stages"])
 def test_a_looser_wait_is_found(name):
-    """cp.async.wait_group n, of the loop, made n + 1: a stage is read while it is on its way."""
+    """With cp.async.wait_group n + 1 in place of n in the loop, a stage is read while a copy to it is under way."""
     plan = plan_of(name)
     text = compile_plan(plan).ptx
     last = list(re.finditer(r"cp\.async\.wait_group\s+(\d+);", text))[-1]
@@ -242,13 +242,13 @@ def test_a_looser_wait_is_found(name):
 
 @pytest.mark.parametrize("shift", [16, 4])
 def test_an_address_of_ldmatrix_that_is_off_is_found(shift):
-    plan = form("five_stages")
+    plan = small("five_stages")
     text = compile_plan(plan).ptx
     address = re.search(r"ldmatrix[^;]*\[%r\d+(\+\d+)?\];", text)
     assert address is not None
     first, end = address.span(1) if address[1] else (address.end() - 2, address.end() - 2)
     shifted = f"{text[:first]}+{int(address[1] or 0) + shift}{text[end:]}"
-    with pytest.raises((AssertionError, EmulationError), match=r"no multiple of the 16|D is wrong|race|nothing has"):
+    with pytest.raises((AssertionError, EmulationError), match=r"not a multiple of the 16|D is wrong|race|nothing has"):
         emulated(plan, shifted)
 
 
@@ -256,7 +256,10 @@ STORE = r"st\.global\.b32[^;]*;"
 
 
 def found_of(texts: list[str]) -> set[str]:
-    """What is said of these texts, each a fault in one store; of a store that no thread comes to, nothing."""
+    """Return the errors of several texts, with numbers replaced by N.
+
+    A fault in a store that no thread executes gives no error.
+    """
     plan = plan_of("sgemm_05_row_of_4")
     said = set()
     for text in texts:
@@ -278,13 +281,13 @@ def test_an_element_that_is_never_or_twice_written_is_found():
 
 
 def test_a_store_beside_d_is_found():
-    """Each element goes to the place after its own: that of the last column is not D's."""
+    """Each element is stored one element too far, so the last column is stored outside of D."""
     text = re.sub(
         r"(st\.global\.b32 \s*\[%rd\d+)(?:\+(\d+))?\]",
         _shifted,
         compile_plan(plan_of("sgemm_05_row_of_4")).ptx,
     )
-    with pytest.raises(EmulationError, match=r"thread \d+: it writes the memory beside D, .* outside of the matrix"):
+    with pytest.raises(EmulationError, match=r"thread \d+: writes the memory outside of D, .* outside of the matrix"):
         emulated(plan_of("sgemm_05_row_of_4"), text)
 
 

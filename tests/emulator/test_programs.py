@@ -1,4 +1,4 @@
-"""The kernel carries out the plan's program: a fault planted in the program is in the machine's code."""
+"""A kernel executes the program of its plan: a fault planted in the program is a fault of the kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ FAULTS = {
         "it reads shared",
     ),
     "a stage that is never free": (lambda each: _without(each, step.Release), "deadlock"),
-    "a turn that is not handed over": (lambda each: _without(each, step.PassOrder), "deadlock"),
-    "a slot that not all have written": (lambda each: _without(each, step.SyncEpiTile), "race|nothing"),
+    "an order barrier that is not passed": (lambda each: _without(each, step.PassOrder), "deadlock"),
+    "an epilogue stage that is stored before all threads have written it": (
+        lambda each: _without(each, step.SyncEpiTile),
+        "race|nothing",
+    ),
 }
 
 
@@ -30,7 +33,7 @@ def _without(each, kind, **values):
 
 
 def planted(name, edit):
-    """A plan whose consumers' program went through `edit`, behind the back of what derives it."""
+    """Return a plan whose consumer programs were changed by `edit`, although the plan derives them from its fields."""
     plan = sm90_plan(name=name, **SMALL)
     programs = {r: p.edited(edit) if r.startswith("consumer") else p for r, p in plan.programs.items()}
     plan.__dict__["programs"] = programs
@@ -39,18 +42,18 @@ def planted(name, edit):
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """The key of a compiled kernel is the plan's, which does not know of the edit."""
+    """Use an empty cache: the key of a compiled kernel comes from the plan and does not include the edit."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
 
 
-def test_the_sound_program(own_cache):
+def test_an_unchanged_program_is_correct(own_cache):
     a, b = np.ones((64, 200), np.float32), np.ones((200, 128), np.float32)
     plan = planted("sound", lambda each: each)
     assert np.array_equal(emulate(plan, a, b).d, a @ b)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_the_program_is_one_of_the_kernel(own_cache, name):
+def test_a_fault_of_the_program_is_a_fault_of_the_kernel(own_cache, name):
     edit, what = FAULTS[name]
     plan = planted(name, edit)
     rng = np.random.default_rng(0)
@@ -59,7 +62,7 @@ def test_a_fault_of_the_program_is_one_of_the_kernel(own_cache, name):
         emulate(plan, a, b)
 
 
-def test_products_that_are_left_out(own_cache):
+def test_a_program_without_mmas_is_wrong(own_cache):
     plan = planted("without products", lambda each: _without(each, step.Multiply))
     a, b = np.ones((64, 200), np.float32), np.ones((200, 128), np.float32)
     assert not np.array_equal(emulate(plan, a, b).d, a @ b)

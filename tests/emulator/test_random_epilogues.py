@@ -1,4 +1,4 @@
-"""Random epilogues by gemm: kernels compiled, their arguments checked by their own host functions, values emulated."""
+"""Random epilogues of `gemm`: values from emulated kernels, and argument checks by their host functions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MORE_SEEDS = range(8, 40)
 
 @pytest.mark.parametrize("seed", [*SEEDS, *[pytest.param(seed, marks=pytest.mark.thorough) for seed in MORE_SEEDS]])
 def test_values(monkeypatch, seed):
-    """Of a few elements: the same as in float64, of tensors that lie in poison."""
+    """Small problems agree with float64. The memory around the tensors is poison."""
     emulate_launches(monkeypatch, 132)
     hold(random_call(random.Random(seed).choice, SMALL, may_name=False), "cpu", seed)
 
 
 def plans():
-    """Plans of several families, with operands and results of their own types and majorness."""
+    """Return plans of several families, with operands and results of different types and majorness."""
     ending = parse_epilogue("acc * row + column + tile, aux = acc", {"row": Row, "column": Column, "tile": Tile})
     aux = {
         "row": Operand.of_kind(Row, f32, align_bytes=16),
@@ -56,8 +56,8 @@ def plans():
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_what_a_host_function_refuses(number):
-    """Arguments that differ a little from what it takes: it refuses those for which `refusals` has words."""
+def test_arguments_that_a_host_function_rejects(number):
+    """The host function rejects exactly those random arguments for which `refusals` returns a reason."""
     plan = plans()[number]
     kernel, expected = compile_plan(plan), signature_of(plan)
     kernels = {name: of for name, (of, _) in programs(kernel.ptx).items()}
@@ -78,8 +78,10 @@ def test_what_a_host_function_refuses(number):
 
 
 def changed(argument, rng):
-    """A tensor that an argument allows; or, one time in eight, one that differs in its type, rank, strides, extents or
-    alignment."""
+    """Return a tensor that fits an argument, or in one of eight cases one that differs slightly.
+
+    It may differ in type, rank, strides, extents or alignment.
+    """
     of = {f32: torch.float32, bf16: torch.bfloat16}[argument.dtype]
     extents = {"l": 2, "m": 32, "n": 48, "k": 16}
     shape = tuple([extents[mode] for mode in argument.modes])

@@ -1,4 +1,4 @@
-"""Sums and maxima over rows, columns and all of D by compiled kernels, emulated: values, bits, races, machine code."""
+"""Emulated kernels with sums and maxima over rows, columns and all of D: values, equal bits, races, atomics."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cutegemm.simulator import simulate
 from tests.epilogues import CASES
 from tests.reductions import EMPTY, PLANS, REDUCED, hold_against_float64, operands, takes
 
-# "reduced" has every kind of result, on each way that sums take. The components of the plans in BOTH are among the
-# others. The other cases read an operand, or take a maximum of what is computed.
+# The case "reduced" has every kind of result. The plans in BOTH have only components that other plans have too. The
+# other cases read an operand, or take the maximum of a computed value.
 FEW = ("simt", "mma.sync", "pingpong", "direct")
 BOTH = (
     "simt, packed", "simt, one warp", "simt, m-major", "simt, waves", "simt, split, kernel",
@@ -31,25 +31,30 @@ BOTH = (
     "single", "split", "fp8",
 )  # fmt: skip
 THOROUGH = ("simt, f64", "simt, split, last", "mma.sync, TMA", "cluster along N", "overlapped", "fixup")
-ALSO = {("simt", "rms"), ("pingpong", "rms"), ("mma.sync", "absmax"), ("pingpong", "absmax")}
+ALSO = {("pingpong", "rms"), ("pingpong", "absmax")}
+MORE = {("simt", "rms"), ("mma.sync", "absmax")}
 
 
 def of(name, is_quick):
-    """A parameter of the tests that always run, or of those marked `slow`, which take minutes."""
+    """Return a test parameter. If it is not quick, it is marked `slow`: such tests take minutes."""
     marks = [] if is_quick else [pytest.mark.slow]
-    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and name[0] in THOROUGH else marks)
+    is_thorough = name[0] in THOROUGH or name in MORE
+    return pytest.param(*name, marks=[pytest.mark.thorough] if is_quick and is_thorough else marks)
 
 
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        of((name, case), (case == "reduced" and name not in BOTH) or (name, case) in ALSO)
+        of((name, case), (case == "reduced" and name not in BOTH) or (name, case) in ALSO | MORE)
         for name in PLANS
         for case in REDUCED
     ],
 )
 def test_against_float64_and_the_simulator(name, case):
-    """A kernel that adds a square does not round it before, the simulator does: what is equal else has one order."""
+    """Results are near float64. Except for "rms", they have the bits of the simulator.
+
+    In "rms" the kernel adds squares by fused multiply-adds, and the simulator rounds each square.
+    """
     if not takes(name, case):
         return
     plan = CASES[case].on(PLANS[name]())
@@ -69,7 +74,7 @@ def test_against_float64_and_the_simulator(name, case):
         for name in ("simt, split, kernel", "simt, split, last", "mma.sync", "fixup", "cluster along N")
     ],
 )
-def test_of_a_batch(name):
+def test_batches(name):
     plan = PLANS[name]()
     plan = CASES["reduced"].on(plan.with_(operands=replace(plan.operands, batched=True)))
     given = operands(plan, "reduced", 72, 80, 136, batch=2)
@@ -83,8 +88,8 @@ def test_of_a_batch(name):
         for name in ("simt", "simt, split, last", "mma.sync, TMA", "pingpong", "split", "fixup", "direct")
     ],
 )
-def test_the_same_bits_whoever_comes_first(name):
-    """Sums of normal numbers, which another order would round otherwise."""
+def test_the_same_bits_with_any_schedule(name):
+    """Sums of normal numbers have the same bits with any schedule; in another order they would round differently."""
     ending = epilogue_of(lambda acc: (acc, e.row_sum(e.exp(acc)), e.total_sum(e.exp(acc))), {})
     plan = PLANS[name]()
     reduced = {"aux": Operand.of_kind(Column, f32), "aux2": Operand.of_kind(Element, f32)}
@@ -106,13 +111,13 @@ def test_no_k_tiles():
 @pytest.mark.parametrize("mnk", EMPTY, ids=str)
 @pytest.mark.parametrize("name", ["simt", "mma.sync", "pingpong"])
 def test_no_elements(name, mnk):
-    """A sum is 0 and a maximum -inf."""
+    """Without elements, a sum is 0 and a maximum is -inf."""
     plan = CASES["reduced"].on(PLANS[name]())
     given = operands(plan, "reduced", *mnk)
     hold_against_float64(plan, emulate(plan, **given), given)
 
 
-def test_what_is_none_comes_through():
+def test_nan_propagates():
     plan = CASES["absmax"].on(PLANS["pingpong"]())
     given = operands(plan, "absmax", 40, 48, 64)
     given["a"][3, 3] = np.nan
@@ -121,7 +126,7 @@ def test_what_is_none_comes_through():
 
 @pytest.mark.parametrize(("name", "case"), sorted(ALSO | {(name, "reduced") for name in FEW}))
 def test_floats_are_not_added_by_atomics(name, case):
-    """Nothing but integers, the tickets of parts, is added to in memory."""
+    """Only integers, the semaphores of K splits, are added by atomics."""
     ptx = compile_plan(CASES[case].on(PLANS[name]())).ptx
     atomics = [line.split()[0] for line in ptx.splitlines() if line.strip().startswith(("atom.", "red."))]
     assert not [line for line in atomics if ".f32" in line or ".f64" in line]
@@ -136,7 +141,7 @@ def test_floats_are_not_added_by_atomics(name, case):
     ],
 )
 def test_a_result_of_one_byte_and_its_absolute_maximum(kind, layout, name):
-    """Of operands of two bytes: scaled, rounded once to e4m3, and what is too large becomes its largest number."""
+    """Round the scaled accumulator once to e4m3, saturating. The maximum is of the unscaled values."""
     operands = Operands.of(kind, layout=layout, out="e4m3")
     element = Operand.of_kind(Element, f32)
     epilogue = parse_epilogue("acc * scale, amax = total_max(abs(acc))", {"scale": Element})

@@ -1,4 +1,4 @@
-"""SIMT kernels whose CTAs share tiles of D, and those whose D leaves through shared memory, executed as PTX."""
+"""Emulated SIMT kernels that split K, and kernels that store D through shared memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def right(plan, m, n, k, seed=None):
 @pytest.mark.parametrize(
     "options",
     [{"waves": 1, "persistent": 5, "repack": "ab"}, {"split_k": 3, "reduction": "last"}],
-    ids=["even shares of packed operands", "the last CTA adds"],
+    ids=["stream-K on repacked operands", "the last CTA adds"],
 )
-def test_shared_tiles(options):
-    """Ragged tiles, fewer k-tiles than CTAs, none at all; with warps in step, and in some other order."""
+def test_split_tiles(options):
+    """Ragged tiles, fewer k-tiles than CTAs, and K = 0, with a deterministic and with a random schedule of warps."""
     plan = simt_plan(Operands.of("f32", layout="nt", align_bytes=4), **SMALL, **options)
     for shape in ((33, 65, 130), (33, 31, 5), (5, 3, 0)):
         assert right(plan, *shape)
@@ -40,8 +40,11 @@ NAMED = ("simt_16x16/k5", "simt_32x32x32/k3", "simt_64x16/k2")
 
 
 @pytest.mark.parametrize("name", with_thorough(NAMED, NAMED[1:]))
-def test_small_tiles_turned_by_single_elements(name):
-    """k-major operands of any alignment come by cp.async: ragged along all modes, and parts without a k-tile."""
+def test_small_tiles_loaded_by_single_elements(name):
+    """cp.async loads K-major operands of any alignment. Problems are ragged in all modes.
+
+    Some K splits have no k-tile.
+    """
     plan = plan_named(name, Operands.of("f32", layout="nt", align_bytes=4))
     assert plan.a.load.atom.is_async
     assert plan.b.load.atom.is_async

@@ -1,4 +1,4 @@
-"""Compiled Hopper kernels whose CTAs share K, executed on the CPU: exact sums, and faults planted in their PTX."""
+"""Emulated sm_90 kernels with cluster split-K: exact results, and faults planted in their PTX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def of(dtype: str = "bf16", **options: Any) -> Operands:
 
 
 def run(plan: GemmPlan, mnk: tuple[int, int, int], **options: Any) -> tuple[Emulation, Any]:
-    """Return what the kernel makes of small whole numbers, and what is right."""
+    """Emulate a plan on small whole numbers. Return the emulation and the expected D."""
     m, n, k = mnk
     rng = np.random.default_rng(m + n + k)
     a, b, c = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
@@ -43,21 +43,21 @@ def run(plan: GemmPlan, mnk: tuple[int, int, int], **options: Any) -> tuple[Emul
 @pytest.mark.parametrize(
     ("operands", "options", "mnk"),
     [
-        (of(), FOUR, (130, 136, 584)),  # 3 x 3 tiles, one after the other
+        (of(), FOUR, (130, 72, 584)),  # 3 x 2 tiles, one after the other
         (of(), FOUR, (64, 64, 72)),  # two CTAs have a k-tile each, two have none
         *[
             pytest.param(*given, marks=pytest.mark.thorough)
             for given in (
                 (of(), PINGPONG, (64 * 5 - 3, 72, 200)),  # 3 x 2 clusters of two tiles
                 (of(), TALL, (200, 72, 40)),  # the second CTA has no k-tile
-                (of().transposed, FEW, (200, 24, 600)),  # 4 x 2 tiles of a D^T, each CTA with eight columns
+                (of().transposed, FEW, (200, 24, 600)),  # 4 x 2 tiles of D^T; each CTA stores eight columns
             )
         ],
     ],
     ids=lambda given: given.a.dtype.name if isinstance(given, Operands) else str(given),
 )  # fmt: skip
 def test_exact(operands, options, mnk):
-    """With warps in step and all that is sent as late as can be, and in another order."""
+    """D is exact, with a deterministic schedule (sends arrive as late as possible) and with a random one."""
     plan = sm90_plan(operands, **options)
     for seed in (None, 1):
         found, expected = run(plan, mnk, seed=seed)
@@ -65,8 +65,8 @@ def test_exact(operands, options, mnk):
         assert asks_for_the_shared_memory_of(plan, found)
 
 
-def test_each_sum_is_sent_once():
-    """Each CTA sends all sums of a tile, four at a time: 64 x 64 / 4 stores a tile, of 16 bytes each."""
+def test_each_accumulator_is_sent_once():
+    """Each CTA sends each accumulator of a tile once, four at a time: 64 * 64 / 4 st.async of 16 bytes."""
     found, _ = run(sm90_plan(of(), **FOUR), (128, 128, 64))
     sent = {name: count for name, count in found.instructions.items() if name.startswith("st.async")}
     tiles, ctas = 4, 4
@@ -74,10 +74,10 @@ def test_each_sum_is_sent_once():
 
 
 def test_the_same_bits_in_any_order():
-    """Whichever CTA's sums come first, they are added in the order of the CTAs; which is not that of one CTA alone."""
+    """Accumulators are added in the order of the CTAs, whichever arrives first. A single CTA adds in another order."""
     plan = sm90_plan(of(out="f32"), **FOUR)
     rng = np.random.default_rng(2)
-    a, b = rng.normal(size=(70, 600)), rng.normal(size=(600, 72))
+    a, b = rng.normal(size=(70, 344)), rng.normal(size=(344, 40))
     first = emulate(plan, a, b).d
     assert all(np.array_equal(first, emulate(plan, a, b, seed=seed).d) for seed in range(2))
     alone = emulate(sm90_plan(of(out="f32"), **{**FOUR, "cluster_k": 1}), a, b).d
@@ -85,56 +85,55 @@ def test_the_same_bits_in_any_order():
     assert np.allclose(first, alone, atol=1e-3)
 
 
-# --- faults: a consumer waits for its stages, for `consumed`, for `accumulators`, and at the end for `consumed`
-# -----------------
+# --- faults: a consumer waits for its stages, `consumed`, `accumulators`, and at the end `consumed` again -------------
 
 WAITS = r"mbarrier\.try_wait\.parity\.shared\.b64 P1,[^;]*;\s*@P1"
-SPENT, SUMS, LAST = 3, 4, 5  # of the waits in the text; before them are the producer's and that for a stage
+SPENT, SUMS, LAST = 3, 4, 5  # indices of waits in the text; the waits of the producer and for a stage come first
 
 FAULTS = {
-    "sums are not waited for": (
+    "accumulators are not waited for": (
         edited(WAITS, "@!P1", SUMS),
         r"ld\.shared.*race: it reads shared memory at .* written by an asynchronous copy",
     ),
-    "a place is not waited for": (
+    "the release of the exchange buffer is not waited for": (
         edited(WAITS, "@!P1", SPENT),
         r"st\.async.*race: it writes shared memory at .* read by warp",
     ),
-    "nobody says that a place is free": (
+    "the exchange buffer is never released": (
         edited(r"(mbarrier\.arrive)\.shared::cluster(\.b64 _, \[%r\d+\], %r\d+);", ""),
         r"deadlock(.|\n)*lacks 16 of 16 arrivals and 0 bytes",
     ),
-    "all say it to the first CTA": (
+    "the exchange buffer of the first CTA only is released": (
         edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), %r\d+;", r"\1, 0;", -1),
         r"deadlock(.|\n)*CTA \(1, 0, 0\) waits for parity 0.*lacks 16 of 16 arrivals and 0 bytes",
     ),
-    "a warp less is waited for": (
+    "one warp too few is waited for": (
         edited(r"mov\.b32 (\s*%r\d+), 16;(\s*mbarrier\.init)", r"mov.b32 \1, 15;\2"),
         r"st\.async.*race: it writes shared memory at .* read by warp",
     ),
-    "fewer bytes are waited for than come": (
+    "fewer bytes are expected than arrive": (
         edited(r"mov\.b32 (\s*%r\d+), 16384;", r"mov.b32 \1, 16368;", 1),
         r"deadlock(.|\n)*lacks 0 of 1 arrivals and -16 bytes",
     ),
-    "sums go to another CTA": (
+    "accumulators are sent to another CTA": (
         edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), 1;", r"\1, 0;"),
         r"st\.async.*it writes shared memory at .* where a copy is still under way",
     ),
     "the barrier is another CTA's": (
         edited(r"(mapa\.shared::cluster\.u32 \s*%r\d+, %r\d+), 1;", r"\1, 0;", 0),
-        r"the destination and the barrier of a store lie in different CTAs",
+        r"the destination and the mbarrier of a store lie in different CTAs",
     ),
-    "a vector is off": (
+    "a vector is misaligned": (
         edited(r"(st\.async\S* \[%r\d+)\]", r"\1+8]", 0),
-        r"is no multiple of the 16 bytes of the access",
+        r"is not a multiple of the 16 bytes of the access",
     ),
-    "a CTA ends before all have said that its sums were added": (
+    "a CTA ends before its accumulators are consumed": (
         edited(WAITS, "@!P1", LAST),
         r"mbarrier\.arrive.* in CTA .*, which has ended",
     ),
-    "sums are sent before they are there": (
+    "accumulators are sent while the wgmma is under way": (
         edited(r"(wgmma\.wait_group\.sync\.aligned\s+)0;", r"\g<1>1;"),
-        r"it uses %r\d+, which the wgmma of line \d+ still has",
+        r"it uses %r\d+ while the wgmma of line \d+ is under way",
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Ways out of a Hopper kernel, emulated: bytes, padded slots, C straight from memory; and their barriers."""
+"""Emulated sm_90 kernels that store fp8 and int32, through padded epilogue stages or from registers; their barriers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernels.sm90_forms import fitting, form
 
 
 def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.0, seed: int = 0) -> None:
-    """Whole numbers over a ragged problem of a few tiles, of which a CTA takes several."""
+    """Check D of a ragged problem of a few tiles of whole numbers. Each CTA computes several tiles."""
     bm, bn, bk = plan.cta_tile
     m, n, k = fitting(plan, bm + 9, bn + 11, 2 * bk + 5)
     rng = np.random.default_rng(seed)
@@ -36,12 +36,12 @@ def held_against_exact_sums(plan: GemmPlan, alpha: float = 1.0, beta: float = 0.
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
 def test_bytes_saturate(kind):
-    """Sums up to a few hundred, times 1000: most lie past 448, and past 57344 some."""
+    """Results past 448, the largest e4m3, or past 57344, the largest e5m2, saturate."""
     held_against_exact_sums(plan_named("sm90:tile=64x128x128,ctas=2", Operands.of(kind, layout="nt")), 1000.0)
 
 
-def test_whole_numbers_that_f32_does_not_hold():
-    """Sums past 2^24, and a C of up to 2^30 that is added as it is."""
+def test_integers_that_f32_cannot_represent():
+    """int32 sums exceed 2**24, and C has values up to 2**30: both are added without conversion to f32."""
     operands = Operands.of("s8", layout="nt", out="s32")
     plan = sm90_plan(operands, tile=(64, 32, 128), epi_tile_n=16, ctas=2, with_c=True)
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_whole_numbers_that_f32_does_not_hold():
 
 @pytest.mark.parametrize("options", [{"epi_tile_n": 16}, {"store": "direct"}, {"epi_tile_n": 16, "split_k": 2}])
 def test_whole_numbers_are_rounded_once(options):
-    """Both terms together, to nearest even; past 32 bits they saturate. The simulator gives the same."""
+    """alpha * acc + beta * C is rounded once, to nearest even, and saturates to int32, as in the simulator."""
     operands = Operands.of("s8", layout="nt", out="s32")
     ctas = {} if "split_k" in options else {"ctas": 2}
     plan = sm90_plan(operands, tile=(64, 32, 128), with_c=True, **ctas, **options)
@@ -73,8 +73,8 @@ def test_narrow_tiles_of_the_transposed_problem(name):
     held_against_exact_sums(plan_named(f"swap_ab:{name}", Operands.of("bf16", layout="nt")))
 
 
-def test_each_barrier_of_a_padded_subtile_is_needed():
-    """Without one of them, a warp copies rows out of a slot that another has not written yet."""
+def test_each_barrier_of_a_padded_epilogue_tile_is_needed():
+    """Without one of the barriers, a warp copies rows of an epilogue stage that another warp has not written yet."""
     plan = form("padded_d", 2)
     text = compile_plan(plan).ptx
     barriers = list(re.finditer(r"bar\.sync\s+%r\d+, 128;", text))
@@ -87,7 +87,7 @@ def test_each_barrier_of_a_padded_subtile_is_needed():
             emulate(plan, a, b, ptx=without)
 
 
-def test_c_of_the_other_majorness_beside_a_d_straight_out_of_registers():
+def test_c_of_another_majorness_than_d_with_direct_stores():
     operands = Operands.of("bf16", layout="nt")
     operands = replace(operands, c=replace(operands.c, major="m"))
     plan = sm90_plan(operands, tile=(64, 64, 64), ctas=2, store="direct", with_c=True)

@@ -1,4 +1,4 @@
-"""Compiled Hopper plans that pack operands, executed on the CPU: tf32 is rounded by TMA, and padding is written."""
+"""Emulated sm_90 kernels with a repack pass: TMA rounds tf32, and the pass writes the padding."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cutegemm.simulator import simulate
 from tests.kernels.sm90_forms import on_few_ctas
 
 
-def test_tf32_is_rounded_as_the_simulator_has_it():
-    """Packing keeps all bits of f32; TMA rounds them."""
+def test_tf32_is_rounded_as_in_the_simulator():
+    """The repack pass keeps all bits of f32; TMA rounds them."""
     plan = on_few_ctas("pack_tf32")
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(30, 40)), np.eye(40)[:, :24]
@@ -27,8 +27,8 @@ def test_tf32_is_rounded_as_the_simulator_has_it():
     assert not np.array_equal(found, (a @ b).astype(np.float32))
 
 
-def test_padding_that_is_not_written():
-    """Planted in the PTX: nothing is stored, so that the GEMM reads what nobody wrote."""
+def test_unwritten_padding_is_found():
+    """Without a store of the repack pass, the GEMM reads unwritten memory: an error."""
     plan = on_few_ctas("pack_tf32")
     text = compile_plan(plan).ptx
     head, behind = text.split(".entry kernel_cutlass_repack_kernel", 1)

@@ -1,4 +1,4 @@
-"""Operands that are rounded to the nearest tf32 before mma.sync leaves out their low bits."""
+"""Kernels that round operands to the nearest tf32, because mma.sync ignores the low bits of f32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANS = {
     "mma_sync": mma_sync_plan(TF32, block=(32, 32, 32), warp=(16, 16), rounding="rna"),
     "gemv": gemv_plan(TF32, tile=(16, 16), warps=1, rounding="rna"),
 }
-# Ties to both sides, all low bits set, a carry into the exponent, past the greatest tf32, the least normal number
+# Ties of both signs, all low bits set, a carry into the exponent, overflow, infinities, NaN, zeros, least normal number
 SPECIAL = (
     1 + 2.0**-11, 1 + 3 * 2.0**-11, -(1 + 2.0**-11), 2 - 2.0**-23, -(4 - 2.0**-22), 1 + 2.0**-11 - 2.0**-23,
     3.4028235e38, -3.4028235e38, np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0**-126, 2.0**-126 * (1 + 2.0**-11),
@@ -27,13 +27,13 @@ SPECIAL = (
 
 
 def diagonal(plan: GemmPlan, values: np.ndarray, run) -> np.ndarray:
-    """What becomes of values, each of a row of zeros, times one."""
+    """Return each value after a plan has multiplied it by one, with zeros in the rest of its row."""
     a = np.diag(values.astype(np.float32))
     return np.diag(run(plan, a, np.eye(len(values), dtype=np.float32)).d)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_nearest_of_any_value(name):
+def test_any_value_is_rounded_to_nearest(name):
     rng = np.random.default_rng(0)
     values = np.array([*SPECIAL, *rng.normal(size=17) * 10.0 ** rng.integers(-30, 30, 17)], np.float32)
     want = round_to(tf32, values, "rna")
@@ -43,7 +43,7 @@ def test_the_nearest_of_any_value(name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_denormal_numbers_are_cut_off(name):
+def test_subnormal_numbers_are_truncated(name):
     values = np.array([2.0**-127 + 2.0**-138, 2.0**-130 * 1.999, -(2.0**-140), 2.0**-149] * 8, np.float32)
     want = round_to(tf32, values, "rz")
     assert np.array_equal(diagonal(PLANS[name], values, emulate), want)
@@ -51,7 +51,7 @@ def test_denormal_numbers_are_cut_off(name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_error_is_less_than_half_of_that_of_cutting_off(name):
+def test_the_error_is_less_than_half_of_the_error_of_truncation(name):
     rng = np.random.default_rng(1)
     a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((32, 512), (512, 32)))
     exact = a.astype(np.float64) @ b.astype(np.float64)

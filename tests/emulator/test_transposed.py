@@ -1,4 +1,4 @@
-"""Plans that compute D^T = B^T A^T are given A, B and the operands of the epilogue for D, on the CPU as on a GPU."""
+"""Plans with swap A/B, which compute D^T = B^T A^T, take A, B and the operands of the epilogue as for D."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXT = "relu(acc * scale + bias) + residual, preact = acc + bias, total = row_s
 
 
 def ended(build, layout: str, batched: bool = False) -> GemmPlan:
-    """A plan for D^T with an epilogue that is said of D."""
+    """Return a plan for D^T with an epilogue that is written for D."""
     operands = Operands.of("bf16", layout=layout, batched=batched)
     more = {name: Operand.of_kind(kind, f32, major="n") for name, kind in _KINDS.items()}
     more |= {
@@ -40,9 +40,9 @@ def ended(build, layout: str, batched: bool = False) -> GemmPlan:
 @pytest.mark.parametrize(
     ("build", "layout", "batch"),
     [
-        (lambda of: sm90_plan(of, tile=(64, 64, 64), ctas=2), "nt", ()),
+        (lambda of: sm90_plan(of, tile=(64, 32, 64), ctas=2), "nt", ()),
         (lambda of: sm90_plan(of, tile=(64, 24, 64), ctas=2), "nn", (2,)),
-        (lambda of: mma_sync_plan(of, block=(64, 64, 32), warp=(32, 32), stages=3), "tn", ()),
+        (lambda of: mma_sync_plan(of, block=(32, 32, 32), warp=(16, 16), stages=3), "tn", ()),
     ],
 )
 def test_rows_stay_rows_and_columns_columns(run, build, layout, batch):
@@ -61,7 +61,7 @@ def test_rows_stay_rows_and_columns_columns(run, build, layout, batch):
 
 
 @pytest.mark.parametrize("run", [simulate, emulate])
-def test_the_problem_is_the_callers(run):
+def test_the_problem_is_given_as_for_d(run):
     operands = Operands.of("bf16", layout="nt")
     plan = sm90_plan(operands.transposed, tile=(64, 64, 64), ctas=2).with_(swap_ab=True)
     problem = Problem(24, 40, 72, operands=operands, ld=(("a", 80), ("b", 88), ("d", 48)))
@@ -73,8 +73,8 @@ def test_the_problem_is_the_callers(run):
         run(plan, a, b[:70])
 
 
-def test_its_accesses_are_those_of_the_kernel():
-    """The launch exchanges A and B; a kernel's threads do the same with and without that."""
+def test_accesses_are_the_same_with_swap_ab():
+    """Swap A/B exchanges A and B at the launch; the accesses of the kernel are the same without it."""
     turned = Operands.of("bf16", layout="nt").transposed
     plan = sm90_plan(turned, tile=(64, 64, 64), ctas=2)
     problem = Problem(88, 40, 136, operands=turned)

@@ -1,4 +1,4 @@
-"""Compiled kernels whose epilogue is another expression than BLAS's, executed on the CPU."""
+"""Emulated kernels whose epilogue is not alpha * acc + beta * c."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from cutegemm.plan import Operands
 from cutegemm.plan.epilogue import SCALED, Accumulator, Epilogue, Scalar, Tile
 from cutegemm.run.emulated import emulate
 from cutegemm.simulator.values import evaluate
+from tests.marks import with_thorough
 
 ACC, ALPHA, BETA, GAMMA = Accumulator(), Scalar("alpha"), Scalar("beta"), Scalar("gamma")
 C, E = Tile("c"), Tile("e")
 SMALL = {"block": (16, 32, 8), "warp": (16, 32), "thread": (4, 4)}
-TENSOR_CORES = {"block": (64, 64, 32), "warp": (32, 32), "stages": 3}
+TENSOR_CORES = {"block": (32, 32, 32), "warp": (16, 16), "stages": 3}
 PLANS = {
     "simt": lambda: simt_plan(**SMALL),
     "without shared memory": lambda: simt_plan(**{**SMALL, "block": (16, 32, 1)}, stages=0),
@@ -30,7 +31,7 @@ def whole_numbers(*shape, seed):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_one_operand_more(name):
+def test_an_additional_tile_operand(name):
     plan = PLANS[name]().with_(epilogue=Epilogue(ALPHA * ACC + BETA * C + GAMMA * E + 1))
     a, b = whole_numbers(40, 24, seed=1), whole_numbers(24, 48, seed=2)
     c, e = whole_numbers(40, 48, seed=3), whole_numbers(40, 48, seed=4)
@@ -41,14 +42,16 @@ def test_one_operand_more(name):
     np.testing.assert_array_equal(got.d, 2 * (a @ b) + 3 * e + 1)
 
 
-@pytest.mark.parametrize("name", ["simt", "split, kernel"])
+@pytest.mark.parametrize("name", with_thorough(["simt", "split, kernel"], ["split, kernel"]))
 def test_no_scalars_and_a_tile_that_is_always_read(name):
     plan = PLANS[name]().with_(epilogue=Epilogue((ACC + E) * 2))
     a, b, e = whole_numbers(36, 12, seed=1), whole_numbers(12, 48, seed=2), whole_numbers(36, 48, seed=3)
     np.testing.assert_array_equal(emulate(plan, a, b, e=e).d, 2 * (a @ b + e))
 
 
-@pytest.mark.parametrize("name", ["simt", "split, last", "split, kernel"])
+@pytest.mark.parametrize(
+    "name", with_thorough(["simt", "split, last", "split, kernel"], ["split, last", "split, kernel"])
+)
 def test_a_plan_that_reads_no_c(name):
     a, b = whole_numbers(40, 24, seed=1), whole_numbers(24, 48, seed=2)
     got = emulate(PLANS[name]().with_(epilogue=SCALED), a, b, alpha=-0.5)
@@ -64,7 +67,7 @@ def test_a_plan_that_reads_no_c(name):
         ((ALPHA * ACC + BETA * C) * BETA, "tma"),
     ],
 )
-def test_whole_numbers_beyond_those_of_f32_as_the_simulator_has_them(expression, store, alpha, beta):
+def test_integers_that_f32_cannot_represent(expression, store, alpha, beta):
     plan = sm90_plan(
         Operands.of("s8", layout="nt", out="s32"),
         tile=(64, 64, 64), with_c=True, schedule="single", ctas=None, store=store,

@@ -72,7 +72,7 @@ def measured(monkeypatch):
 
 def page(found, folder):
     (folder / "ladder_simt.json").write_text(json.dumps(found))
-    return ladder_page.pages(folder)["ladder_simt.md"]
+    return ladder_page.pages(folder)["measured/ladder_simt.md"]
 
 
 def test_every_item_is_on_the_page(measured, tmp_path):

@@ -55,7 +55,7 @@ def test_the_losers_come_first(tmp_path):
     assert summary(found)["global store sectors"][:2] == (1, 2)
     assert load(tmp_path / "proof.json") == proof
     told = page({("h200", "simt"): held, ("h100", "simt"): held})
-    assert "2 plans and ragged problems of each family" in told
+    assert "2 random plans and ragged problems of each family" in told
     assert "2 of 4 miss a promise" in told
     assert losers([("simt", first)]).count("\n") == 2
     assert "-33.3%" in losers([("simt", first)])

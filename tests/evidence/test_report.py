@@ -40,14 +40,19 @@ def made() -> dict[str, str]:
 
 
 def test_the_pages_are_up_to_date(made: dict[str, str]) -> None:
-    assert {"speed.md", "ladder_hopper.md", "plots/hopper_sweep.svg", "plots/ladder_hopper.svg"} <= set(made)
+    assert {
+        "measured/speed.md",
+        "measured/ladder_hopper.md",
+        "plots/hopper_sweep.svg",
+        "plots/ladder_hopper.svg",
+    } <= set(made)
     assert [name for name, text in made.items() if (DOCS / name).read_text() != text] == []
     assert {f"plots/{path.name}" for path in (DOCS / "plots").iterdir()} <= set(made)
 
 
 def test_every_picture_of_a_page_is_there(made: dict[str, str]) -> None:
     for name, text in made.items():
-        for part in text.split("](plots/")[1:]:
+        for part in text.split("](../plots/")[1:]:
             assert f"plots/{part.split(')')[0]}" in made, name
         assert "** ." not in text  # of a step without a reason
 
@@ -56,7 +61,7 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
     """Two plans at one shape: the chosen one's ratio 1.5 stands in the table, the best, 2.0, beside it."""
     failed = {"m": 4, "n": 5, "k": 6, "layout": "nn", "plan": "r", "error": "no"}
     written(tmp_path, "simt", [chosen("p", 1.5), row("q", 2.0), failed])
-    page = speed.pages(tmp_path)["speed.md"]
+    page = speed.pages(tmp_path)["measured/speed.md"]
     assert "| 4×5×6 | nn | 2.0 | 3.0 | 1.500 | `p` | 2.000 |" in page
     assert "Geometric mean of the ratios: 1.500." in page
 
@@ -71,15 +76,15 @@ def test_a_ladder_by_hand(tmp_path: Path) -> None:
         + [chosen("sm90_wide_1x2", 2.0, **shape) for shape in shapes[1:]],
     )  # fmt: skip
     made = ladder.pages(tmp_path)
-    page = made["ladder_hopper.md"].splitlines()
+    page = made["measured/ladder_hopper.md"].splitlines()
     means = [line.split(" | ")[0::2] for line in page if " | " in line and "change" not in line][1:4]
     assert [(cells[0].strip("| "), cells[-1].strip("| ")) for cells in means] == [
         ("`sm90_pingpong`", ""), ("`sm90_epi_stages`", "1.587"), ("chosen by `gemm`", "1.587"),
     ]  # fmt: skip
     assert "| cuBLAS | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 | 2.0 |" in page
-    assert "| `sm90_epi_stages` | 1.0 (0.500) | 4.0 (2.000) | 4.0 (2.000) |" in made["ladder_hopper.md"]
+    assert "| `sm90_epi_stages` | 1.0 (0.500) | 4.0 (2.000) | 4.0 (2.000) |" in made["measured/ladder_hopper.md"]
     assert "| `sm90_pingpong` | 0.5 (0.250) |  |  |  |  |  |" in page
-    assert list(made) == ["ladder_hopper.md", "plots/ladder_hopper.svg"]
+    assert list(made) == ["measured/ladder_hopper.md", "plots/ladder_hopper.svg"]
 
 
 def test_shapes_of_no_whole_suite_stand_by_themselves() -> None:
@@ -93,13 +98,13 @@ def test_shapes_of_no_whole_suite_stand_by_themselves() -> None:
 
 
 def test_what_is_not_measured_is_left_out(tmp_path: Path) -> None:
-    assert list(report.pages(tmp_path)) == ["speed.md"]
+    assert list(report.pages(tmp_path)) == ["measured/speed.md"]
     for name in ("simt", "hopper", "hopper_ladder", "mma_power_bf16"):
         written(tmp_path, name, [{"m": 4, "n": 5, "k": 6, "layout": "nn", "plan": "p", "error": "no"}])
     assert list(ladder.pages(tmp_path)) == []
-    assert "##" not in speed.pages(tmp_path)["speed.md"]
+    assert "##" not in speed.pages(tmp_path)["measured/speed.md"]
     written(tmp_path, "simt_host", [], host_us={"gemm": 9.04})
-    assert "| gemm | 9.0 |" in speed.pages(tmp_path)["speed.md"]
+    assert "| gemm | 9.0 |" in speed.pages(tmp_path)["measured/speed.md"]
 
 
 def test_numbers_stand_to_the_right() -> None:
@@ -112,7 +117,7 @@ def test_power(tmp_path: Path) -> None:
     timed = {**row("p", 0.7), "alone": {**own, "share_at_clock": 0.85}, "library_alone": {"tflops": 660.0}}
     their = {**timed, "plan": "their", "peer": True, "layout": "nt", "alone": {"tflops": 480.0}}
     written(tmp_path, "mma_power_bf16", [timed, their], ceiling={**own, "tflops": 553.0})
-    page = speed.pages(tmp_path)["speed.md"]
+    page = speed.pages(tmp_path)["measured/speed.md"]
     assert "| 4×5×6 | nn | `p` | 470.0 | 1545 | 690.5 | 0.850 | power cap 90% |" in page
     assert "| 4×5×6 | nn | cuBLAS | 660.0 |  |  |  |  |" in page
     assert "| 4×5×6 | nt | their | 480.0 |  |  |  |  |" in page
@@ -124,8 +129,8 @@ def test_what_a_cpu_measures(tmp_path: Path) -> None:
     both = {"all": {"median_ms": 0.2, "one_in_ten_ms": 1.5}}
     found = {"problems": 400, "plans": 194, "ranking": both, "choosing": both}
     (tmp_path / "choosing.json").write_text(json.dumps({**own, **found}))
-    page = speed.pages(tmp_path)["speed.md"]
-    assert "of 400 that are drawn by a seed" in page
+    page = speed.pages(tmp_path)["measured/speed.md"]
+    assert "of 400 random problems" in page
     assert "194 in all. M, Python 3.12, numpy 2, 2026-01-02: `choosing.json`" in page
     assert "| all | 0.20 | 1.50 | 0.20 | 1.50 |" in page
 
@@ -152,10 +157,11 @@ def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
         ladder="simt", counted_size=2048, not_counted="no ncu",
         steps={names[0]: step(0), names[1]: step(1, load_wavefronts=3e6)},
     )  # fmt: skip
-    (tmp_path / "analysis.md").write_text("text")
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "counters.md").write_text("text")
     done = CliRunner().invoke(app, ["report", "--docs", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    page = (tmp_path / "ladder_simt.md").read_text()
+    page = (tmp_path / "measured" / "ladder_simt.md").read_text()
     assert f"simt: {SIMT_LADDER.data}; G, driver 1, torch 2" in page
     assert f"| `{names[0]}` | {SIMT_LADDER.steps[0].change} | 0.750 |" in page
     assert "## TFLOP/s (ratio to cuBLAS, share of the chip's 60): simt" in page
@@ -167,15 +173,15 @@ def test_a_ladder_with_counters_by_hand(tmp_path: Path) -> None:
     assert f"| `{names[1]}` | 2.00 / 3.00 | 2.00 |" in page
     whys = [part for part in page.split("## Why")[1].split("\n\n") if part]
     assert [why.split("`")[1] for why in whys] == names[:2]
-    assert whys[0].endswith("its element of A one broadcast.")
+    assert whys[0].endswith("one element of A, which all lanes share.")
     assert whys[1].endswith(" It is slower: 0.60 times the fastest speed before it.\n")
     assert f"Left out: `{names[2]}`: why" in page
     assert "What is missing was not counted: no ncu" in page
-    assert "](plots/ladder_simt.svg)" in page
+    assert "](../plots/ladder_simt.svg)" in page
     plot = texts(drawn((tmp_path / "plots" / "ladder_simt.svg").read_text()))
     assert {*names[:2], "simt_64x64", "0.750", "0.450", "cuBLAS"} <= set(plot)
-    assert "[The SIMT ladder](ladder_simt.md)" in (tmp_path / "speed.md").read_text()
-    assert (tmp_path / "analysis.md").read_text() == "text"
+    assert "[The SIMT ladder](ladder_simt.md)" in (tmp_path / "measured" / "speed.md").read_text()
+    assert (tmp_path / "measured" / "counters.md").read_text() == "text"
 
 
 # --- plots --------------------------------------------------------------------------------------------------

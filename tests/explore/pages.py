@@ -53,6 +53,20 @@ class Page(HTMLParser):
         return [" ".join(text.split()) for _, text in self.all(tag, **having)]
 
 
+def fields(shown: Page) -> dict[str, str]:
+    """The values that the fields of a page would send, of inputs and selections by name."""
+    found: dict[str, str] = {}
+    select = ""
+    for tag, attributes, _ in shown.elements:
+        if tag == "input" and attributes.get("value") is not None:
+            found[attributes.get("name") or ""] = attributes["value"] or ""
+        elif tag == "select":
+            select = attributes.get("name") or ""
+        elif tag == "option" and select and "selected" in attributes:
+            found[select] = attributes.get("value") or ""
+    return found
+
+
 def query(**values: str | int) -> str:
     return "&".join(f"{name}={quote(str(value))}" for name, value in values.items())
 

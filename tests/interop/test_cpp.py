@@ -26,8 +26,10 @@ from cutegemm.layout import (
     Layout,
     ScaledBasis,
     Swizzle,
+    blocked_product,
     make_composed_layout,
     make_identity_layout,
+    tile_to_shape,
 )
 from cutegemm.layout.inttuple import flatten
 from cutegemm.tile import smem_atom
@@ -124,6 +126,31 @@ def test_there_and_back(layout: object) -> None:
             ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))),
         ),
         ("composition(Layout<Shape<_4,_8>,Stride<_8,_1>>{}, Layout<_4,_4>{})", Layout(4, 1)),
+        ("make_layout((4,8), stride=(8,1))", Layout((4, 8), (8, 1))),
+        ("make_layout((4,8),(8,1))", Layout((4, 8), (8, 1))),
+        ("auto x = make_layout(make_shape(_4{}, _8{}));", Layout((4, 8))),
+        ("static constexpr auto x =\n  make_layout(make_shape(_4{}, _8{}));", Layout((4, 8))),
+        ("using X = Layout<Shape<_4,_8>,\n                 Stride<_8,_1>>;", Layout((4, 8), (8, 1))),
+        ("using X = Shape<_4,_8>;\nauto y = make_layout(X{}, LayoutRight{});  // rows", Layout((4, 8), (8, 1))),
+        ("GMMA::Layout_K_SW128_Atom<half_t>", smem_atom(f16, "k", "128B")),
+        ("SM90::GMMA::Layout_MN_SW64_Atom<cutlass::tfloat32_t>{}", smem_atom(tf32, "mn", "64B")),
+        ("GMMA::Layout_K_INTER_Atom<half_t>", smem_atom(f16, "k", "interleave")),
+        (
+            "tile_to_shape(GMMA::Layout_K_SW128_Atom<half_t>{}, Shape<_16,_128>{})",
+            tile_to_shape(smem_atom(f16, "k", "128B"), (16, 128), (0, 1)),
+        ),
+        (
+            "tile_to_shape(GMMA::Layout_K_SW128_Atom<half_t>{}, make_shape(_16{}, _128{}, _3{}), Step<_2,_1,_3>{})",
+            tile_to_shape(smem_atom(f16, "k", "128B"), (16, 128, 3), (1, 0, 2)),
+        ),
+        ("decltype(make_layout(Shape<_4,_8>{}))", Layout((4, 8))),
+        ("Shape<_4,_8>", Layout((4, 8))),
+        ("blocked_product((2,2):(1,2), (3,4))", blocked_product(Layout((2, 2)), Layout((3, 4)))),
+        # what `print` writes of tensors
+        ("smem_ptr[32b](0x7f1200000400) o (_64,_8):(_1,_64)", Layout((64, 8), (1, 64))),
+        ("gmem_ptr[16b](0x7f1200000000) o (4096,64):(64,_1)", Layout((4096, 64), (64, 1))),
+        ("ptr[32b](0x7ffe) o (_4,_8):(_8,_1)", Layout((4, 8), (8, 1))),
+        ("Sw<3,4,3>_smem_ptr[16b](0x7f1200000400) o (_8,_64):(_64,_1)", smem_atom(f16, "k", "128B")),
     ],
 )
 def test_other_forms(text: str, layout: object) -> None:
@@ -162,10 +189,14 @@ def test_rows_of_any_shape(shape: object, name: str) -> None:
         ("Swizzle<3>", "Swizzle has 1 argument. Pass (bits, base, shift)"),
         ("Layout<integral_constant<5,4>,_1>", "5 is not an integer type"),
         ("TiledMMA<_4>", "'TiledMMA' is not a known name"),
-        ("Shape<_4,_8>", "expected a layout or a swizzle"),
+        ("Layout_K_SW128_Atom<char>", "'char' is not a known name"),
+        ("Layout_K_SW128_Atom<LayoutLeft>", "'LayoutLeft' is not an element type"),
+        ("size(Layout<_4>{})", "4 is not a layout"),
+        ("make_layout(4, strides=2)", "make_layout has the unknown argument 'strides'. Pass (shape, stride, *others)"),
         ("Layout<_4> Layout<_4>", "the end of the text"),
-        ("", "expected a type, a call or an integer"),
-        ("(_4,_8:_1", "expected"),
+        ("", "the text is empty"),
+        ("(_4,_8:_1", "',' or ')' is expected at the end of the text"),
+        ("(" * 2000, "nested more than"),
         (3, "Pass a string"),
     ],
 )

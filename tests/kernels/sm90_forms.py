@@ -345,8 +345,26 @@ PAIRS = (
     "stream_wide_1x2", "two_level_pingpong",
 )  # fmt: skip
 
-# Element by element, and beside a C that threads read so, a whole tile takes ptxas ten seconds; half of it, one.
-_SMALLER = {"split_direct": (64, 64, 64)}
+# Narrower tiles that have the same components, so that ALONE and PAIRS take half as long to compile and to emulate;
+# with 3 stages, so that the mainloop pipeline is soon at its first stage again.
+# tests/plan/test_covering.py compares the components; registers are tightest in the plans of `LARGEST` in test_sm90.py.
+_NARROWER = {
+    "by_eight_read_a": (128, 56, 32), "c_f32_warps_store": (64, 64, 64), "cluster_2x2_mn": (128, 64, 64),
+    "deferred_s8": (128, 64, 128), "deferred_stagger_2x1": (128, 64, 64), "deferred_warps_store": (128, 64, 64),
+    "direct": (64, 64, 64), "direct_m_major": (64, 64, 64), "e4m3_e5m2": (64, 64, 128),
+    "e4m3_out_c": (64, 64, 128), "e4m3_out_c_bf16": (64, 64, 128), "e4m3_out_direct": (64, 64, 128),
+    "e4m3_out_m_major": (64, 64, 128), "e5m2": (64, 64, 128), "fill_c_batched": (128, 64, 64),
+    "fill_deferred_2x1": (128, 64, 64), "l2": (64, 64, 64), "lines_c": (64, 64, 64), "lines_e4m3": (64, 64, 128),
+    "lines_f32_m_major": (128, 64, 64), "lines_fill_2x1": (128, 64, 64), "lines_m_major": (128, 64, 64),
+    "lines_split": (64, 64, 64), "pack_bf16_c": (64, 64, 64), "pack_e4m3": (64, 64, 128),
+    "pack_e5m2_by_bytes": (64, 64, 128), "pack_e5m2_e4m3": (64, 64, 128), "pack_tf32": (64, 64, 32),
+    "padded_c": (64, 64, 64), "padded_d_m_major": (64, 64, 64), "read_a_m_major_c": (256, 32, 32),
+    "read_a_of_three": (192, 64, 32), "read_a_split_direct": (128, 32, 32), "single_two_per_sm_c": (64, 64, 64),
+    "split_c": (64, 64, 64), "split_cooperative_2x1": (128, 64, 64), "split_direct": (64, 64, 64),
+    "split_one_tile_a_cta": (128, 64, 64), "split_two_level": (128, 64, 128), "stream_256x160": (256, 32, 64),
+    "stream_cooperative_2x1": (128, 64, 64), "stream_of_three": (64, 64, 64), "stream_wide_1x2": (128, 64, 64),
+    "two_level_pingpong": (64, 64, 128), "warps_store": (64, 64, 64),
+}  # fmt: skip
 
 
 def covering() -> list[ParameterSet]:
@@ -374,8 +392,8 @@ def form(name: str, ctas: int | None = 132, **more: Any) -> GemmPlan:
 def on_few_ctas(name: str) -> GemmPlan:
     """Return a form for a persistent grid of 4 CTAs, or of one cluster if that is larger."""
     options = FORMS[name][1]
-    smaller = {"tile": _SMALLER[name]} if name in _SMALLER else {}
-    return form(name, max(4, product(options.get("cluster", (1, 1))) * options.get("cluster_k", 1)), **smaller)
+    narrower = {"tile": _NARROWER[name], "stages": 3} if name in _NARROWER else {}
+    return form(name, max(4, product(options.get("cluster", (1, 1))) * options.get("cluster_k", 1)), **narrower)
 
 
 def fitting(plan: GemmPlan, m: int, n: int, k: int) -> tuple[int, int, int]:

@@ -26,10 +26,10 @@ from cutegemm.errors import CompileError, PlanError, UnsupportedError
 from cutegemm.layout import product
 from cutegemm.plan import Operands
 from cutegemm.plan.program.thread_schedule import Multiply, Read, Repeat
-from tests.kernels.plans import check_each, in_groups, random_plans
+from tests.kernels.plans import check_each, in_groups
 from tests.kernels.sm90_forms import on_few_ctas
 
-SMALL = {"block": (64, 64, 8), "warp": (32, 32), "thread": (8, 4)}
+SMALL = {"block": (64, 32, 8), "warp": (32, 16), "thread": (4, 4)}
 # By layout; those of nn and tn are read by test_compile_ladder.py too.
 LARGE = {"nn": "simt_128x256", "nt": "simt_128x256", "tn": "simt_256x128", "tt": "simt_128x128"}
 
@@ -160,11 +160,6 @@ def test_other_types():
     check_each(plans, multiplies, are_kept=True)
 
 
-@pytest.mark.thorough
-def test_random_plans_compile():
-    assert [error for error in map(compiler._outcome, random_plans(2, 99), ["sm_90a"] * 2) if error] == []
-
-
 def test_a_report_says_what_is_over():
     report = cubin.ResourceReport("k", 200, 16, 512, 0, {"LDL": 3, "STL.64": 1})
     found = report.violations(small(ctas_per_sm=4), "sm_90a")
@@ -186,7 +181,7 @@ def test_many_kernels_are_read_back_as_each_is():
 
 
 def test_what_is_no_cubin():
-    with pytest.raises(CompileError, match="no cubin"):
+    with pytest.raises(CompileError, match="not a cubin"):
         cubin.resources(b"MZ" + bytes(100), "")
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from cutegemm.build import sm90_plan
-from cutegemm.compile.plans import compile_plan, first_words
+from cutegemm.compile.plans import compile_plan, short_message
 from cutegemm.errors import CompileError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
 from cutegemm.plan import GemmPlan
 from tests.simulator.plans import violations
 
 
-def test_the_first_words_are_short_and_plain():
+def test_the_message_is_short_and_plain():
     dump = "\n".join(f'    %{i} = "cute.op"(%{i - 1}) : (!cute.ptr<bf16>) -> i32' for i in range(1, 400))
-    said = first_words(f"\x1b[91m\x1b[1merror[INTERNAL]:\x1b[0m no valid code\n{dump}\nnote: see above")
+    said = short_message(f"\x1b[91m\x1b[1merror[INTERNAL]:\x1b[0m no valid code\n{dump}\nnote: see above")
     assert said == "error[INTERNAL]: no valid code"
-    assert first_words("\x1b[0m") == "nothing was said"
-    assert len(first_words("x" * 10_000 + "\n" + "y\n" * 500).splitlines()) == 8
-    assert first_words("a\x1b[38;5;196mb\x1b[Kc") == "abc"
+    assert short_message("\x1b[0m") == "the compiler printed no message"
+    assert len(short_message("x" * 10_000 + "\n" + "y\n" * 500).splitlines()) == 8
+    assert short_message("a\x1b[38;5;196mb\x1b[Kc") == "abc"
 
 
 @pytest.mark.parametrize("part", ["smem_a", "smem_d"])

@@ -14,7 +14,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
 # Of each plan: a step's first word, and an instruction that it becomes, and that no other step does.
 STEPS = {
-    "sm90_overlapped_2x1": (("load", "UTMALDG"), ("mma", "HGMMA"), ("write", "STSM"), ("store", "UTMASTG")),
+    "sm90_64x64": (("load", "UTMALDG"), ("mma", "HGMMA"), ("write", "STSM"), ("store", "UTMASTG")),
     "simt_32x32": (("fetch", "LDGSTS"), ("mma", "FFMA"), ("commit", "LDGDEPBAR")),
 }
 
@@ -24,7 +24,7 @@ def described_plan(name: str) -> GemmPlan:
     return plan
 
 
-@pytest.fixture(scope="module", params=["sm90_overlapped_2x1", pytest.param("simt_32x32", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=["sm90_64x64", pytest.param("simt_32x32", marks=pytest.mark.thorough)])
 def listed(request: pytest.FixtureRequest) -> tuple[GemmPlan, Listing]:
     plan = described_plan(request.param)
     return plan, listing(plan, "sm_90a")

@@ -167,6 +167,6 @@ def test_where_an_address_is_the_xor_of_its_parts():
 
 def test_sums_of_16_bits_take_half_the_registers():
     operands = [Operands.of("f16", layout="nt", acc=acc) for acc in ("f32", "f16")]
-    wide, narrow = (compile_plan(mma_sync_plan(o, block=(64, 64, 64), warp=(32, 32))) for o in operands)
+    wide, narrow = (compile_plan(mma_sync_plan(o, block=(64, 64, 32), warp=(32, 32))) for o in operands)
     assert narrow.resources.registers <= wide.resources.registers
     assert narrow.plan.registers()["accumulators"] == wide.plan.registers()["accumulators"] // 2

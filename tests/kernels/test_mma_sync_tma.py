@@ -16,7 +16,7 @@ from cutegemm.compile.plans import compile_plan
 from cutegemm.kernels.arguments import fake_arguments
 from cutegemm.layout import ComposedLayout, product
 from cutegemm.plan import Operands
-from tests.kernels.mma_sync_forms import FED, form
+from tests.kernels.mma_sync_forms import FED, form, small
 from tests.kernels.plans import check_each
 from tests.kernels.test_mma_sync import ldmatrices
 
@@ -70,8 +70,8 @@ def check_named(kernel):
 
 def test_forms():
     """Those that tests/emulate executes, so that each is compiled once."""
-    by_two = [form(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_m_major", "tma_m_major")]
-    others = [form(name) for name in ("tma_unaligned_d", "tma_lines_m_major", "tma_lines_tf32")]
+    by_two = [small(name, ctas=2) for name in ("tma_bf16_nn", "tma_tf32_m_major", "tma_m_major")]
+    others = [small(name) for name in ("tma_unaligned_d", "tma_lines_m_major", "tma_lines_tf32")]
     check_each([*by_two, *others], check, are_kept=True)
 
 

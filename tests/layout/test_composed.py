@@ -27,7 +27,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
 def test_through_coordinates_an_operation_is_that_on_offsets(name, rng):
     """A o identity is A: what an operation does to the one, it does to the other, with modes of extent 1 too."""
@@ -121,7 +121,7 @@ def test_tables_that_do_not_fit():
     assert Swizzle(1, 40, 1)(np.arange(4, dtype=np.int32)).tolist() == [0, 1, 2, 3]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(rng=st.randoms(use_true_random=False), offset=st.integers(0, 300))
 def test_the_cosize_is_one_more_than_the_largest_offset(rng, offset):
     outer = cases.layout(rng, "pgdzrrn", most=400)

@@ -157,7 +157,7 @@ STEPS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rng=st.randoms(use_true_random=False), steps=st.lists(st.sampled_from(STEPS), min_size=2, max_size=6))
 def test_a_chain_of_operations_keeps_step_with_the_table(rng, steps):
     here = CheckedLayout.of(cases.layout(rng, "ppg"))

@@ -69,9 +69,9 @@ def test_a_plan_spelled_out():
     assert (plan.cta_tile, plan.stages, plan.mma_order) == ((128, 128, 16), 3, "n")
     assert not plan.b.load.atom.is_async
     assert str(plan.b.smem) == "(128,16,3):(1,136,2176)"
-    with pytest.raises(PlanError, match="'blok' is no argument; there are block"):
+    with pytest.raises(PlanError, match="'blok' is not an argument; the arguments are block"):
         plan_named("simt:blok=1x1x1", Operands.of("f32"))
-    with pytest.raises(PlanError, match="'stages=two' does not read"):
+    with pytest.raises(PlanError, match="'stages=two': a whole number is expected"):
         plan_named("simt:stages=two", Operands.of("f32"))
 
 

@@ -29,6 +29,17 @@ def test_forms_of_hopper_plans() -> None:
     assert missing == set(), f"add forms that hold {sorted(missing)}; a covering: {sorted(covering(held))}"
 
 
+def test_the_smaller_forms_that_are_compiled_have_the_same_components() -> None:
+    """The order of the GPCs is left out: it depends on the number of CTAs."""
+    for name in (*sm90_forms.ALONE, *sm90_forms.PAIRS):
+        both = [hopper_components(plan) for plan in (sm90_forms.form(name), sm90_forms.on_few_ctas(name))]
+        whole, smaller = ({key: value for key, value in each.items() if key != "order"} for each in both)
+        assert smaller == whole, name
+    for name in (*mma_sync_forms.FORMS, *mma_sync_forms.FLOAT8):
+        whole = mma_sync_components(mma_sync_forms.form(name))
+        assert mma_sync_components(mma_sync_forms.small(name)) == whole, name
+
+
 def test_forms_of_mma_sync_plans() -> None:
     names = (*mma_sync_forms.FORMS, *mma_sync_forms.FLOAT8)
     held = {name: items(mma_sync_components(mma_sync_forms.form(name))) for name in names}

@@ -120,7 +120,7 @@ def test_a_lambda_is_read_as_python_reads_it():
         ("gelu(x=acc)", "arguments by their places alone are expected"),
         ("gelu(*acc)", "arguments by their places alone are expected"),
         ("cast(acc)", "an expression and a type such as 'bf16' are expected"),
-        ("cast(acc, 'f17')", "'f17' is no element type"),
+        ("cast(acc, 'f17')", "'f17' is not an element type"),
         ("'acc'", "'acc' is no value of an element"),
         ("acc + True", "has no place in an epilogue"),
         ("acc +", "it is no Python"),

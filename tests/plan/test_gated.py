@@ -92,12 +92,12 @@ def test_extents():
 @pytest.mark.parametrize(
     ("plan", "rule"),
     [
-        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fill a tile of 72"),
+        (lambda: sm90_plan(BF16, tile=(128, 144, 64)), "fills a tile of 72"),
         (lambda: sm90_plan(BF16_NN), "gates and ups alternate, and loaded 64 neighbours at a time"),
         (lambda: sm90_plan(BF16_NN, tile=(128, 192, 64)), "96 gates lie together in a tile of 192 columns"),
-        (lambda: mma_tma_plan(BF16, block=(256, 160, 64), warp=(64, 80)), "80 columns hold 40 gates and as many ups"),
-        (lambda: mma_tma_plan(BF16_NN, block=(128, 192, 64), warp=(32, 96)), "96 columns hold 48 gates and as many"),
-        (lambda: mma_tma_plan(TF32_NN, block=(128, 128, 32)), "places are spread over lines, which gates and ups"),
+        (lambda: mma_tma_plan(BF16, block=(256, 160, 64), warp=(64, 80)), "80 columns hold 40 gate and as many up"),
+        (lambda: mma_tma_plan(BF16_NN, block=(128, 192, 64), warp=(32, 96)), "96 columns hold 48 gate and as many"),
+        (lambda: mma_tma_plan(TF32_NN, block=(128, 128, 32)), "permuted within lines of shared memory"),
         (lambda: simt_plan(split_k=2), "added by a second kernel, vector by vector, which knows no pairs"),
         (lambda: simt_plan(block=(64, 64, 8), warp=(32, 32), thread=(8, 4)), "2 gates lie together in a tile of 64"),
     ],

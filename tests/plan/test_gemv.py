@@ -103,7 +103,7 @@ def test_a_vector_has_the_fragments_of_its_k_blocks():
         ),
         (Operands.of("bf16", layout="nt", align_bytes=8), {}, "aligned to 8 bytes"),
         (Operands.of("f32", layout="nt"), {}, "f32 operands have no mma.sync instruction"),
-        (BF16, {"tile": (24, 8)}, "whole atoms of 16 x 8"),
+        (BF16, {"tile": (24, 8)}, "a multiple of 16 x 8"),
         (BF16, {"tile": (64, 32), "vectors": 4}, "registers; 2 CTAs of 256 threads leave 128"),
         (BF16, {"warps": 0}, "warps = 0"),
         (BF16, {"tile": (256, 8), "cluster": 16, "vectors": 1, "warps": 4}, "8 are the most"),

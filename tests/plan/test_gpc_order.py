@@ -116,7 +116,7 @@ def test_a_plan_whose_clusters_have_no_place_is_refused() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(PlanError, match="gpc_raster = True: the GPCs of 120 CTAs in clusters of 4 are not known"):
         sm90_plan(cluster=(2, 2), ctas=120, gpc_raster=True)
-    with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); rounds are expected of which none is larger"):
+    with pytest.raises(PlanError, match=r"tpc_rounds = \(2, 3\); each round must be at most as large"):
         sm90_plan(tpc_rounds=(2, 3))
     with pytest.raises(PlanError, match="gpc_raster = 1"):
         sm90_plan(gpc_raster=1)  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_parts_of_k():
     found, bound = us("mma_32x32", ALIGNED, problem, splits=4)
     moved = 2 * 4 * 1024 * 4 / (DEFAULT_DEVICE.measured.partials_gb_s * 1e3)
     assert found == pytest.approx(1000 + 100 + 40 / 4 + 3 * 3 / 5 + 10_000 + 1 + moved, rel=1e-6)
-    assert bound == "sums of parts"
+    assert bound == "adding K splits"
 
 
 def test_products_and_rounds():

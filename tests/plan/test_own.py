@@ -93,9 +93,9 @@ def test_names_of_the_package_are_taken(name: str) -> None:
     [
         ("a plan", TEXT, "letters, digits and underscores"),
         ("mine", simt_plan(), "serves one kind of operands"),
-        ("mine", "sm90_epi_stages+repack", "says how a plan is used"),
-        ("mine", "swap_ab:sm90_epi_stages", "says how a plan is used"),
-        ("mine", "simt:blok=1", "is no argument"),
+        ("mine", "sm90_epi_stages+repack", "Register the plan without them"),
+        ("mine", "swap_ab:sm90_epi_stages", "Register the plan without them"),
+        ("mine", "simt:blok=1", "is not an argument"),
     ],
 )
 def test_what_is_refused(name: str, plan: object, said: str) -> None:

@@ -88,7 +88,7 @@ def test_a_plan_that_does_not_say_how_a_is_read():
 
 
 def test_b_is_to_be_k_major():
-    with pytest.raises(PlanError, match="B is n-major, but wgmma takes tf32 operands k-major alone"):
+    with pytest.raises(PlanError, match="B is n-major, but wgmma takes only k-major tf32 operands"):
         sm90_plan(Operands.of("tf32", layout="tn"), **TILE)
     assert packed(sm90_plan(Operands.of("tf32", layout="tn"), **TILE, repack="b")) == "b"
 

@@ -142,7 +142,7 @@ def test_rules():
     threads = plan_named("sm90_epi_stages+repack", of("bf16", "nn", 8))
     said = threads.violations(problem=replace(aligned, operands=threads.operands))
     assert [rule[:27] for rule in said] == ["A has 99 elements along k, ", "A has the stride 99, 198 by"]
-    with pytest.raises(PlanError, match="pack = 'ba' is none of 'a', 'b' and 'ab'"):
+    with pytest.raises(PlanError, match="repack = 'ba' is none of 'a', 'b' and 'ab'"):
         sm90_plan(repack="ba")
     with pytest.raises(PlanError, match="packed for plans of the families simt and sm90 alone"):
         mma_tma_plan(Operands.of("bf16")).with_(repacks=plan.repacks)

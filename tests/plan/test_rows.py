@@ -19,7 +19,7 @@ RECIPES = [recipe_named(name) for name in NAMES]
 
 def candidates(**us):
     """By their places in `NAMES`, the fastest first."""
-    found = [Candidate(RECIPES[int(name[1:])], one, str) for name, one in us.items()]
+    found = [Candidate(RECIPES[int(name[1:])], one, dict) for name, one in us.items()]
     return sorted(found, key=lambda one: one.us)
 
 

@@ -146,19 +146,19 @@ CHECKS = (check_all_is_taken_once, check_slots_are_apart, check_arrays_agree)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedulers(), extents, batches)
 def test_any_work(check, scheduler, mnk, l):  # noqa: E741
     check(scheduler, mnk, l)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(schedulers().filter(lambda s: not s.splits_are_rows), extents, batches, st.integers(1, 3))
 def test_consumers_that_take_work_tiles_in_turn(scheduler, mnk, l, turns):  # noqa: E741
     check_turns(scheduler, mnk, l, turns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedulers().filter(lambda s: not s.idle_ctas), extents, batches)
 def test_a_kernel_finds_the_work_that_the_host_has_handed_it(scheduler, mnk, l):  # noqa: E741
     """By numbers that know + - * // % and no order, as a kernel's do."""

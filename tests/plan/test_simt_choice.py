@@ -70,7 +70,7 @@ def test_parts_of_k():
     found, bound = of("simt_16x32/k3", Problem(16, 32, 640, operands=NT))
     moved = 2 * 3 * 512 * 4 / (RATES.partials_gb_s * 1e3)
     assert found == pytest.approx(1000 + 100 + 7 * (3 / 3 + 0.5) + 10_000 + moved, rel=1e-6)
-    assert bound == "sums of parts"
+    assert bound == "adding K splits"
 
 
 def test_even_shares():

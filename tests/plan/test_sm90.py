@@ -158,13 +158,17 @@ def test_every_broken_rule_at_once():
             {"tile": (64, 24, 32), "cluster": (8, 1), "store": "direct"},
             "24 rows of 64 bytes of a k-major tile do not divide into 8 shares that begin at multiples of 128 bytes",
         ),
+        ({"cluster": (3, 1)},
+         "tile = (128, 128, 64), cluster = (3, 1): B: 128 rows of 128 bytes of a k-major tile do not divide into 3 "
+         "shares that begin at multiples of 128 bytes, as boxes of TMA do. Use 1 or 2 or 4 or 8."),
+        ({"tile": (128, 512, 64)}, "tile = (128, 512, 64): B: mode 1 of the box has 512 elements; 1 to 256"),
         ({"tile": (64, 80, 64), "cluster": (3, 1)}, "80 rows of 128 bytes of a k-major tile do not divide into 3 "),
         ({"store": "now"}, "store = 'now'"),
         ({"shared_d": "folded"}, "shared_d = 'folded'"),
-        ({"shared_d": "padded", "store": "tma_warp", "epi_stages": 4}, "which padded rows do not leave by"),
+        ({"shared_d": "padded", "store": "tma_warp", "epi_stages": 4}, "which cannot store padded rows"),
         ({"epi_tile_n": 48}, "epilogue tiles of 48 columns do not fill a tile of 128; 16, 32, 64 or 128 are expected"),
         ({"tile": (64, 24, 64)},
-         "in epilogue tiles of 16, 32 or 64 columns, none of which fill a tile of 24. Take a mult"),
+         "in epilogue tiles of 16, 32 or 64 columns, but none fills a tile of 24. Use a mult"),
         ({"store": "tma_warp", "with_c": True, "epi_stages": 4}, "warps store rows of their own only"),
         ({"raster": "spiral"}, "'spiral' is not a raster"),
         ({"schedule": "single", "split_k": 2}, "without one a CTA takes all k-tiles of a tile"),
@@ -191,11 +195,11 @@ ONE = {"tile": (64, 96, 64), "schedule": "cooperative", "consumers": 1}
         ({"cluster_k": -2}, "cluster_k = -2; a positive integer is expected"),
         ({"cluster_k": True}, "cluster_k = True; a positive integer is expected"),
         ({"cluster_k": 7},
-         "cluster_k = 7: each of them stores as many of the 96 columns as the others, a multiple of 8."),
-        ({"cluster_k": 4}, "in epilogue tiles of 16, 32 or 64 columns, none of which fill a tile of 24"),
+         "cluster_k = 7: each CTA must store an equal number of the 96 columns, a multiple of 8."),
+        ({"cluster_k": 4}, "in epilogue tiles of 16, 32 or 64 columns, but none fills a tile of 24"),
         ({"cluster_k": 4}, "cluster_k = 4: each CTA stores 24 of the tile's 96 columns."),
         ({"cluster_k": 3, "cluster": (1, 2)},
-         "cluster = (1, 2): beside cluster_k = 3 its tiles lie along M. Take (1, 1)."),
+         "cluster = (1, 2): with cluster_k = 3 its tiles must lie along M. Use (1, 1)."),
         ({"cluster_k": 3, "cluster": (4, 1)}, "a cluster of 12 CTAs; 8 are the most"),
         ({"cluster_k": 3, "ctas": 2}, "a persistent grid of 2 CTAs holds no cluster of 3"),
         ({"cluster_k": 2, "tile": (64, 288, 64), "cluster": (2, 1)}, "all 288 columns of a tile by one wgmma, not"),
@@ -206,7 +210,7 @@ ONE = {"tile": (64, 96, 64), "schedule": "cooperative", "consumers": 1}
         ({"cluster_k": 3, "schedule": "single"}, "where there is no producer, CTAs do not share K"),
         (
             {"cluster_k": 8, "tile": (128, 256, 64), "schedule": "pingpong", "consumers": 2},
-            "no room for a k-tile, 49152 bytes, beside 262144 of sums of CTAs that share K",
+            "no room for a k-tile, 49152 bytes, 262144 bytes of exchanged accumulators",
         ),
     ],
 )  # fmt: skip
@@ -221,7 +225,7 @@ def test_where_ctas_do_not_share_k_of_such_operands():
     text = complaints(whole, **{**ONE, "tile": (64, 80, 128)}, store="direct", cluster_k=2)
     told = "each of 2 CTAs that share K stores 40 of 80 columns: n = 40 is above 32 and not a multiple of 16"
     assert f"{told}, as s8 needs it." in text
-    with pytest.raises(PlanError, match="where the epilogue is gated, CTAs do not share K"):
+    with pytest.raises(PlanError, match="a gated epilogue cannot be combined with cluster split-K"):
         with_epilogue(Epilogue(swiglu(Accumulator())), sm90_plan(BF16, **ONE, cluster_k=3))
 
 
@@ -237,11 +241,11 @@ def test_a_plan_whose_k_nobody_shares_is_not_told_of_it():
         (replace(BF16, d=replace(BF16.d, align_bytes=4)), "a store by TMA needs 16, of the address"),
         (
             Operands.of("e4m3", layout="nn", out="bf16"),
-            "B is n-major, but wgmma takes e4m3 operands k-major alone",
+            "B is n-major, but wgmma takes only k-major e4m3 operands",
         ),
         (Operands.of("s8", layout="tn", out="s32"), "A is m-major and B is n-major, but"),
         (Operands.of("tf32", layout="tn"), "B is n-major, but"),  # A is read into registers
-        (Operands.of("e4m3", align_bytes=8), "pack='ab' for the builder, copies them"),
+        (Operands.of("e4m3", align_bytes=8), "pack='ab' to the builder"),
         (Operands.of("f32"), "f32 operands have no wgmma instruction"),
     ],
 )
@@ -520,7 +524,7 @@ def test_subtiles_of_bytes_are_enough_for_the_slots(tile, epi_stages, columns):
     assert plan.epi_stages.epi_tile == (64, columns)
     assert plan.epi_stages.store.swizzle == {128: "128B", 64: "64B", 32: "32B"}[columns]
     narrow = complaints(bytewise, tile=tile, epi_tile_n=16, shared_d="padded")
-    assert "128 threads do not store 64 rows of 16 elements of e4m3, 16 each at a time" in narrow
+    assert "128 threads cannot store 64 rows of 16 elements of e4m3 evenly, 16 elements per access" in narrow
 
 
 def test_a_plan_spelled_out():
@@ -529,9 +533,9 @@ def test_a_plan_spelled_out():
     plan = plan_named(text, BF16)
     assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
     assert (plan.body.stagger_cycles, plan.a.load.l2_policy) == (300, "evict_last")
-    with pytest.raises(PlanError, match="'tyle' is no argument"):
+    with pytest.raises(PlanError, match="'tyle' is not an argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
-    with pytest.raises(PlanError, match="'epi_stages=two' does not read"):
+    with pytest.raises(PlanError, match="'epi_stages=two': a whole number is expected"):
         plan_named("sm90:epi_stages=two", BF16)
 
 

@@ -20,6 +20,7 @@ from cutegemm.plan.program.thread_schedule import Commit, Fetch, Sync, Wait
 from cutegemm.simulator import play_interleavings, protocol_of, simulate
 from cutegemm.tile.tiled_mma import TiledMma
 from tests.kernels.mma_sync_forms import COVERING, form
+from tests.marks import with_thorough
 from tests.simulator.plans import violations
 
 SMALL = {"block": (64, 64, 64), "warp": (32, 32)}
@@ -145,7 +146,9 @@ def texts(protocol, **options):
     return " | ".join(fault.text for fault in play_interleavings(protocol, **options).faults)
 
 
-@pytest.mark.parametrize("name", ["tma_bf16_nt", "tma_two_blocks", "tma_eight_warps"])
+@pytest.mark.parametrize(
+    "name", with_thorough(["tma_bf16_nt", "tma_two_blocks", "tma_eight_warps"], ["tma_eight_warps"])
+)
 def test_warps_that_consume_a_ring(name):
     plan = form(name)
     for k_tiles in (0, 1, plan.stages - 1, plan.stages, plan.stages + 1, 11):

@@ -54,6 +54,7 @@ def test_small_cases_in_all_orders(stages, k_tiles, tiles):
     assert (report.faults, report.exhaustive) == ((), True)
 
 
+@pytest.mark.thorough
 def test_a_cluster_in_all_orders():
     one = {"schedule": "cooperative", "consumers": 1, "stages": 2}
     report = search_interleavings(sound(2, 1, (2, 1), **one))

@@ -146,7 +146,7 @@ def test_names(dtype):
 
 
 def test_unknown_names_and_roundings():
-    with pytest.raises(UnsupportedError, match="'float4' is no element type; the types are f16, bf16"):
+    with pytest.raises(UnsupportedError, match=r"'float4' is not an element type. The types are f16, bf16"):
         DType.parse("float4")
     with pytest.raises(UnsupportedError, match="rne, rna, rz"):
         round_to(f16, 1.0, "up")
@@ -158,11 +158,12 @@ def test_unknown_names_and_roundings():
         ("fp8", "Is it e4m3 or e5m2?"),
         ("float8", "Is it e4m3 or e5m2?"),
         ("bf61", "bf16"),
-        ("flaot32", "float32"),
+        ("flaot32", "f32 (float32)"),
+        ("int4", "Is it s32 (int) or s8 (int8)?"),
     ],
 )
 def test_what_a_name_may_have_meant(name, meant):
-    with pytest.raises(UnsupportedError, match=r"is no element type; the types are f16, .*\.") as caught:
+    with pytest.raises(UnsupportedError, match=r"is not an element type. The types are f16, .*\.") as caught:
         DType.parse(name)
     assert meant in str(caught.value)
 

@@ -49,7 +49,8 @@ def test_a_residual_in_front_of_a_gate(store_preact, interleaved, shape):
     result = ours(*given)
     close(result if store_preact else [result], theirs if store_preact else [theirs])
     close(gradients(result, given), gradients(theirs, given))
-    assert torch.autograd.gradgradcheck(ours, given)
+    if store_preact == interleaved:  # with each shape both values of both
+        assert torch.autograd.gradgradcheck(ours, given)
 
 
 @pytest.mark.parametrize("is_gated", [False, True])

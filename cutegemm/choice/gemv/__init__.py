@@ -1,1 +1,1 @@
-"""Plans for few rows or columns: recipes, names, their time, and the choice among them."""
+"""Plans for a D with few rows or columns: recipes, names, predicted times, and the choice among them."""

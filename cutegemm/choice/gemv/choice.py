@@ -1,4 +1,4 @@
-"""The candidates among plans that stream A to registers: for few rows or columns, and for small problems."""
+"""Candidates among the gemv plans, which load A straight to registers: for few rows or columns, or a small D."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from cutegemm.machine.arch import ACCESS_BITS
 from cutegemm.machine.device import Device
 from cutegemm.plan.problem import Operands, Problem
 
-FEW_COLUMNS = 16  # with which A may have any number of rows
-SMALL = 1 << 16  # elements of D, as many as plans were timed for whose CTAs share K, or of more columns
-_MOST_COLUMNS = 128
+FEW_COLUMNS = 16  # with at most as many columns of D, A may have any number of rows
+SMALL = 1 << 16  # elements of a small D, for which plans with cluster split-K, or for more columns, are candidates
+_MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The plans that stream A: see `candidate.Family`."""
+    """The gemv plans that can implement the operands: see `candidate.Family`."""
 
     recipes: tuple[GemvRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes for few columns of D, or of D^T, and for a small D; none if K is not whole vectors."""
+        """Return the recipes for few columns of D, or of D^T, and for a small D.
+
+        There are none if K is not a multiple of 16 bytes.
+        """
         can_implement = np.zeros(len(self.recipes), bool)
         elements = problem.m * problem.n * problem.l
         if elements and problem.k * self.bits % ACCESS_BITS == 0:
@@ -39,10 +42,10 @@ class GemvFamily(Model):
         return Variants(np.flatnonzero(can_implement))
 
     def _can_implement(self, columns: int, is_small: bool) -> Column:
-        """Return whether recipes may be the fastest.
+        """Return whether each recipe may be the fastest for a number of columns.
 
-        columns    of D as the plans see it
-        is_small   whether D has few elements
+        columns    columns of D as the kernel sees it
+        is_small   whether D has at most `SMALL` elements
         """
         streams = self.streams
         can_implement = is_small | (streams.ctas == 1)
@@ -52,16 +55,17 @@ class GemvFamily(Model):
 
     @cached_property
     def _is_for_one(self) -> Column:
+        """Return whether each recipe is a candidate only if one tile has all columns."""
         return np.array([recipe.for_one for recipe in self.recipes])
 
 
 def family(request: Request) -> GemvFamily:
-    """Return the plans for the ways that are asked for; a recipe says whether it is for D^T, as it is for few rows.
+    """Return the gemv plans for D, for D^T, or for both, as the request says. Plans with swap A/B serve few rows.
 
     >>> from itertools import islice
     >>> from cutegemm.choice.candidate import ranked
-    >>> found = family(Request(Operands.of("bf16", layout="nt"), swap_ab=False))
-    >>> for one in islice(ranked(found, Problem(64, 16, 8192)), 3):
+    >>> plans = family(Request(Operands.of("bf16", layout="nt"), swap_ab=False))
+    >>> for one in islice(ranked(plans, Problem(64, 16, 8192)), 3):
     ...     print(f"{one.recipe}: {one.us:.1f} us, most of it {one.bound}")
     gemv_16x16_k8_wide: 8.6 us, most of it latency
     gemv_16x16_k8: 8.6 us, most of it latency
@@ -72,16 +76,17 @@ def family(request: Request) -> GemvFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
+    """Return the gemv plans for operands and for these values of `swap_ab`, cached."""
     chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
-    found = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]
-    # Of plans that are predicted alike the first one is taken, which has more warps
-    found.sort(key=lambda recipe: -int(recipe.options.get("warps", 0)))
-    model = Model.of(found, operands, device)
-    return GemvFamily(model.streams, model.swap_ab, model.bits, device, recipes=tuple(found))
+    recipes = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]
+    # If predicted times are equal the first plan is chosen: the one with more warps
+    recipes.sort(key=lambda recipe: -int(recipe.options.get("warps", 0)))
+    model = Model.of(recipes, operands, device)
+    return GemvFamily(model.streams, model.swap_ab, model.bits, device, recipes=tuple(recipes))
 
 
 def _may_stream(operands: Operands) -> bool:
-    """Return whether A and B can be streamed, but for the length of K: see `gemv_plan`."""
+    """Return whether gemv plans can load A and B, apart from the length of K: see `gemv_plan`."""
     a, b = operands.a, operands.b
     is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)
     along_k = a.major == b.major == "k" and min(a.align_bytes, b.align_bytes) * 8 >= ACCESS_BITS

@@ -1,4 +1,4 @@
-"""The recipe of a plan for few columns."""
+"""The recipe of a gemv plan: a plan for few columns, which loads A straight to registers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cutegemm.choice.recipe import BuildTarget, Recipe
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 
-_FEW_COLUMNS = 8  # of one MMA
-_FEW_ACCUMULATORS = 16 * 16  # of two
-_MANY_WARPS = 8
+_FEW_COLUMNS = 8  # columns of one MMA
+_FEW_ACCUMULATORS = 16 * 16  # accumulators of two MMAs
+_MANY_WARPS = 8  # warps of a CTA; if a CTA has more, plans for 8-bit elements have one CTA per SM
 
 
 @dataclass(frozen=True)
 class GemvRecipe(Recipe):
-    """What a plan is that streams A to registers, before its operands are known.
+    """A gemv plan before its operands are known.
 
-    is_chosen   whether `choose` considers it
-    for_one     whether that is only where one tile has all columns
+    is_chosen   whether `choose` considers the plan
+    for_one     whether `choose` considers it only if one tile has all columns
     """
 
     family: ClassVar[str] = "gemv"
@@ -38,14 +38,15 @@ class GemvRecipe(Recipe):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(rows of A, columns) that a cluster multiplies."""
+        """Return (rows of A, columns) of the tile of D that a cluster computes."""
         rows, columns = self.options["tile"]
         return rows, columns
 
     def fitted(self, bits: int) -> dict[str, Any]:
-        """The arguments of `gemv_plan` for elements of so many bits. Of bytes, which mma.sync widens to f16 in
-        registers, fewer are under way beside many columns, or a CTA has a multiprocessor for itself: else they were
-        seen to spill.
+        """Return the arguments of `gemv_plan` for elements of `bits` bits.
+
+        mma.sync of 8-bit floats converts them to f16 in registers. To avoid spills, plans for more than 8 columns then
+        have half as many vectors in flight, or one CTA per SM. Spelled-out options are not changed.
         """
         options = dict(self.options)
         if self.spelled_out:
@@ -61,9 +62,9 @@ class GemvRecipe(Recipe):
         return options
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The plan for operands.
+        """Return the plan for the operands that the kernel sees.
 
-        raises   PlanError where they break its rules
+        raises   PlanError if they break rules of the plan
         """
         options = self.fitted(operands.a.dtype.bits)
         return gemv_plan(operands.as_tf32, name=self.plan_name, summary=self.summary, **options)

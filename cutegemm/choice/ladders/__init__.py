@@ -1,1 +1,1 @@
-"""Ladders: the steps in which the literature teaches a GEMM, each a named plan with its reason."""
+"""Tutorial ladders: named plans, each of which changes one thing of the step before, with the reason."""

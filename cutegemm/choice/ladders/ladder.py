@@ -1,4 +1,4 @@
-"""Ladders: the steps in which the literature teaches a GEMM, each a named plan with its reason."""
+"""Tutorial ladders: named plans, each of which changes one thing of the step before, with the reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cutegemm.plan.problem import Operands
 
 @dataclass(frozen=True)
 class LadderStep:
-    """A step of a ladder.
+    """A step of a tutorial ladder.
 
-    recipe     of its plan
-    number     of the step; several plans may share one
-    change     what is different from the step before
-    why        what that is meant to bring, and what to look at
-    operands   that the plan is for where no others are given
+    recipe     recipe of the step's plan
+    number     number of the step; several plans may share one
+    change     what differs from the step before
+    why        what the change is meant to gain, and what to look at
+    operands   operands that `build` uses by default
     """
 
     recipe: Recipe
@@ -28,20 +28,20 @@ class LadderStep:
 
     @property
     def name(self) -> str:
-        """Of the plan."""
+        """Return the name of the step's plan."""
         return str(self.recipe)
 
     def build(self, operands: Operands | None = None) -> GemmPlan:
-        """The plan for operands; those of the step where left out."""
+        """Return the plan of the step for `operands`; None: for the operands of the step."""
         return self.recipe.build(operands or self.operands)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Named plans, each one step from the one before.
+    """Named plans in the order of a tutorial.
 
-    operands   that the steps are built for and measured on
-    data       these in words
+    operands   operands that the steps are built for and timed with
+    data       these operands in words
     """
 
     name: str
@@ -51,5 +51,5 @@ class Ladder:
     data: str
 
     def step(self, name: str) -> LadderStep:
-        """The step of a plan's name."""
+        """Return the step whose plan has a name; StopIteration if there is none."""
         return next(step for step in self.steps if step.name == name)

@@ -1,9 +1,8 @@
 """The SIMT ladder: the steps in which the literature teaches SGEMM, each a named plan.
 
-Two worklogs are followed: A, "How to write a CUDA kernel to achieve 95% cuBLAS performance" (2024, row-major),
-and B, "How to optimize SGEMM on NVIDIA GPUs" (2021, column-major). Matrices are row-major here ("nn"): A is
-k-major and B n-major. What worklog B does along M, the contiguous mode of its D, is done along N here: its 4x1
-is a 1x4.
+It follows two worklogs: A, "How to write a CUDA kernel to achieve 95% cuBLAS performance" (2024, row-major), and B,
+"How to optimize SGEMM on NVIDIA GPUs" (2021, column-major). Matrices are row-major here ("nn"): A is K-major and B is
+N-major. What worklog B does along M, the contiguous mode of its D, is done along N here: its 4x1 is a 1x4.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ _OPERANDS = Operands.of("f32")
 
 
 def _step(name: str, number: int, change: str, why: str, options: Mapping[str, Any]) -> LadderStep:
+    """Return a step for the operands of the ladder, whose recipe has the change as its summary."""
     recipe = SimtRecipe(name, f"step {number}: {change}", options)
     return LadderStep(recipe, number, change, why, _OPERANDS)
 
@@ -34,7 +34,7 @@ _OF_32 = {
 }  # fmt: skip
 _ONE = {**_OF_32, **_ELEMENTS, **_BY_REGISTER}
 _ROW_OF_4 = {**_OF_32, "warp": (4, 32), "thread": (1, 4), "ctas_per_sm": 5}
-# Threads of 8 x 8 elements that lie side by side, 2 x 16 of them a warp: no warp tile worth the name.
+# The 8 x 8 elements of a thread are contiguous. A warp has 2 x 16 threads, so its tile of 16 x 128 is flat.
 _FLAT = {
     "block": (128, 128, 8),
     "warp": (16, 128),
@@ -44,12 +44,12 @@ _FLAT = {
     "unroll": 2,
     "ctas_per_sm": 2,
 }
-_TURNED = {"shared_a": Shared("mn"), "shared_b": Shared("mn")}
+_TRANSPOSED = {"shared_a": Shared("mn"), "shared_b": Shared("mn")}
 _WARPS = {
     "block": (128, 128, 8), "warp": (64, 32), "thread": (8, 8), "stages": 2, "unroll": 2,
     "ctas_per_sm": 2, **_BY_REGISTER,
 }  # fmt: skip
-_FREE_OF_CONFLICTS = {"shared_a": Shared("mn", swizzle=Swizzle(1, 4, 5)), "shared_b": Shared("mn")}
+_NO_CONFLICTS = {"shared_a": Shared("mn", swizzle=Swizzle(1, 4, 5)), "shared_b": Shared("mn")}
 _ASYNC = {
     "block": (128, 128, 8), "warp": (64, 64), "thread": (8, 16), "unroll": 2, "mma_order": "n",
     "load_a": "cp.async", "load_b": "cp.async", "ctas_per_sm": 2,
@@ -64,131 +64,132 @@ SIMT_LADDER = Ladder(
     data="f32 without TF32, row-major matrices",
     steps=(
         _step(
-            "sgemm_01_naive", 1, "a thread sums up one element of D from global memory, 32x32 of them a CTA",
-            "The start. Each multiply-add asks for two elements; the caches alone keep them from coming "
-            "from DRAM. Lanes lie along N, so that a warp's row of B is one line and its element of A one "
-            "broadcast.",
+            "sgemm_01_naive", 1, "one thread per element of D, 32x32 per CTA; fragments come from global memory",
+            "The start. Each multiply-add reads two elements; only the caches keep these reads away from DRAM. The 32 "
+            "lanes of a warp lie along N, so a warp reads one line of B and one element of A, which all lanes share.",
             {"block": (32, 32, 1), "warp": (1, 32), "thread": (1, 1), "quad": (1, 1), "lanes_along": "n",
              "stages": 0, "ctas_per_sm": 2},
         ),
         _step(
-            "sgemm_02_tiles", 2, "tiles of 32x32x32 in shared memory, each element fetched by one thread",
-            "32 times less is asked of global memory. Both tiles lie k by k, so that the 32 lanes of a "
-            "warp, each with its column of B, read addresses 32 words apart: all in one bank.",
+            "sgemm_02_tiles", 2, "tiles of 32x32x32 in shared memory; each element is loaded by one thread",
+            "Global memory is read 32 times less. Both tiles are stored K-major, so the 32 lanes of a warp, which "
+            "read one column of B each, access addresses that are 32 words apart: all in the same bank.",
             {**_ONE, "shared_a": Shared("k"), "shared_b": Shared("k")},
         ),
         _step(
             "sgemm_03_hoisted", 3, "no change: the compiler already keeps threadIdx in a register",
-            "In 2021 that saved registers. Here the indices are those of the plan's layouts, and the "
-            "machine code reads the thread's number once before the loop in either case: "
-            "`examples/sgemm_ladder.py --sass` counts S2R.",
+            "One worklog reads threadIdx once before the loop, which saved registers in 2021. Here the indices come "
+            "from the plan's layouts, and the machine code reads threadIdx once before the loop anyway: "
+            "`examples/sgemm_ladder.py --sass` counts the S2R instructions.",
             {**_ONE, "shared_a": Shared("k"), "shared_b": Shared("k")},
         ),
         _step(
-            "sgemm_04_no_conflicts", 4, "the tile of B lies along N in shared memory",
-            "Lanes read neighbours: one wavefront instead of 32, for the store and for every read.",
+            "sgemm_04_no_conflicts", 4, "the tile of B is stored N-major in shared memory",
+            "Neighbouring lanes access neighbouring words of B: one wavefront instead of 32, for the store and for "
+            "every read.",
             {**_ONE, "shared_a": Shared("k"), "shared_b": Shared("mn")},
         ),
         _step(
-            "sgemm_05_row_of_4", 5, "a thread sums up 4 neighbours of a row, 256 threads",
-            "An element of A that is read serves four multiply-adds: 5 reads for 4 of them instead of 8. "
-            "But a warp has four rows of A now, which lie 32 words apart: its reads of A meet in one bank.",
+            "sgemm_05_row_of_4", 5, "each thread computes 4 neighbours of a row; 256 threads per CTA",
+            "Each element of A that is read feeds four multiply-adds: 5 reads for 4 multiply-adds instead of 8. But "
+            "a warp now covers four rows of A, which are 32 words apart: its reads of A hit one bank.",
             {**_ROW_OF_4, **_ELEMENTS, **_BY_REGISTER, "quad": (1, 4), "shared_a": Shared("k")},
         ),
         _step(
-            "sgemm_06_vectors", 6, "every access by 128 bits where its elements are neighbours",
-            "A quarter of the instructions that load, store and read B, for the same bytes.",
+            "sgemm_06_vectors", 6, "accesses of 128 bits wherever elements are neighbours",
+            "A quarter as many instructions load, store and read B, for the same bytes.",
             {**_ROW_OF_4, **_BY_REGISTER, "quad": (1, 4), "shared_a": Shared("k")},
         ),
         _step(
-            "sgemm_07_square_of_4", 7, "4x4 elements a thread, tiles of 64x64x16",
-            "8 elements read serve 16 multiply-adds, and a tile fetched serves twice as many.",
+            "sgemm_07_square_of_4", 7, "4x4 elements per thread, tiles of 64x64x16",
+            "8 elements that are read feed 16 multiply-adds, and each loaded element is used 64 times instead of 32.",
             {"block": (64, 64, 16), "warp": (8, 64), "thread": (4, 4), "lanes_along": "n", "stages": 1,
              "unroll": 4, "ctas_per_sm": 3, **_BY_REGISTER, "shared_a": Shared("k")},
         ),
         _step(
-            "sgemm_07_square_of_8", 7, "8x8 elements a thread, tiles of 128x128x8",
-            "16 elements read serve 64 multiply-adds. Fewer threads share a multiprocessor: the sums take "
-            "64 registers.",
+            "sgemm_07_square_of_8", 7, "8x8 elements per thread, tiles of 128x128x8",
+            "16 elements that are read feed 64 multiply-adds. Fewer threads fit an SM, because the accumulators "
+            "take 64 registers per thread.",
             {**_FLAT, "stages": 1, **_BY_REGISTER, "shared_a": Shared("k")},
         ),
         _step(
-            "sgemm_08_transposed", 8, "A is turned round on its way: 128-bit loads along K, stored along M",
-            "Fragments of A are read by 128 bits as well. The store pays: a vector of four goes to four "
-            "places, and two lanes of a warp meet in each bank.",
-            {**_FLAT, "stages": 1, **_BY_REGISTER, **_TURNED},
+            "sgemm_08_transposed", 8, "A is transposed on its way: loaded by 128 bits along K, stored along M",
+            "Fragments of A are read by 128 bits as well. The store costs more: the four elements of a vector go to "
+            "four addresses, and two lanes of a warp hit each bank.",
+            {**_FLAT, "stages": 1, **_BY_REGISTER, **_TRANSPOSED},
         ),
         _step(
-            "sgemm_09_prefetch", 9, "the next k-tile is on its way to registers while one is multiplied",
-            "The latency of global memory is hidden; shared memory is still overwritten between two "
-            "barriers.",
-            {**_FLAT, "stages": 1, "prefetch": True, **_BY_REGISTER, **_TURNED},
+            "sgemm_09_prefetch", 9, "the next k-tile is loaded to registers while one is multiplied",
+            "This hides the latency of global memory. Shared memory still has one stage, which is overwritten "
+            "between two barriers.",
+            {**_FLAT, "stages": 1, "prefetch": True, **_BY_REGISTER, **_TRANSPOSED},
         ),
         _step(
-            "sgemm_09_double_buffer", 9, "two stages of shared memory, fragments read a k-block ahead",
-            "One barrier a k-tile instead of two, and the latency of shared memory is hidden too.",
-            {**_FLAT, "stages": 2, **_BY_REGISTER, **_TURNED},
+            "sgemm_09_double_buffer", 9, "two stages of shared memory; fragments are read one k-block ahead",
+            "One barrier per k-tile instead of two; the latency of shared memory is hidden too.",
+            {**_FLAT, "stages": 2, **_BY_REGISTER, **_TRANSPOSED},
         ),
         _step(
-            "sgemm_10_swizzle", 10, "shared memory swizzled: a bit of the lane moves its vectors elsewhere",
-            "Eight neighbours a thread make 128-bit reads of a quarter-warp meet in half of the banks; the "
-            "swizzle parts them, the turned store meets as before. One of the two worklogs fell back to the "
-            "speed of its first kernels here: it swizzled the order in which a thread reads its two vectors instead of "
-            "the memory, so that a thread's number indexes its registers, which puts them into local "
-            "memory. A layout leaves registers alone.",
+            "sgemm_10_swizzle", 10, "shared memory is swizzled: one bit of the lane moves its vectors to other banks",
+            "The eight neighbours of a thread make the 128-bit reads of a quarter-warp hit only half of the banks. The "
+            "swizzle spreads them over all banks; the transposed store has the same conflicts as before. One worklog "
+            "became as slow here as its first kernels: it swizzled the order in which a thread reads its two vectors, "
+            "not the memory. The thread index then selects registers, so the compiler puts them in local memory. A "
+            "swizzled layout of shared memory leaves registers alone.",
             {**_FLAT, "stages": 2, **_BY_REGISTER, "shared_a": Shared("mn", swizzle=Swizzle(1, 2, 3)),
              "shared_b": Shared("mn", swizzle=Swizzle(1, 2, 3))},
         ),
         _step(
-            "sgemm_11_warp_tiles", 11, "warp tiles of 64x32; a thread's 8x8 are sub-tiles of 4x4 in strides",
-            "A quarter-warp reads neighbours, with no conflict and no swizzle; a warp needs 96 elements for"
-            " 2048 multiply-adds instead of 144.",
-            {**_WARPS, **_TURNED},
+            "sgemm_11_warp_tiles", 11, "warp tiles of 64x32; a thread has four 4x4 blocks, strided over the warp tile",
+            "A quarter-warp reads neighbouring vectors: no conflicts, and no swizzle. For each k a warp reads 96 "
+            "elements instead of 144, for the same 2048 multiply-adds.",
+            {**_WARPS, **_TRANSPOSED},
         ),
         _step(
-            "sgemm_12_warp_swizzle", 12, "A's tile swizzled against the conflicts of its turned store",
-            "Neither read nor store has a conflict. The address of each read changes with k in one bit.",
-            {**_WARPS, **_FREE_OF_CONFLICTS},
+            "sgemm_12_warp_swizzle", 12, "the tile of A is swizzled, so that its transposed store has no conflicts",
+            "Neither reads nor stores have conflicts now. In each read address, one bit changes with k.",
+            {**_WARPS, **_NO_CONFLICTS},
         ),
         _step(
-            "sgemm_12_warp_pad", 12, "rows padded by four elements instead of the swizzle",
-            "The same banks without address arithmetic: the layout stays one of strides.",
+            "sgemm_12_warp_pad", 12, "rows are padded by four elements instead of swizzled",
+            "The padding avoids the same conflicts, and the layout keeps plain strides: no address arithmetic.",
             {**_WARPS, "shared_a": Shared("mn", pad=4), "shared_b": Shared("mn")},
         ),
         _step(
-            "sgemm_13_split_kernel", 13, "K split in 4, strided; a second kernel adds the parts' sums",
-            "For large D it only costs: sums are written and read again. For small D it is what fills the "
-            "machine.",
+            "sgemm_13_split_kernel", 13, "split-K: 4 strided K splits; a second kernel adds their accumulators",
+            "For a large D this only costs time: the accumulators are written and read again. For a small D it is "
+            "what fills the machine.",
             {**_WARPS, "shared_a": Shared("mn", pad=4), "split_k": 4, "split_order": "strided"},
         ),
         _step(
-            "sgemm_13_split_last", 13, "the CTA that ends last in a tile adds them",
-            "No second launch, and the adding is hidden behind other tiles; it has one CTA a tile to do it.",
+            "sgemm_13_split_last", 13, "the CTA of a tile that ends last adds the accumulators",
+            "There is no second launch, and the addition overlaps with the work on other tiles. But only one CTA per "
+            "tile does it.",
             {**_WARPS, "shared_a": Shared("mn", pad=4), "split_k": 4, "split_order": "strided",
              "reduction": "last"},
         ),
         _step(
-            "sgemm_14_async_3", 14, "cp.async, 3 stages: no register holds a tile on its way",
-            "Threads of 8x16 fit two CTAs per SM. A k-major A is turned round an element at a "
-            "time.",
+            "sgemm_14_async_3", 14, "cp.async and 3 stages: tiles in flight need no registers",
+            "Two CTAs with 8x16 elements per thread fit an SM. A K-major A is copied one element at a time, which "
+            "transposes it.",
             {**_ASYNC, "stages": 3},
         ),
-        _step("sgemm_14_async_4", 14, "4 stages", "Further ahead, where latency is not hidden yet.",
+        _step("sgemm_14_async_4", 14, "4 stages", "One more k-tile in flight, if latency is not hidden yet.",
              {**_ASYNC, "stages": 4}),
-        _step("sgemm_14_async_5", 14, "5 stages", "And further.", {**_ASYNC, "stages": 5}),
+        _step("sgemm_14_async_5", 14, "5 stages", "And one more.", {**_ASYNC, "stages": 5}),
         _step(
-            "sgemm_15_best", 15, "A is packed first; 16x8 elements a thread, 256x128x16, 3 stages by "
+            "sgemm_15_best", 15, "a repack pass transposes A; 16x8 elements per thread, 256x128x16, 3 stages by "
             "128-bit cp.async",
-            "Turning A round once in memory costs 2 M K elements of traffic, 1% at 4096 cubed; in the "
-            "mainloop it costs 6%. k-blocks are a loop of 4: laid out whole, the compiler runs out of "
-            "registers; products go back and forth.",
+            "To transpose A once in memory costs 2 M K elements of traffic, 1% of the time at 4096 cubed; in the "
+            "mainloop it costs 6%. The code has a loop over 4 k-blocks: completely unrolled, the k-tile needs too many "
+            "registers. The multiply-adds of a k-block run back and forth over the thread's tile.",
             _BEST,
         ),
         _step(
-            "sgemm_15_stream", 15, "a grid of 132 CTAs shares evenly the tiles that do not fill it",
-            "512 tiles are 3.9 times 132 multiprocessors: in the last round 16 would be idle. The k-tiles of those "
-            "116 tiles are one line, cut into 132 runs of equal length; the sums of a tile's runs are written and "
-            "added by a second kernel.",
+            "sgemm_15_stream", 15, "stream-K: a grid of 132 CTAs divides evenly the tiles that do not fill it",
+            "At 4096 cubed, 512 tiles are 3.9 waves of 132 SMs: 16 SMs would be idle in the last wave. Here the "
+            "k-tiles of its 116 tiles form one line, which is cut into 132 runs of equal length. The accumulators of "
+            "the runs are written, and a second kernel adds those of each tile.",
             {**_BEST, "waves": 1, "persistent": 132},
         ),
     ),

@@ -1,7 +1,4 @@
-"""The Hopper ladder: plans as steps, each one change to the one before it, with the reason.
-
-A number in a reason is of one H200, bf16, D bf16, A and B k-major, normal data, in turns with cuBLAS (2026-11-20).
-"""
+"""The Hopper ladder: named plans, each of which changes one thing of the step before, with the reason."""
 
 from __future__ import annotations
 
@@ -17,34 +14,34 @@ from cutegemm.plan.problem import Operands
 _OPERANDS = Operands.of("bf16", layout="nt")
 _DIRECT = {"store": "direct", "raster": "along_n"}
 _KEEP_INPUTS = ("evict_last", "evict_last", "evict_first")
-# (name, options, what changes: why), or the name of a plan that `choose` considers too
+# (name, options, "change: why"), or the name of a plan that `choose` considers too
 _STEPS = (
     ("sm90_multistage", {"tile": (128, 128), "schedule": "single", **_DIRECT},
-     "TMA loads and wgmma: one warpgroup, which asks for k-tiles ahead between its products"),
+     "TMA loads and wgmma: one warpgroup loads k-tiles ahead, between its MMAs"),
     ("sm90_specialized",
      {"tile": (128, 128), "schedule": "cooperative", "consumers": 1, **_DIRECT, "ctas": None},
-     "a producer warp fills the ring, so that the products never wait for the asking"),
+     "a producer warp fills the mainloop pipeline: the MMAs never wait until a load is issued"),
     ("sm90_large_tile", {"tile": (128, 256), **COOPERATIVE, **_DIRECT, "ctas": None},
-     "two consumers share 128 x 256: 1.3 times the products for each byte that is loaded"),
+     "two consumers share 128 x 256: 1.3 times as many MMAs per loaded byte"),
     ("sm90_persistent", {"tile": (128, 256), **COOPERATIVE, **_DIRECT},
-     "one CTA per SM takes tile after tile: the next one's k-tiles come while D is written"),
+     "one CTA per SM takes tile after tile: the next tile's k-tiles are loaded while D is stored"),
     ("sm90_pingpong", {"tile": (128, 128), **_DIRECT},
-     "the consumers take tiles in turn: one writes D while the other multiplies"),
+     "the consumers alternate in taking tiles: one stores D while the other multiplies"),
     ("sm90_tma_plain", {"tile": (128, 128), "shared_d": "plain", "raster": "along_n"},
-     "D leaves by TMA, through rows of 128 bytes: stmatrix meets 8-fold bank conflicts"),
+     "D is stored by TMA, through rows of 128 bytes: stmatrix has 8-way bank conflicts"),
     ("sm90_padded", {"tile": (128, 128), "shared_d": "padded", "raster": "along_n"},
-     "the rows are padded by 16 bytes: no conflicts; but a box of TMA lies dense, so the threads copy D out"),
+     "the rows are padded by 16 bytes: no conflicts, but TMA needs dense boxes, so the threads store D"),
     ("sm90_tma_swizzled", {"tile": (128, 128), "raster": "along_n"},
-     "the rows are swizzled as TMA unswizzles them: no conflicts, no padding, and no thread copies"),
+     "the rows are swizzled in the mode of the TMA store: no conflicts, no padding, and no copies by threads"),
     "sm90_epi_stages",
     ("sm90_along_m", {"tile": (128, 128), "epi_stages": 4, "raster": "along_m"},
-     "tiles in columns: which operand is read again from L2 decides at large K"),
+     "tiles in columns: at large K it matters which operand is reused in L2"),
     ("sm90_grouped", {"tile": (128, 128), "epi_stages": 4, "raster": "grouped_m:16"},
-     "tiles in bands of 16 rows: both operands are read again from L2"),
+     "tiles in bands of 16 rows: both operands are reused in L2"),
     ("sm90_hilbert", {"tile": (128, 128), "epi_stages": 4, "raster": "hilbert:8"},
-     "tiles along a Hilbert curve in squares of 8 x 8: as near to each other as an order can have them"),
+     "tiles along a Hilbert curve in squares of 8 x 8: consecutive tiles are neighbours"),
     ("sm90_l2", {"tile": (128, 128), "epi_stages": 4, "raster": "grouped_m:8", "l2": _KEEP_INPUTS},
-     "L2 is told to keep A and B, and to let go of D"),
+     "L2 hints: keep A and B, evict D first"),
     "sm90_cluster_1x2",
     "sm90_cluster_2x1",
     "sm90_wide_1x2",
@@ -53,12 +50,12 @@ _STEPS = (
     "sm90_wide_along_n_1x2",
     "sm90_wide_along_n_2x1",
     ("sm90_cooperative", {"tile": (128, 256), **COOPERATIVE},
-     "128 x 256 by two consumers with D through TMA, where many k-tiles hide the epilogue"),
+     "128 x 256 by two consumers with D stored by TMA: for many k-tiles, next to which the epilogue is short"),
     ("sm90_cooperative_2x1", {"tile": (128, 256), **COOPERATIVE, "cluster": (2, 1), "stagger_cycles": 550},
-     "128 x 256 in clusters of 2 x 1; the second consumer begins 550 cycles later, so that the two do not "
-     "store at once"),
+     "128 x 256 in clusters of 2 x 1: the second consumer starts 550 cycles later, so the two do not store at "
+     "the same time"),
     ("sm90_tall_1x2", {"tile": (256, 128), **COOPERATIVE, "cluster": (1, 2)},
-     "256 x 128 by two consumers of 128 x 128 each, sharing A in clusters"),
+     "256 x 128 by two consumers of 128 x 128 each: the CTAs of a cluster share A"),
     "sm90_overlapped",
     "sm90_overlapped_2x1",
     "sm90_overlapped_tall_1x2",
@@ -71,25 +68,27 @@ _STEPS = (
     "sm90_64x32",
     "sm90_64x16",
     ("sm90_split", {"tile": (64, 128), "epi_stages": 2, "split_k": 4},
-     "four CTAs share the k-tiles of 64 x 128: for few tiles, which leave multiprocessors idle"),
+     "split-K: four CTAs share the k-tiles of 64 x 128, if there are few tiles and SMs would be idle"),
     ("sm90_stream", {"tile": (128, 256), **COOPERATIVE, "cluster": (2, 1), "stream": STREAM_WAVES},
-     "the k-tiles of what does not fill the waves are divided evenly among all CTAs"),
+     "stream-K: the k-tiles of the tiles that do not fill the waves are divided evenly among all CTAs"),
     ("sm90_fixup", {"tile": (128, 128), "cluster": (2, 1), "fixup": True},
-     "each tile of a last wave that is not full keeps a CTA; idle CTAs take its last k-tiles"),
+     "stream-K fixup: if the last wave is not full, idle CTAs take the last k-tiles of its tiles"),
 )  # fmt: skip
 
 
 def _recipes() -> Iterator[Sm90Recipe]:
+    """Yield the recipes of the steps in order."""
     candidates = {recipe.name: recipe for recipe in SM90_PLANS}
     for step in _STEPS:
         if isinstance(step, str):
             yield candidates[step]
         else:
-            name, options, summary = step
-            yield Sm90Recipe(name, summary, options)
+            name, options, text = step
+            yield Sm90Recipe(name, text, options)
 
 
 def _step(number: int, recipe: Sm90Recipe) -> LadderStep:
+    """Return a step with the change and the reason from the recipe's summary, "change: why"."""
     change, _, why = recipe.summary.partition(": ")
     return LadderStep(recipe, number, change, why, _OPERANDS)
 
@@ -97,8 +96,8 @@ def _step(number: int, recipe: Sm90Recipe) -> LadderStep:
 SM90_LADDER = tuple(_recipes())
 HOPPER_LADDER = Ladder(
     name="sm90",
-    title="GEMM by TMA and wgmma step by step",
+    title="GEMM with TMA and wgmma, step by step",
     steps=tuple([_step(number, recipe) for number, recipe in enumerate(SM90_LADDER, 1)]),
     operands=_OPERANDS,
-    data="bf16, both operands k-major",
+    data="bf16, A and B K-major",
 )

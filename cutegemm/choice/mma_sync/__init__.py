@@ -1,1 +1,1 @@
-"""Named mma.sync plans, their ladder, and the choice among them."""
+"""Named mma.sync plans, their predicted times, and the choice among them."""

@@ -1,8 +1,7 @@
 """The recipes of mma.sync plans.
 
-A name stands for tiles; how many stages there are follows from the architecture's shared memory, and
-how tiles travel from majorness and alignment. Operands of f32 are multiplied as tf32: who asks for such a
-plan by its name asks for that.
+A name fixes the tiles. The number of stages follows from the shared memory of the architecture, and the copies of A and
+B from their majorness and alignment. f32 operands are multiplied as tf32: whoever names such a plan asks for that.
 """
 
 from __future__ import annotations
@@ -23,38 +22,41 @@ from cutegemm.plan.problem import Operands
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy
 
-_DEEPEST_BYTES = 128  # of a k-tile along K
+_DEEPEST_BYTES = 128  # bytes of a k-tile along K, at most
 _MOST_STAGES = 4
-# A stage so small has few products for the latency of memory. Where copies of 4 bytes go through L1, more stages leave
-# less of it: 33.6 us with 4 stages, 41.2 with 6 (18 x 11054 x 2512 in 32 x 64, one H200, 2026-11-22).
+# A stage of at most _SMALL_BYTES has few MMAs to cover the latency of memory, so there may be _STAGES_OF_SMALL stages.
+# Not so for copies of 4 bytes, which go through L1: more stages leave less of it (33.6 us with 4 stages, 41.2 us with
+# 6; 18 x 11054 x 2512 in 32 x 64, H200, 2026-11-22).
 _SMALL_BYTES, _SMALL_ALIGN_BYTES, _STAGES_OF_SMALL = 12288, 8, 6
-_WARP = (64, 64)  # where a recipe does not say
-# Where elements of 16 bits come by themselves, a k-tile at a time: a deeper one, as far as a thread has so many of it
+_WARP = (64, 64)  # warp tile of a recipe that does not have the option
+# If elements of 16 bits are loaded one at a time, one k-tile is in flight. It is twice as deep if a thread then loads
+# at most this many elements.
 _MOST_HALVES = 64
 _HALVES_STAGES = 2
-# Elements of a k-tile of a thread, where some come by themselves. Of more it spilled: 51 us in place of 26 (846 x 111 x
-# 8390 in 128 x 64, an H100, 2026-11-22)
+# Elements of a k-tile per thread, at most, if they are loaded one at a time. With more, registers spill: 51 us instead
+# of 26 us (846 x 111 x 8390 in 128 x 64, H100, 2026-11-22).
 _MOST_ELEMENTS = 72
-_LARGE = 128 * 128  # elements of a tile
-_PER_ACCESS = 2  # registers of the compiler's for each access of a thread by cp.async
+_LARGE = 128 * 128  # elements of a large tile
+_PER_ACCESS = 2  # registers that the compiler keeps for each cp.async access of a thread
 
 
 def _shared(text: str) -> Shared | str:
-    """swizzled, padded or plain; or k+4: along K, with 4 elements of padding."""
+    """Return "swizzled", "padded" or "plain", or the `Shared` of a text: "k+4" is along K, padded by 4 elements."""
     major, _, pad = text.partition("+")
     return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
 
 
 def _least(arch: str) -> str:
-    """The architecture without the instructions of its own, which these plans do not need."""
+    """Return the architecture without the suffix "a", whose instructions these plans do not need."""
     return arch.rstrip("a")
 
 
 def spills(plan: GemmPlan) -> bool:
-    """Whether threads are held to spill registers where K is whole: for the places of narrow accesses by cp.async,
-    which the compiler keeps from one k-tile to the next, beside what the end of a tile takes.
+    """Return whether registers are predicted to spill if K is not split, because of many narrow cp.async accesses.
 
-    14890 x 126 x 82 of bf16 took 16.3 us in 128 x 128, which spills 320 bytes, and 11.8 in 128 x 64 (H100, 2026-11-22).
+    The compiler keeps the addresses of these accesses from one k-tile to the next, in addition to the registers of the
+    epilogue. 14890 x 126 x 82 of bf16 takes 16.3 us in 128 x 128, which spills 320 bytes, and 11.8 us in 128 x 64
+    (H100, 2026-11-22).
 
     >>> plan = MmaSyncRecipe("mine", "", {"block": (128, 128), "ctas_per_sm": 2})
     >>> [spills(plan.build(Operands.of("bf16", align_bytes=align))) for align in (16, 4)]
@@ -68,10 +70,10 @@ def spills(plan: GemmPlan) -> bool:
 
 
 def by_halves(plan: GemmPlan) -> bool:
-    """Whether a large tile comes by loads of 2 bytes, which pass through registers: threads have too many under way.
+    """Return whether a large tile is loaded by accesses of 2 bytes through registers, so that threads hold too many.
 
-    114 x 8536 x 4937 of bf16, nt, took 164 us in 128 x 256 and 146 in 128 x 128, K split in 3; packed first, by wgmma,
-    113 (H100, 2026-11-22).
+    114 x 8536 x 4937 of bf16 (nt) takes 164 us in 128 x 256, and 113 us with repack passes and wgmma (H100,
+    2026-11-22).
 
     >>> plans = [MmaSyncRecipe("mine", "", {"block": (128, columns)}) for columns in (64, 128)]
     >>> [by_halves(plan.build(Operands.of("bf16", align_bytes=2))) for plan in plans]
@@ -84,12 +86,12 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """What a plan of mma.sync is before its operands are known.
+    """An mma.sync plan before its operands are known.
 
-    rate   speed on large problems, that of `mma_128x256` being 1; None: not to be chosen
+    rate   speed on large problems relative to `mma_128x256`; None: `choose` does not consider the plan
 
-    Of `options`, block is (bM, bN) where they are not spelled out: bK and the stages follow from what fits. k_bytes are
-    the bytes of a k-tile along K, at most where stages are not told.
+    `options["block"]` is (bM, bN) unless the options are spelled out: bK and the stages follow from what fits shared
+    memory. `options["k_bytes"]` is the size of a k-tile along K in bytes; without `stages`, the largest one.
     """
 
     family: ClassVar[str] = "mma_sync"
@@ -109,13 +111,13 @@ class MmaSyncRecipe(Recipe):
     rate: float | None = None
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The plan for operands: the deepest k-tiles and then the most stages that fit an architecture.
+        """Return the plan for the operands that the kernel sees: the first depth and number of stages that fit.
 
-        raises   PlanError where nothing does
+        raises   PlanError if none fits
         """
         arch, ops = _least(target.arch), operands.as_tf32
-        called = {"name": self.plan_name, "summary": self.summary}
-        options = {**called, **self.options, **self.split_options}
+        texts = {"name": self.plan_name, "summary": self.summary}
+        options = {**texts, **self.options, **self.split_options}
         if self.spelled_out:
             return mma_sync_plan(ops, **{"arch": arch, **options})
         block = options.pop("block")
@@ -126,22 +128,22 @@ class MmaSyncRecipe(Recipe):
                 options["load_bytes"] = max(options["load_bytes"], ops.a.dtype.bits // 8)
             return mma_sync_plan(ops, block=(*block, deep), arch=arch, **options)
         room = arch_named(arch).smem_of_each_bytes(options.get("ctas_per_sm", 1))
-        of_d = block[0] * block[1] * ops.d.dtype.bits // 8
-        options.setdefault("store", "shared" if of_d <= room and self.split is None else "direct")
+        d_bytes = block[0] * block[1] * ops.d.dtype.bits // 8
+        options.setdefault("store", "shared" if d_bytes <= room and self.split is None else "direct")
         error: PlanError | None = None
         for deep, stages in self._depths(ops, (*block, deepest), room):
             try:
                 return mma_sync_plan(ops, block=(*block, deep), stages=stages, arch=arch, **options)
-            except PlanError as found:
-                error = found
+            except PlanError as plan_error:
+                error = plan_error
         assert error is not None
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """bK and the stages, to be tried one after the other.
+        """Yield (bK, stages) in the order in which they are tried, the deepest k-tiles first.
 
-        tile   (bM, bN, bytes of a k-tile along K, at most)
-        room   bytes of shared memory
+        tile   (bM, bN, largest size of a k-tile along K in bytes)
+        room   bytes of shared memory of a CTA
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits
@@ -151,21 +153,22 @@ class MmaSyncRecipe(Recipe):
             threads = bm * bn // (warp_m * warp_n) * WARP_THREADS
             if k_bytes == _DEEPEST_BYTES and 2 * deepest * rows <= _MOST_HALVES * threads:
                 yield 2 * deepest, _HALVES_STAGES
-            for share in (1, 2, 4):
-                if rows * deepest // share <= _MOST_ELEMENTS * threads or share == 4:
-                    yield deepest // share, _HALVES_STAGES
+            for divisor in (1, 2, 4):
+                if rows * deepest // divisor <= _MOST_ELEMENTS * threads or divisor == 4:
+                    yield deepest // divisor, _HALVES_STAGES
             return
         is_small = rows * k_bytes <= _SMALL_BYTES and align >= _SMALL_ALIGN_BYTES
-        for share in (1, 2, 4):
-            most = _STAGES_OF_SMALL if is_small else min(share, 2) * _MOST_STAGES
-            yield deepest // share, max(2, min(room * share // (rows * k_bytes), most))
+        for divisor in (1, 2, 4):
+            most = _STAGES_OF_SMALL if is_small else min(divisor, 2) * _MOST_STAGES
+            yield deepest // divisor, max(2, min(room * divisor // (rows * k_bytes), most))
 
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """What a plan is whose k-tiles a producer brings by TMA.
+    """An mma.sync plan whose k-tiles a producer warp loads by TMA, before its operands are known.
 
-    Of `options`, block is (bM, bN) where they are not spelled out: bK and the stages follow from what fits.
+    `options["block"]` is (bM, bN) unless the options are spelled out: bK and the stages follow from what fits shared
+    memory.
     """
 
     family: ClassVar[str] = "mma_tma"
@@ -178,13 +181,13 @@ class MmaTmaRecipe(MmaSyncRecipe):
     splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The plan for operands: k-tiles of 128 bytes along K, or where there is no room for two of 64.
+        """Return the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
 
-        raises   PlanError where nothing does
+        raises   PlanError if neither fits shared memory
         """
         ops = operands.as_tf32
-        given = {"name": self.name, "summary": self.summary, "arch": target.arch, "ctas": target.sms}
-        options = {**given, **self.options}
+        defaults = {"name": self.name, "summary": self.summary, "arch": target.arch, "ctas": target.sms}
+        options = {**defaults, **self.options}
         if self.spelled_out:
             return mma_tma_plan(ops, **options)
         block, deep = options.pop("block"), _DEEPEST_BYTES * 8 // ops.a.dtype.bits

@@ -1,19 +1,19 @@
-"""How long plans of mma.sync will take, many at a time: from the latency of memory up to the rate of the tensor cores.
+"""Predicted times of many mma.sync plans at once: from the latency of memory up to the rate of the tensor cores.
 
-The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
-other. A k-tile takes as long as the slowest of
+The multiprocessor (SM) with the most CTAs determines the time. It runs a few CTAs at a time, in rounds, and each CTA
+goes through its k-tiles one after the other. A k-tile takes as long as the slowest of
 
-    latency        of memory, over the k-tiles that are under way; besides, narrow loads, which a warp issues one after
-                   the other
-    loads          of all CTAs of the multiprocessor, by the bytes of an access: narrow ones are many
-    tensor cores   for their products, at the rate of the plan's tiles
+    latency        a load from memory, divided by the k-tiles in flight; plus narrow loads, which a warp issues one
+                   after another
+    loads          loads of all CTAs of the SM, by the bytes of an access: narrow loads need many accesses
+    tensor cores   MMAs, at the rate of the plan's tiles
 
-What goes on at the same time adds up in part: `together`. The kernel takes no less than the operands take to come from
-DRAM. Besides there are its start, for each round of CTAs the first k-tile and the store of D, and where K is split the
-launch of a second kernel, which reads what the first has written.
+Activities that overlap add up partly: see `together`. The kernel takes at least as long as A and B take to be read from
+DRAM. To this are added the start of the kernel, the first k-tile and the store of D for each round of CTAs, and the
+second kernel that reads and adds the accumulators if K is split.
 
-Rates of the chip are those of its `Device`. `MmaCosts` is fitted to what an H200 and an H100 took behind a flush of the
-L2 cache; `python -m docs.evidence fit-mma-sync FILE.json ...` fits it anew.
+The rates of the chip are those of its `Device`. `MmaCosts` is fitted to times after a flush of the L2 cache on an H200
+and an H100; `python -m docs.evidence fit-mma-sync FILE.json ...` fits it again.
 """
 
 from __future__ import annotations
@@ -33,31 +33,34 @@ from cutegemm.plan.plan import HALF_BITS, GemmPlan
 from cutegemm.plan.problem import Operands, Problem
 from cutegemm.tile.tiled_copy import TiledCopy
 
-_BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "sums of parts"
-_FILLED = 32 << 10  # bytes of a k-tile of 128 x 128, of elements of 16 bits
-_LINES_AT_A_TIME = 64  # that slices of L2 deliver
-_ADDED_AT_ONCE = 16  # parts whose sums a thread has under way
+_BOUNDS = "latency", "loads", "tensor cores", "DRAM", "start and end", "adding K splits"
+_FILLED = 32 << 10  # bytes of a k-tile of A and B of 128 x 128, with elements of 16 bits
+_LINES_AT_A_TIME = 64  # cache lines that the slices of L2 deliver at a time
+_ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
 
 
 @dataclass(frozen=True)
 class MmaCosts:
-    """What is fitted, in microseconds.
+    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
 
-    start                           of a kernel, until its first loads are under way, and from its last store to the end
-    round                           of CTAs: the first k-tile comes, and D is written, with no products meanwhile
-    fill                            besides, for each `_FILLED` bytes of the k-tiles that come first
-    hot                             besides, for each sector of them that all CTAs together ask one slice of L2 for
-    latency                         of a k-tile
-    own_halves                      for each access of 2 bytes that a thread has for a k-tile
-    quads, doubles, words, halves   of an access of a warp: of 16 bytes a lane, of 8, of 4, of 2
-    peak                            of the tensor cores' peak, what tiles of rate 1 reach
-    store                           of an access of a warp to D
-    last                            of one to the last tile of a multiprocessor, which nothing overlaps
-    written                         times what a D takes to go to memory, that is added
-    launch                          of the kernel that adds the sums of parts
-    added                           for each `_ADDED_AT_ONCE` parts
-    accumulators                    times what the parts' sums take to be written and read
-    within                          the exponent of `together` for what a k-tile waits for
+    start                           start of a kernel until its first loads are issued, and from its last store to the
+                                    end
+    round                           time of each round of CTAs in which the first k-tile arrives and D is stored,
+                                    without MMAs
+    fill                            addition to `round` for each `_FILLED` bytes of the first k-tiles
+    hot                             addition to `round` for each sector of the first k-tiles that all CTAs together
+                                    request from one slice of L2
+    latency                         latency of a k-tile from memory
+    own_halves                      time of each access of 2 bytes that a thread has for a k-tile
+    quads, doubles, words, halves   time of each access of a warp, of 16, 8, 4 and 2 bytes per lane
+    peak                            share of the tensor cores' peak that tiles of rate 1 reach
+    store                           time of each access of a warp to D
+    last                            time of each access of a warp to the last tile of an SM, which nothing overlaps
+    written                         factor on the time that D takes at the speed of memory
+    launch                          launch of the kernel that adds K splits
+    added                           time for each `_ADDED_AT_ONCE` K splits in that kernel
+    accumulators                    factor on the time that accumulators of K splits take to be written and read
+    within                          exponent of `together` for a k-tile
     """
 
     start: float = 4.5
@@ -85,15 +88,15 @@ COSTS = MmaCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of what of many plans their time depends on.
+    """Columns of the properties of mma.sync plans that their time depends on.
 
-    bm, bn, bk                      of a CTA's tile
-    ctas                            that share a multiprocessor
-    ahead                           k-tiles under way while one is multiplied
-    warps                           of a CTA
-    quads, doubles, words, halves   accesses of warps for a k-tile, of 16 bytes a lane, of 8, of 4, of 2
+    bm, bn, bk                      tile of a CTA
+    ctas                            CTAs that share an SM
+    ahead                           k-tiles in flight while one is multiplied
+    warps                           warps of a CTA
+    quads, doubles, words, halves   accesses of warps for a k-tile, of 16, 8, 4 and 2 bytes per lane
     stores                          accesses of warps for a tile of D
-    rate                            of the tiles on large problems, that of `mma_128x256` being 1
+    rate                            speed on large problems, relative to `mma_128x256`
     """
 
     bm: Column
@@ -111,7 +114,7 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
-        """Of plans whose K is not split, with their rates."""
+        """Return the columns of plans whose K is not divided, with their rates."""
         accesses = [_accesses(plan) for plan in plans]
         tiles = [plan.cta_tile for plan in plans]
         return cls(
@@ -121,40 +124,45 @@ class Tiles:
             ctas=np.array([plan.ctas_per_sm for plan in plans]),
             ahead=np.array([_ahead(plan) for plan in plans]),
             warps=np.array([plan.threads // WARP_THREADS for plan in plans]),
-            quads=np.array([found[16] for found in accesses]),
-            doubles=np.array([found[8] for found in accesses]),
-            words=np.array([found[4] for found in accesses]),
-            halves=np.array([found[2] for found in accesses]),
+            quads=np.array([by_bytes[16] for by_bytes in accesses]),
+            doubles=np.array([by_bytes[8] for by_bytes in accesses]),
+            words=np.array([by_bytes[4] for by_bytes in accesses]),
+            halves=np.array([by_bytes[2] for by_bytes in accesses]),
             stores=np.array([_stores(plan) for plan in plans]),
             rate=np.array(rates),
         )
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Tiles of D."""
+        """Return the number of tiles of D for each plan."""
         return -(-problem.m // self.bm) * -(-problem.n // self.bn) * problem.l
 
 
 def _loads(plan: GemmPlan) -> list[TiledCopy]:
+    """Return the copies of A and B by threads; TMA loads are left out."""
     return [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
 
 
 def _ahead(plan: GemmPlan) -> int:
+    """Return the number of k-tiles in flight while one is multiplied: 1 if a tile is loaded through registers."""
     by_registers = any(not load.atom.is_async for load in _loads(plan))
     return 1 if by_registers else max(1, plan.stages - 1)
 
 
 def _accesses(plan: GemmPlan) -> dict[int, float]:
-    """Of warps for a k-tile, by the bytes of a lane; TMA's are one thread's."""
-    (bm, bn, bk), found = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
+    """Return the accesses of warps for a k-tile, by the bytes of a lane.
+
+    TMA loads do not count, because one thread issues them.
+    """
+    (bm, bn, bk), by_bytes = plan.cta_tile, dict.fromkeys((16, 8, 4, 2), 0.0)
     for extent, load in ((bm, plan.a.load), (bn, plan.b.load)):
         if isinstance(load, TiledCopy):
             size = max(load.atom.bits, HALF_BITS) // 8
-            found[size] += extent * bk / (load.atom.values * WARP_THREADS)
-    return found
+            by_bytes[size] += extent * bk / (load.atom.values * WARP_THREADS)
+    return by_bytes
 
 
 def _stores(plan: GemmPlan) -> float:
-    """Of warps for a tile of D: by whole lines, where it passes through shared memory, else from registers."""
+    """Return the store accesses of warps for a tile of D, of whole lines through shared memory or from registers."""
     bm, bn, _ = plan.cta_tile
     values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
     return bm * bn / (values * WARP_THREADS)
@@ -162,9 +170,9 @@ def _stores(plan: GemmPlan) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The times of mma.sync plans that have these tiles.
+    """Time model of mma.sync plans.
 
-    peak_tflops   of the tensor cores, by mma.sync; None if the device has none
+    peak_tflops   peak rate of the tensor cores by mma.sync, in TFLOP/s; None if the device has none for the type
     """
 
     tiles: Tiles
@@ -175,102 +183,105 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[MmaSyncRecipe], operands: Operands, device: Device, costs: MmaCosts = COSTS) -> Model:
-        """Return the times of the plans of recipes, all of which have a rate."""
+        """Return the model of the plans of recipes; all of them have a rate."""
         plans = [replace(recipe, split=None).build(operands, device=device) for recipe in recipes]
         tiles = Tiles.of(plans, [recipe.rate or 0.0 for recipe in recipes])
         return cls(tiles, device.peak_tflops(plans[0].tiled_mma.atom), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return how long candidates take: see `candidate.Family`."""
-        of, splits = variants.recipe, variants.splits
+        """Return the predicted times of candidates: see `candidate.Family`."""
+        recipes, splits = variants.recipe, variants.splits
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
-        k_tiles = np.maximum(1.0, np.ceil(np.ceil(problem.k / tiles.bk.take(of)) / splits))
-        work, ctas = tiles.tiles_of(problem).take(of) * splits, tiles.ctas.take(of)
+        k_tiles = np.maximum(1.0, np.ceil(np.ceil(problem.k / tiles.bk.take(recipes)) / splits))
+        work, ctas = tiles.tiles_of(problem).take(recipes) * splits, tiles.ctas.take(recipes)
         per_sm = np.maximum(1.0, np.ceil(work / self.device.sms))
         rounds = np.floor(per_sm / ctas)
         rest = per_sm - rounds * ctas
         is_rest = np.minimum(rest, 1.0)
-        latency_us, loads_us, mma_us = [of_rows(us, of) for us in (self._latency_us, self._loads_us, self._mma_us)]
+        latency_us, loads_us, mma_us = [of_rows(us, recipes) for us in (self._latency_us, self._loads_us, self._mma_us)]
 
         def steps_us(at_a_time: Column) -> Column:
-            """Of all k-tiles, with so many CTAs at a time: few cover less of each other's latencies."""
+            """Return the time of all k-tiles, if an SM runs `at_a_time` CTAs: few CTAs hide less latency."""
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
-            each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
-            return k_tiles * each
+            return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
 
-        round_us = costs.round + np.minimum(per_sm, ctas) * self._fill_us.take(of)
-        round_us = round_us + costs.hot * self._asked(problem, of, splits)
+        round_us = costs.round + np.minimum(per_sm, ctas) * self._fill_us.take(recipes)
+        round_us = round_us + costs.hot * self._sectors_of_slice(problem, recipes, splits)
         ends_us = costs.start + round_us * (1 + (rounds + is_rest - 1) / ctas)
         d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
         d_us = costs.written * d_bytes / (rates.thread_read_gb_s * 1e3)
-        ends_us = ends_us + (costs.store * per_sm + costs.last) * tiles.stores.take(of) + d_us
+        ends_us = ends_us + (costs.store * per_sm + costs.last) * tiles.stores.take(recipes) + d_us
         bits = problem.m * self.operands.a.dtype.bits + problem.n * self.operands.b.dtype.bits
         memory_us = bits / 8 * problem.k * problem.l / (rates.thread_read_gb_s * 1e3)
-        turns_us = rounds * steps_us(ctas) + steps_us(rest) * is_rest
-        added_us = costs.launch + costs.added * np.ceil(splits / _ADDED_AT_ONCE) + work * self._partials_us.take(of)
-        added_us = added_us * (splits > 1)
-        us = ends_us + together(costs.within, turns_us, memory_us) + added_us
+        rounds_us = rounds * steps_us(ctas) + steps_us(rest) * is_rest
+        added_us = costs.launch + costs.added * np.ceil(splits / _ADDED_AT_ONCE)
+        added_us = (added_us + work * self._partials_us.take(recipes)) * (splits > 1)
+        us = ends_us + together(costs.within, rounds_us, memory_us) + added_us
         if self.peak_tflops is None:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            of_k = k_tiles * per_sm
+            """Return the microseconds of each bound."""
+            k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
-            found = waited, loads_us * of_k, mma_us * of_k, memory_us, ends_us, added_us
-            return dict(zip(_BOUNDS, found, strict=True))
+            us_of = waited, loads_us * k_tiles_of_sm, mma_us * k_tiles_of_sm, memory_us, ends_us, added_us
+            return dict(zip(_BOUNDS, us_of, strict=True))
 
         return Predicted(us, bounds)
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time that a k-tile waits for memory."""
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.own_halves * tiles.halves / tiles.warps
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time of all accesses of a CTA for a k-tile."""
         costs, tiles = self.costs, self.tiles
         wide_us = costs.quads * tiles.quads + costs.doubles * tiles.doubles
         return wide_us + costs.words * tiles.words + costs.halves * tiles.halves
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time of the MMAs of a CTA for a k-tile."""
         tiles, peak = self.tiles, (self.peak_tflops or 1.0) * 1e6 / self.device.sms
         return 2.0 * tiles.bm * tiles.bn * tiles.bk / (peak * self.costs.peak * tiles.rate)
 
     @cached_property
     def _fill_us(self) -> Column:
-        """Of the first k-tile of a CTA."""
+        """Return the time that the bytes of a CTA's first k-tile take to arrive."""
         tiles = self.tiles
         filled = (tiles.bm + tiles.bn) * tiles.bk * (self.operands.a.dtype.bits / 8 / _FILLED)
         return self.costs.fill * filled
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Of a part of a tile: its sums are written, and read."""
+        """Return the time that the accumulators of one K split of a tile take to be written and read."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
-    def _asked(self, problem: Problem, of: Column, splits: Column) -> Column:
-        """How often a slice of L2 is asked for sectors of first k-tiles: few lines of a small operand by all CTAs."""
+    def _sectors_of_slice(self, problem: Problem, recipes: Column, splits: Column) -> Column:
+        """Return how many sectors of first k-tiles all CTAs together request from one slice of L2.
+
+        It is large if all CTAs request the same few lines of a small operand.
+        """
         tiles = self.tiles
         rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
-        work = (rows * columns * problem.l).take(of) * splits
-        at_a_time = np.minimum(work, self.device.sms * tiles.ctas.take(of))
-        found: Column = 0.0
-        for name, extent, tile, others, beside in (
+        work = (rows * columns * problem.l).take(recipes) * splits
+        at_a_time = np.minimum(work, self.device.sms * tiles.ctas.take(recipes))
+        most: Column = 0.0
+        for name, extent, tile, tiles_along, tiles_across in (
             ("a", problem.m, tiles.bm, rows, columns),
             ("b", problem.n, tiles.bn, columns, rows),
         ):
-            asked = self._sectors_of_a_line(name, extent, tile, problem).take(of)
-            beside, others = beside.take(of), np.maximum(1.0, others).take(of)
-            readers = np.maximum(1.0, np.minimum(beside, at_a_time / others))
-            found = np.maximum(found, readers * asked)
-        return found
+            sectors = self._sectors_of_line(name, extent, tile, problem).take(recipes)
+            across, along = tiles_across.take(recipes), np.maximum(1.0, tiles_along).take(recipes)
+            readers = np.maximum(1.0, np.minimum(across, at_a_time / along))
+            most = np.maximum(most, readers * sectors)
+        return most
 
-    def _sectors_of_a_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
-        """Of a k-tile of an operand, for each of its lines that are delivered at a time."""
+    def _sectors_of_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
+        """Return the sectors of a k-tile of an operand, for each of its cache lines that L2 delivers at a time."""
         operand = getattr(self.operands, name)
         along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)
         is_k_major = operand.major == "k"
@@ -278,7 +289,7 @@ class Model:
         row_bytes = (problem.k if is_k_major else extent) * operand.dtype.bits / 8
         piece_bytes = piece * operand.dtype.bits / 8
         sectors = pieces * np.ceil(piece_bytes / SECTOR_BYTES)
-        # Of short rows a line holds several
+        # One line holds several short rows
         is_short = row_bytes < CACHE_LINE_BYTES
-        of_a_piece = row_bytes / CACHE_LINE_BYTES if is_short else np.ceil(piece_bytes / CACHE_LINE_BYTES)
-        return sectors / np.minimum(np.maximum(1.0, pieces * of_a_piece), _LINES_AT_A_TIME)
+        lines_of_piece = row_bytes / CACHE_LINE_BYTES if is_short else np.ceil(piece_bytes / CACHE_LINE_BYTES)
+        return sectors / np.minimum(np.maximum(1.0, pieces * lines_of_piece), _LINES_AT_A_TIME)

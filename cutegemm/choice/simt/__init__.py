@@ -1,1 +1,1 @@
-"""Named SIMT plans, their ladder, and the choice among them."""
+"""Named SIMT plans, their predicted times, and the choice among them."""

@@ -1,7 +1,7 @@
 """The recipe of a SIMT plan.
 
-A name stands for tile sizes; what else the plan is follows from the operands: how a tile is loaded from their
-majorness and alignment, how wide the accesses are from their types.
+A name fixes the tile sizes. The rest follows from the operands: the copies of A and B from their majorness and
+alignment, the width of the accesses from their types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 def _shared(text: str) -> Shared:
-    """mn+4: along M or N, with 4 elements of padding; k^2.3.4: along K, with a swizzle."""
+    """Return the `Shared` of a text: "mn+4" is along M or N, padded by 4 elements; "k^2.3.4" along K, swizzled."""
     text, _, swizzle = text.partition("^")
     major, _, pad = text.partition("+")
     if not swizzle:
@@ -34,10 +34,11 @@ def _shared(text: str) -> Shared:
 
 @dataclass(frozen=True)
 class SimtRecipe(Recipe):
-    """What a SIMT plan is before its operands are known.
+    """A SIMT plan before its operands are known.
 
-    Of `options`, `stages` may be a pair: with cp.async alone, and where a tile goes through registers, as such a tile
-    is one more on its way already. `access_elems` are the elements that a thread moves at once, at most.
+    `options["stages"]` may be a pair: the stages if cp.async loads both tiles, and the stages if a tile is loaded
+    through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of elements of
+    one access to memory.
     """
 
     family: ClassVar[str] = "simt"
@@ -53,38 +54,39 @@ class SimtRecipe(Recipe):
     reduction: ClassVar[str] = "kernel"
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The plan for operands: `simt_plan`, its options fitted to the width of their elements.
+        """Return the plan for the operands that the kernel sees: `simt_plan` with options that suit their types.
 
-        raises   PlanError where they break its rules
+        raises   PlanError if they break rules of the plan
         """
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
-        given = {"quad": (quad, quad), "stages": 2, **self.options, "repack": self.packed(operands)}
-        given |= self.split_options
-        if operands.batched:  # a batch of few tiles has nothing to group, and which tile is next is found sooner
-            given.setdefault("raster", "along_m")
-        given["ctas_per_sm"] = max(1, given.get("ctas_per_sm", 1) * 32 // max(32, widest))
-        elems = given.pop("access_elems", None)
+        options = {"quad": (quad, quad), "stages": 2, **self.options, "repack": self.repacked(operands)}
+        options |= self.split_options
+        if operands.batched:  # a batch of few tiles gains nothing from grouping, and `along_m` is faster to compute
+            options.setdefault("raster", "along_m")
+        options["ctas_per_sm"] = max(1, options.get("ctas_per_sm", 1) * 32 // max(32, widest))
+        elems = options.pop("access_elems", None)
         if elems is not None:
-            given["access_bits"] = min(ACCESS_BITS, elems * operands.a.dtype.bits)
-        stages = given["stages"]
-        async_stages, given["stages"] = stages if isinstance(stages, tuple) else (stages, stages)
-        called: dict[str, Any] = {"name": self.plan_name, "summary": self.summary}
-        plan = simt_plan(operands, **called, **given)
+            options["access_bits"] = min(ACCESS_BITS, elems * operands.a.dtype.bits)
+        stages = options["stages"]
+        async_stages, options["stages"] = stages if isinstance(stages, tuple) else (stages, stages)
+        texts: dict[str, Any] = {"name": self.plan_name, "summary": self.summary}
+        plan = simt_plan(operands, **texts, **options)
         loads = [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
-        if given["stages"] != async_stages and all(load.atom.is_async for load in loads):
-            plan = simt_plan(operands, **called, **{**given, "stages": async_stages})
+        if options["stages"] != async_stages and all(load.atom.is_async for load in loads):
+            plan = simt_plan(operands, **texts, **{**options, "stages": async_stages})
         return plan
 
     def to_repack(self, operands: Operands) -> str:
-        """The operands that packing makes better: k-major ones, and those that are aligned to less than 16 bytes.
+        """Return the names of the operands for which a repack pass pays: K-major ones, or aligned to less than 16
+        bytes.
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]
         ['a', '']
         """
-        found = [
+        names = [
             name for name in "ab"
             if getattr(operands, name).major == "k" or getattr(operands, name).align_bytes < ALIGN_BYTES
         ]  # fmt: skip
-        return "".join(found)
+        return "".join(names)

@@ -1,23 +1,24 @@
-"""How long SIMT plans will take, many at a time: from the latency of memory up to the rate of multiply-adds.
+"""Predicted times of many SIMT plans at once: from the latency of memory up to the rate of the multiply-adds.
 
-The CTAs of the multiprocessor that has the most of them run a few at a time, each through its k-tiles one after the
-other. A k-tile takes as long as the slowest of
+The multiprocessor (SM) with the most CTAs determines the time. It runs a few CTAs at a time, in rounds, and each CTA
+goes through its k-tiles one after the other. A k-tile takes as long as the slowest of
 
-    latency         of memory, over the k-tiles that are under way, one where tiles go through registers; the barrier,
-                    and each k-block's first fragments
-    loads           of all CTAs of the multiprocessor: accesses of warps to global memory and, for their fragments, to
-                    shared memory
-    multiply-adds   of all of them; fewer warps than schedulers leave some idle, few cover less of each other's waits
+    latency         a load from memory, divided by the k-tiles in flight (one if a tile is loaded through registers);
+                    plus the barrier and the first fragments of each k-block
+    loads           accesses of the warps of all CTAs of the SM to global memory and, for fragments, to shared memory
+    multiply-adds   multiply-adds of all CTAs of the SM. With fewer warps than schedulers some schedulers idle, and with
+                    few warps the waits of one warp are not covered by others
 
-What goes on at the same time adds up in part: `together`. The kernel takes no less than the operands take to come from
-DRAM, and D to be written: longer in short runs, and where sectors are written in parts. The CTAs of a multiprocessor
-begin together and drift apart with each round, so that more of them and more rounds let one store D while others
-multiply: with one CTA or two, and in one round, the two times add up. Besides there are the start, for each round of
-CTAs the first k-tile, the products of the last one, during which nothing is loaded, where K is split the kernel that
-adds the sums of parts, and the one that packs operands.
+Activities that overlap add up partly: see `together`. The kernel takes at least as long as A and B take to be read from
+DRAM and D to be written; short runs and partial sectors are slower. The CTAs of an SM start together and drift apart
+with each round, so with three or more CTAs, and in later rounds, one CTA stores D while others multiply. With one or
+two CTAs, or in a single round, both times add up.
 
-Rates of the chip are those of its `Device`. `SimtCosts` is fitted to what an H200 and an H100 took behind a flush of
-the L2 cache; `python -m docs.evidence fit-simt FILE.json ...` fits it anew.
+To this are added the start of the kernel, the first k-tile of each round of CTAs, the multiply-adds of the last k-tile
+(nothing is loaded meanwhile), the kernel that adds K splits, and the repack passes.
+
+The rates of the chip are those of its `Device`. `SimtCosts` is fitted to times after a flush of the L2 cache on an H200
+and an H100; `python -m docs.evidence fit-simt FILE.json ...` fits it again.
 """
 
 from __future__ import annotations
@@ -39,44 +40,43 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.division import LEAST_RUN
 from cutegemm.tile.tiled_copy import TiledCopy
 
-_BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "sums of parts", "repack"
-_ADDED_AT_ONCE = 16  # parts, of which a thread asks for the sums in one go
-_IN_STEP = 2  # CTAs of a multiprocessor that multiply and store at the same times
-_WIDE_BITS = 64  # of an access that counts as a wide one
-_SUMS = 128  # of a thread
+_BOUNDS = "latency", "loads", "multiply-adds", "DRAM", "start and end", "adding K splits", "repack"
+_ADDED_AT_ONCE = 16  # K splits whose accumulators a thread loads at once
+_IN_STEP = 2  # CTAs of an SM that multiply and store at the same times
+_WIDE_BITS = 64  # bits of an access to global memory that counts as wide
+_FULL_ACCUMULATORS = 128  # accumulators of a thread; with more, few registers are left for the store
 
 
 @dataclass(frozen=True)
 class SimtCosts:
-    """What is fitted, in microseconds.
+    """Fitted constants of the time model: microseconds, unless they are a factor or an exponent.
 
-    start            of a kernel, until its first loads are under way, and from its last store to the end
-    alone            more of it, divided by the CTAs that fit a multiprocessor, which start beside each other
-    round            of CTAs: the first k-tile comes, with no products meanwhile
-    drain            times the products of the last k-tile, each warp alone on its scheduler; nothing is loaded
-                     meanwhile
-    latency          of a k-tile
-    step             of a k-tile, what is no latency of memory; block: of a k-block
-    wide, narrow     of an access of a warp to global memory, of 8 or 16 bytes a lane, and of fewer
-    transposes       of an access of a warp that turns elements of a k-major tile round on their way to shared memory
-    reads            of an access of a warp to shared memory, for fragments
-    few              the exponent of the CTAs that fit a multiprocessor over those that it has, for how much slower each
-                     is
-    crowded          times the share of a second round's room that is taken: how far its CTAs fill some multiprocessors
-    store            of an access of a warp to D
-    written          times what as many bytes take to be read from memory, of D
-    runs             more of it, where each run of a tile of D in memory is a cache line
-    torn             more of it, where each sector is written in part
-    apart            how far the store of one CTA goes on beside the products of another: see above
-    across           times their multiply-adds, of threads with more columns than rows
-    full             times what D takes to be written by threads with more than `_SUMS` sums, which leave them few
-                     registers
-    issue            of any of these accesses to global memory, besides, which schedulers do not multiply meanwhile
-    added            for each `_ADDED_AT_ONCE` parts, of the kernel that adds their sums
-    accumulators     times what the parts' sums take to be written and read
-    streamed         of that kernel, where it has to find the parts of each tile; and of the second tile of a CTA
-    repack           of the kernel that packs; packed: times what its bytes take
-    within, beside   the exponent of `together` for what a k-tile waits for, and for DRAM
+    start            start of a kernel until its first loads are issued, and from its last store to the end
+    alone            additional start, divided by the CTAs that fit an SM, since these start side by side
+    round            time of each round of CTAs until the first k-tile has arrived; nothing is multiplied meanwhile
+    drain            factor on the multiply-adds of the last k-tile, if each warp has a scheduler to itself; nothing is
+                     loaded meanwhile
+    latency          latency of a k-tile from memory
+    step, block      time of each k-tile, and of each k-block, in addition to the latency of memory
+    wide, narrow     time of each access of a warp to global memory, of at least 8 bytes per lane, and of fewer
+    transposes       time of each access of a warp to shared memory that transposes elements of a K-major tile
+    reads            time of each access of a warp to shared memory that reads fragments
+    few              exponent: multiply-adds take (CTAs that fit an SM / CTAs that it has) ** few times as long
+    crowded          factor on the share of a partial last round that is occupied: how far its CTAs crowd on some SMs
+    store            time of each access of a warp to D
+    written          time to write D, relative to reading as many bytes
+    runs             relative increase of the time to write D, if a contiguous run of D in a tile is one cache line
+    torn             relative increase of the time to write D, if every sector is written in parts
+    apart            increase of the exponent of `together` for storing D, for each CTA of an SM beyond two; the larger
+                     the exponent, the more the store overlaps
+    across           factor on the multiply-adds of threads with more columns than rows
+    full             factor on writing D, for threads with more than `_FULL_ACCUMULATORS` accumulators
+    issue            time in which an access of a warp to global memory keeps the schedulers from issuing multiply-adds
+    added            time for each `_ADDED_AT_ONCE` K splits, in the kernel that adds them
+    accumulators     factor on the time that accumulators of K splits take to be written and read
+    streamed         time of stream-K for the second tile of a CTA, and for the search for the K splits of a tile
+    repack, packed   start of the repack passes, and factor on the time of their bytes
+    within, beside   exponents of `together`: for a k-tile, and for DRAM
     """
 
     start: float = 1.89
@@ -114,20 +114,19 @@ COSTS = SimtCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of what of many plans their time depends on.
+    """Columns of the properties of SIMT plans that their time depends on.
 
-    bm, bn, bk                        of a CTA's tile
-    ctas                              that share a multiprocessor
-    ahead                             k-tiles under way while one is multiplied
-    by_registers                      1 where a tile goes through registers, else 0
-    warps                             of a CTA
+    bm, bn, bk                        tile of a CTA
+    ctas                              CTAs that share an SM
+    ahead                             k-tiles in flight while one is multiplied
+    by_registers                      1 if a tile of A or B is loaded through registers, else 0
+    warps                             warps of a CTA
     wide, narrow, transposes, reads   accesses of warps for a k-tile: see `SimtCosts`
-    across                            1 where a thread has more columns than rows, else 0
+    across                            1 if a thread has more columns than rows, else 0
     stores                            accesses of warps for a tile of D
-    torn, torn_even                   writes of parts of a sector of D, for each that it has; where CTAs share k-tiles
-                                      evenly
-    runs                              of a tile of D in memory, for each cache line that they have
-    packs_a, packs_b                  1 where the operand is packed first, else 0
+    torn, torn_even                   writes of partial sectors per sector of D; `torn_even`: with stream-K
+    runs                              size of a cache line, divided by the size of a contiguous run of D in a tile
+    packs_a, packs_b                  1 if a repack pass copies the operand, else 0
     """
 
     bm: Column
@@ -151,16 +150,16 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
-        """Of plans whose K is not split."""
+        """Return the columns of plans whose K is not divided."""
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Tiles of D."""
+        """Return the number of tiles of D for each plan."""
         return np.ceil(problem.m / self.bm) * np.ceil(problem.n / self.bn) * problem.l
 
 
 def _row(plan: GemmPlan) -> tuple[float, ...]:
-    """The columns' values of a plan."""
+    """Return the values of the columns of `Tiles` for one plan."""
     (bm, bn, bk), warps = plan.cta_tile, plan.threads / WARP_THREADS
     wide = narrow = transposes = 0.0
     by_registers = False
@@ -186,13 +185,13 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
 
 
 def _runs(plan: GemmPlan) -> float:
-    """Runs of a tile of D in memory, for each cache line that they have."""
+    """Return the size of a cache line, divided by the size of a contiguous run of D in a tile."""
     operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
     return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
-    """Writes of parts of a sector of D, for each that it has: as the plan stores, and by threads from registers."""
+    """Return the writes of partial sectors per sector of D: as the plan stores D, and with stores from registers."""
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
     by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
@@ -204,21 +203,21 @@ def _torn(plan: GemmPlan) -> tuple[float, float]:
 
 
 def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
-    """(M, N) elements of D of a thread."""
+    """Return the (M, N) elements of D that a thread computes."""
     (bm, bn, _), mma = plan.cta_tile, plan.tiled_mma
     return product(mma.partition_shape_A((bm, 1))), product(mma.partition_shape_B((bn, 1)))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Columns of what the multiprocessor with the most to do runs, and of the parts that K is split into.
+    """Columns of the work of the SM with the most to do, and of the K splits.
 
-    rounds     of as many CTAs as fit, each with `deep` k-tiles
+    rounds     full rounds of CTAs, each with `deep` k-tiles
     rest       CTAs of a last round, each with `last` k-tiles
-    epilogue stages      parts whose sums are written
-    added      of a tile
-    is_split   whether there are any
-    is_even    whether CTAs share k-tiles evenly
+    slots      accumulator tiles that are written to the workspace
+    added      K splits of a tile
+    is_split   whether K is divided
+    is_even    whether stream-K divides the k-tiles evenly among CTAs
     """
 
     rounds: Column
@@ -232,20 +231,24 @@ class _Work:
 
 
 def _work(
-    held: Column, count: Column, k_tiles: Column, splits: Column, grid: Column, sms: int, costs: SimtCosts
+    resident: Column, count: Column, k_tiles: Column, splits: Column, grid: Column, sms: int, costs: SimtCosts
 ) -> _Work:
-    """The first CTAs are spread over all multiprocessors; those of a last round go where others end, several at a time,
-    the less so the more rounds there were.
+    """Return the work of the SM with the most to do.
 
-    held             CTAs that share a multiprocessor
+    The first CTAs spread over all SMs. The CTAs of a last round start wherever others end, so some SMs get several of
+    them; the more rounds there were, the fewer.
+
+    resident         CTAs that share an SM
     count, k_tiles   tiles of D, and k-tiles of each
+    splits           K splits of each tile
+    grid             CTAs of a stream-K grid; 0 without stream-K
     """
-    ctas, at_once, deep = count * splits, sms * held, np.ceil(k_tiles / splits)
+    ctas, at_once, deep = count * splits, sms * resident, np.ceil(k_tiles / splits)
     rounds = np.floor(ctas / at_once)
     left = ctas - rounds * at_once
     rest = np.ceil(left / sms)
     crowd = np.minimum(1.0, costs.crowded * left / at_once) / np.maximum(1.0, rounds)
-    rest = rest + np.minimum(rounds, 1.0) * crowd * (held - rest)
+    rest = rest + np.minimum(rounds, 1.0) * crowd * (resident - rest)
     is_even = grid > 0
     if not is_even.any():
         return _Work(rounds, deep, rest, deep, ctas, splits, splits > 1, is_even)
@@ -255,6 +258,7 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
+        """Select `even` for candidates with stream-K, else `split`."""
         return np.where(is_even, even, split)
 
     return _Work(
@@ -271,7 +275,7 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The times of SIMT plans that have these tiles."""
+    """Time model of SIMT plans."""
 
     tiles: Tiles
     operands: Operands
@@ -280,75 +284,75 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[SimtRecipe], operands: Operands, device: Device, costs: SimtCosts = COSTS) -> Model:
-        """Return the times of the plans of recipes."""
+        """Return the model of the plans of recipes."""
         plans = [replace(recipe, split=None, ctas=None).build(operands, device=device) for recipe in recipes]
         return cls(Tiles.of(plans), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return how long candidates take: see `candidate.Family`."""
-        of, splits, grid = variants.recipe, variants.splits, variants.ctas
+        """Return the predicted times of candidates: see `candidate.Family`."""
+        recipes, splits, grid = variants.recipe, variants.splits, variants.ctas
         costs, tiles = self.costs, self.tiles
-        held, count = of_rows(tiles.ctas, of), of_rows(tiles.tiles_of(problem), of)
-        k_tiles = of_rows(np.maximum(1.0, np.ceil(problem.k / tiles.bk)), of)
-        work = _work(held, count, k_tiles, splits, grid, self.device.sms, costs)
+        resident, count = of_rows(tiles.ctas, recipes), of_rows(tiles.tiles_of(problem), recipes)
+        k_tiles = of_rows(np.maximum(1.0, np.ceil(problem.k / tiles.bk)), recipes)
+        work = _work(resident, count, k_tiles, splits, grid, self.device.sms, costs)
         latency_us, loads_us, mma_us, warps = [
-            of_rows(column, of) for column in (self._latency_us, self._loads_us, self._mma_us, tiles.warps)
+            of_rows(column, recipes) for column in (self._latency_us, self._loads_us, self._mma_us, tiles.warps)
         ]
 
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
-            """Of all k-tiles, with so many CTAs at a time."""
+            """Return the time of `k_tiles` k-tiles, if an SM runs `ctas` CTAs at a time."""
             at_a_time = np.maximum(1.0, ctas)
-            idle = _idle(np.ceil(at_a_time) * warps) * (held / at_a_time) ** costs.few
-            each = together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * idle)
-            return k_tiles * each
+            idle = _idle(np.ceil(at_a_time) * warps) * (resident / at_a_time) ** costs.few
+            return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * idle)
 
-        ctas, is_rest = work.rounds * held + work.rest, np.minimum(1.0, work.rest)
-        turns = work.rounds + np.ceil(is_rest)
-        written_us = costs.store * ctas * of_rows(tiles.stores, of) + self._written_us(problem, of, work)
-        ends_us = of_rows(self._start_us, of) + costs.round * (1 + (turns - 1) / held)
+        ctas, is_rest = work.rounds * resident + work.rest, np.minimum(1.0, work.rest)
+        rounds = work.rounds + np.ceil(is_rest)
+        written_us = costs.store * ctas * of_rows(tiles.stores, recipes) + self._written_us(problem, recipes, work)
+        ends_us = of_rows(self._start_us, recipes) + costs.round * (1 + (rounds - 1) / resident)
         memory_us, repack_start_us = self._memory_us(problem)
-        memory_us, repack_start_us = of_rows(memory_us, of), of_rows(repack_start_us, of)
+        memory_us, repack_start_us = of_rows(memory_us, recipes), of_rows(repack_start_us, recipes)
         added_us = costs.added * np.ceil(work.added / _ADDED_AT_ONCE)
-        added_us = added_us + costs.streamed * work.is_even + work.slots * of_rows(self._partials_us, of)
+        added_us = added_us + costs.streamed * work.is_even + work.slots * of_rows(self._partials_us, recipes)
         added_us = added_us * work.is_split
         last_us = steps_us(work.rest, work.last) * np.ceil(is_rest)
-        turns_us = work.rounds * steps_us(held, work.deep) + last_us
-        apart = 1 + costs.apart * np.maximum(0.0, held - _IN_STEP) * (1 - 1 / np.maximum(1.0, turns))
-        body_us = together(apart, together(costs.beside, turns_us, memory_us), written_us)
+        rounds_us = work.rounds * steps_us(resident, work.deep) + last_us
+        apart = 1 + costs.apart * np.maximum(0.0, resident - _IN_STEP) * (1 - 1 / np.maximum(1.0, rounds))
+        body_us = together(apart, together(costs.beside, rounds_us, memory_us), written_us)
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            of_k = work.rounds * held * work.deep + work.rest * work.last
+            """Return the microseconds of each bound."""
+            k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
-            ends, products = ends_us + written_us, mma_us * of_k
-            found = waited, loads_us * of_k, products, memory_us, ends, added_us, repack_start_us
-            return dict(zip(_BOUNDS, found, strict=True))
+            ends = ends_us + written_us
+            us_of = waited, loads_us * k_tiles_of_sm, mma_us * k_tiles_of_sm, memory_us, ends, added_us, repack_start_us
+            return dict(zip(_BOUNDS, us_of, strict=True))
 
         return Predicted(us, bounds)
 
     @cached_property
     def _start_us(self) -> Column:
-        """Of the kernel, and the products of the last k-tile."""
+        """Return the time of the kernel's start, and of the multiply-adds of the last k-tile."""
         costs, tiles = self.costs, self.tiles
         drain_us = costs.drain * self._mma_us * WARP_SCHEDULERS / tiles.warps
         return costs.start + costs.alone / tiles.ctas + drain_us
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time that a k-tile waits, for memory, its barrier and its first fragments."""
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.step + costs.block * tiles.bk
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time of all accesses of a CTA for a k-tile."""
         costs, tiles = self.costs, self.tiles
         loads_us = costs.wide * tiles.wide + costs.narrow * tiles.narrow
         return loads_us + costs.transposes * tiles.transposes + costs.reads * tiles.reads
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Of a k-tile."""
+        """Return the time of the multiply-adds of a CTA for a k-tile."""
         costs, tiles = self.costs, self.tiles
         per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms
         per_us = per_us * _share_of_f32(self.operands, self.device)
@@ -358,44 +362,44 @@ class Model:
 
     @cached_property
     def _full(self) -> Column:
-        """See `SimtCosts.full`."""
+        """Return the factor on writing D for threads with many accumulators: see `SimtCosts.full`."""
         tiles = self.tiles
-        return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _SUMS), self.costs.full, 1.0)
+        return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _FULL_ACCUMULATORS), self.costs.full, 1.0)
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Of a part of a tile: its sums are written, and read."""
+        """Return the time that the accumulators of one K split of a tile take to be written and read."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     @cached_property
     def _sectors_torn_by_partials(self) -> Column:
-        """Of the kernel that adds the sums: it is as slow by narrow accesses."""
+        """Return the writes of partial sectors per sector of D by the kernel that adds K splits, at most 1."""
         return np.minimum(1.0, self.tiles.torn_even)
 
-    def _written_us(self, problem: Problem, of: Column, work: _Work) -> Column:
-        """Until D is in memory."""
+    def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
+        """Return the time that D takes to be written to memory."""
         costs, tiles = self.costs, self.tiles
-        torn: Column = np.where(work.is_split, of_rows(self._sectors_torn_by_partials, of), of_rows(tiles.torn, of))
-        torn = np.where(work.is_even, of_rows(tiles.torn_even, of), torn)
+        by_partials = of_rows(self._sectors_torn_by_partials, recipes)
+        torn: Column = np.where(work.is_split, by_partials, of_rows(tiles.torn, recipes))
+        torn = np.where(work.is_even, of_rows(tiles.torn_even, recipes), torn)
         d_bytes = problem.m * problem.n * problem.l * self.operands.d.dtype.bits / 8
         d_us = costs.written * d_bytes / (self.device.measured.thread_read_gb_s * 1e3)
-        d_us = d_us * of_rows(self._full, of)
-        return d_us * (1 + costs.runs * of_rows(tiles.runs, of) + costs.torn * torn)
+        d_us = d_us * of_rows(self._full, recipes)
+        return d_us * (1 + costs.runs * of_rows(tiles.runs, recipes) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
-        """What it takes to read A and B from memory, and to pack those of them that are packed."""
+        """Return the time to read A and B from memory, without repacked operands, and the time of the repack passes."""
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8
         b_bytes = problem.n * problem.k * problem.l * self.operands.b.dtype.bits / 8
-        packed = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
-        repack_start_us = costs.repack + costs.packed * 2 * packed / (rates.repack_along_mn_gb_s * 1e3)
+        repacked = a_bytes * tiles.packs_a + b_bytes * tiles.packs_b
+        repack_start_us = costs.repack + costs.packed * 2 * repacked / (rates.repack_along_mn_gb_s * 1e3)
         repacks = np.maximum(tiles.packs_a, tiles.packs_b)
-        return (a_bytes + b_bytes - packed) / (rates.thread_read_gb_s * 1e3), repack_start_us * repacks
+        return (a_bytes + b_bytes - repacked) / (rates.thread_read_gb_s * 1e3), repack_start_us * repacks
 
 
 def _idle(warps: Column) -> Column:
-    """How many times as long products take: fewer warps than schedulers leave some idle; more of them that do not
-    divide evenly leave some with less to do.
+    """Return the factor on multiply-adds if schedulers idle: with fewer warps than schedulers, or an uneven division.
 
     >>> _idle(np.array([2, 4, 6, 8])).round(2).tolist()
     [2.0, 1.0, 1.15, 1.0]
@@ -405,6 +409,6 @@ def _idle(warps: Column) -> Column:
 
 
 def _share_of_f32(operands: Operands, device: Device) -> float:
-    """Of the rate of f32's multiply-adds, that of the sums' type."""
+    """Return the peak rate of multiply-adds of the accumulator type, divided by that of f32."""
     peaks = device.tflops
     return peaks.get(f"fma.{operands.acc}", peaks["fma.f32"]) / peaks["fma.f32"]

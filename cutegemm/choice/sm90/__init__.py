@@ -1,1 +1,1 @@
-"""Named Hopper plans, their ladder, and the choice among them."""
+"""Named Hopper plans, their predicted times, and the choice among them."""

@@ -1,4 +1,4 @@
-"""The candidates among Hopper plans: recipes that serve operands, and for which problems each may be the fastest."""
+"""Candidates among the Hopper plans: recipes that can implement the operands, and the problems they are tried for."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from cutegemm.plan.work.gpcs import PAIR
 
 ACCUMULATIONS = ("fast", "promoted")
 SPLITS = (2, 3, 4, 6, 8, 12, 16)
-MOST_SPLITS = 3  # of a tile: the largest that fit the grid; of 7200 random problems 3 took smaller ones
-MAX_SPLITS = 1 << 20  # more than any
-LEAST_K_TILES = 8  # of a part: it fills the pipeline of a large tile twice
-UNSPLIT = 128 * 192  # elements of a tile, from which on splitting less than a wave gains nothing
-SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of tiles that large clusters take in at most so many waves
-MOST_DEEP_K_TILES = 40  # of K in one part: with more, parts of it are faster than deep k-tiles
-FEW_ROWS = 64  # or columns of a D, most of whose time is the reading of the other operand, by whatever plan
-FEW_COLUMNS = 48  # of a D, for which tiles of few columns are faster
-MIN_FIXUP_K_TILES = 32  # of a tile that has an owner: with fewer, owners gain nothing
-_BYTE_BITS, _COLUMNS_OF_BYTES = 8, 32  # of a D that CTAs sharing K store, each its own columns
+MOST_SPLITS = 3  # numbers of K splits that are tried for a tile: the largest that fit the grid
+MAX_SPLITS = 1 << 20  # larger than any number of K splits
+LEAST_K_TILES = 8  # k-tiles of a K split: they fill the mainloop pipeline of a large tile twice
+UNSPLIT = 128 * 192  # elements of a tile; tiles as large gain nothing from split-K in less than a wave
+SEVERAL_WAVES, FEW_WAVES = 128 * 224, 4  # elements of a tile; large clusters of tiles as large may run 4 waves
+MOST_DEEP_K_TILES = 40  # k-tiles of a problem; with more, split-K is faster than deep k-tiles
+FEW_ROWS = 64  # rows or columns of D; with at most as many, loading the other operand takes most of the time
+FEW_COLUMNS = 48  # columns of D; tiles of few columns are candidates for at most as many
+MIN_FIXUP_K_TILES = 32  # k-tiles of a problem; with fewer, stream-K fixup gains nothing
+_BYTE_BITS, _BYTE_COLUMNS = 8, 32  # with cluster split-K, each CTA stores a multiple of 32 columns of an 8-bit D
 _FOUR = 4  # CTAs of a cluster
-_FIXUP_STAGES = 4  # of the pipeline of tiles that have owners
+_FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that serve operands, for D and for D^T: see `candidate.Family`."""
+    """The Hopper plans that can implement the operands, for D and for D^T: see `candidate.Family`."""
 
     recipes: tuple[Sm90Recipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes with K whole, with K in parts that are long enough and fit the grid, and with owners."""
+        """Return the recipes with K undivided, with split-K that fits the grid, and with stream-K fixup."""
         tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
         tiles, grid = tiling.tiles, tiling.grid
         may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
@@ -60,32 +60,32 @@ class Sm90Family(Model):
             few = np.flatnonzero((2 * tiles <= grid) & self._may_split)
             times = grid[few] / tiles[few]
             fitting = [count for count in SPLITS if k_tiles >= count * LEAST_K_TILES]
-            for count, beyond in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=MAX_SPLITS):
-                if len(some := few[(times >= count) & (times < beyond)]):
+            for count, too_large in zip_longest(fitting, fitting[MOST_SPLITS:], fillvalue=MAX_SPLITS):
+                if len(some := few[(times >= count) & (times < too_large)]):
                     rows.append(some)
                     splits.append(count)
-        unowned, fixup_tiles = sum(map(len, rows)), None
+        before_fixup, fixup_tiles = sum(map(len, rows)), None
         if k_tiles >= MIN_FIXUP_K_TILES:
-            owning = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_own)
-            found = FixupTiles.of(tiles[owning], k_tiles, grid[owning])
-            rows.append(owning[found.at])
+            usable = np.flatnonzero(((tiles >= grid) | self._is_small) & self._may_fix_up)
+            divided = FixupTiles.of(tiles[usable], k_tiles, grid[usable])
+            rows.append(usable[divided.at])
             splits.append(1)
-            fixup_tiles = replace(found, at=np.arange(unowned, unowned + len(found.at)))
-        every = np.concatenate(rows)
-        fixup, of_splits = np.arange(len(every)) >= unowned, np.repeat(splits, [len(some) for some in rows])
-        return FixupVariants(every, of_splits, fixup=fixup, fixup_tiles=fixup_tiles)
+            fixup_tiles = replace(divided, at=np.arange(before_fixup, before_fixup + len(divided.at)))
+        recipes = np.concatenate(rows)
+        fixup, column = np.arange(len(recipes)) >= before_fixup, np.repeat(splits, [len(some) for some in rows])
+        return FixupVariants(recipes, column, fixup=fixup, fixup_tiles=fixup_tiles)
 
     @cached_property
     def _is_small(self) -> Column:
-        """Whether splitting less than a wave may gain something."""
+        """Return whether tiles are so small that split-K in less than a wave may gain something."""
         return self.shapes.bm * self.shapes.bn < UNSPLIT
 
     @cached_property
     def _needs_one(self) -> Column:
-        """Whether CTAs take one tile each, of a D of more than few rows.
+        """Return whether a shape is a candidate only if each CTA has one tile, for a D of more than few rows.
 
-        If they take several, one warpgroup, clusters of four or eight and deep k-tiles lose 5 to 30%; and K is not
-        shared by CTAs, unless they stream A.
+        With several tiles per CTA, one warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower.
+        Cluster split-K with several tiles is left to plans that stream A.
         """
         shapes = self.shapes
         is_deep = shapes.is_deep & ~shapes.is_two
@@ -93,53 +93,74 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """The most tiles of a shape for one tile a CTA that has another form for several."""
-        return np.where(self.shapes.is_other_orientation, self.grid, np.inf)
+        """Return the largest number of tiles for which each shape is a candidate.
+
+        It is one tile per CTA if the same tile has another form for several tiles per CTA, else infinite.
+        """
+        return np.where(self.shapes.has_other_form, self.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """The most tiles of a problem of more than few rows that a shape is considered for, with K whole."""
+        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D is not small.
+
+        A D is small if it has at most `FEW_ROWS` rows or columns.
+        """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
         return np.where(self._needs_one, most, np.inf)
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
-        """The same for few rows: no cluster of eight waits for another, and no CTA of one warpgroup, which hides no
-        store. 16368 x 32 x 128 takes 8.2 us by 64 x 32 so, cuBLAS 7.0 (H200, 2026-11-25)."""
+        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D has few rows.
+
+        It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup. A second cluster of eight would
+        wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes 8.2 us,
+        cuBLAS 7.0 us (H200, 2026-11-25).
+        """
         shapes = self.shapes
         needs_one = shapes.single | (shapes.cm * shapes.cn > _FOUR)
         return np.where(needs_one, self.grid, np.inf)
 
     @cached_property
     def _most_columns(self) -> Column:
-        """The most columns of D, with K whole. Tiles of few columns lose with many: 704 x 1680 x 64 takes 8.4 us in 128
-        x 32, and 5.8 by cuBLAS (H100, 2026-11-22)."""
+        """Return the largest number of columns of D for which each shape is a candidate with K undivided.
+
+        Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128 x 32, and 5.8 us by cuBLAS
+        (H100, 2026-11-22).
+        """
         return np.where(~self._needs_one & self.shapes.is_for_few, FEW_COLUMNS, np.inf)
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """The fewest k-tiles of a problem: CTAs that share K have as many each as a part of it has."""
+        """Return the smallest number of k-tiles for which each shape is a candidate.
+
+        With cluster split-K it is `LEAST_K_TILES` for each CTA that splits K, else 0.
+        """
         return np.where(self.shapes.splits_k_in_cluster, self.shapes.cluster_k * LEAST_K_TILES, 0)
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """The most k-tiles of a problem of more than few rows, with K whole; deep ones alone have a limit."""
+        """Return the largest number of k-tiles for which each shape is a candidate with K undivided, if D is not small.
+
+        Only shapes with deep k-tiles have a limit; it is infinite for others.
+        """
         shapes = self.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
         return np.where(deep, MOST_DEEP_K_TILES, np.inf)
 
     @cached_property
     def _may_split(self) -> Column:
-        """Whether K may be in parts."""
+        """Return whether split-K is tried for each shape."""
         shapes = self.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.splits_k_in_cluster
-        return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.is_other_orientation))
+        return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.has_other_form))
 
     @cached_property
-    def _may_own(self) -> Column:
-        """Whether tiles may have owners: not with a pipeline of three stages, which runs empty when a CTA goes on to
-        another tile's k-tiles. 5000 x 5000 x 5000 tn takes 414 us by 256 x 192 so, 381 by 128 x 256 (H200, 2026-11-26).
+    def _may_fix_up(self) -> Column:
+        """Return whether stream-K fixup is tried for each shape.
+
+        A pipeline of three stages runs empty when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn)
+        takes 414 us in 256 x 192 with fixup, 381 us in 128 x 256 (H200, 2026-11-26).
         """
         shapes = self.shapes
         is_usual = ~(shapes.is_large_cluster | shapes.alone | shapes.is_deep | shapes.single)
@@ -148,7 +169,7 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the most waves of shapes for one tile a CTA: large tiles in large clusters have several.
+    """Return the largest number of waves for shapes for one tile per CTA: 1, or more for large tiles in large clusters.
 
     ctas       CTAs of a cluster
     elements   elements of a tile
@@ -160,14 +181,15 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 
 
 def family(request: Request, k: int) -> Sm90Family:
-    """Return the plans, whole and split, for the ways that are asked for; operands that are in the way are packed.
+    """Return the Hopper plans for D, for D^T, or for both, as the request says, with the repack passes that they need.
 
-    k        extent along K: accumulators of one k-tile are not promoted, as there is nothing to add them to
-    raises   PlanError for an unknown way to accumulate
+    k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
+             to
+    raises   PlanError if `request.accumulate` is unknown
 
     >>> from cutegemm.choice.candidate import ranked
-    >>> found = family(Request(Operands.of("bf16", layout="nt")), 4096)
-    >>> [next(ranked(found, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
+    >>> plans = family(Request(Operands.of("bf16", layout="nt")), 4096)
+    >>> [next(ranked(plans, Problem(*mnk))).recipe.tile for mnk in ((16, 4096, 4096), (4096, 4096, 4096))]
     [(64, 16), (128, 256)]
     """
     if request.accumulate not in ACCUMULATIONS:
@@ -181,52 +203,60 @@ def family(request: Request, k: int) -> Sm90Family:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
-    """The recipes for D and for D^T that store D well: see `_may_leave`."""
-    packed = repacked_for_wgmma(operands)
-    loaded = _as_loaded(operands, packed)
+    """Return the recipes for these values of `swap_ab` whose plans store D well, cached: see `_stores_well`.
+
+    promotes   whether accumulators of fp8 are promoted
+    """
+    repacked = repacked_for_wgmma(operands)
+    loaded = _as_loaded(operands, repacked)
     recipes: list[Sm90Recipe] = []
     shapes: list[Shapes] = []
     for swap_ab in variants:
-        if not _may_end(operands, swap_ab):
+        if not _can_store(operands, swap_ab):
             continue
         reads = can_read(operands.transposed if swap_ab else operands)
-        # +repack reads A, and packs B alone, by those that may
-        of_way = [
+        # If threads can read A into registers, the plans of SM90_READING need no repack pass for it
+        suited = [
             one
             for one in (SM90_PROMOTED if promotes else SM90_CHOSEN)
-            if not (reads and packed == "ab" and one.may_read)
+            if not (reads and repacked == "ab" and one.may_read)
         ]
-        for some, reads_a in ((of_way, False), (SM90_READING, True))[: 1 + reads]:
-            copied = packed.replace(read_by(swap_ab), "") if reads_a else packed
+        for some, reads_a in ((suited, False), (SM90_READING, True))[: 1 + reads]:
+            copied = repacked.replace(read_by(swap_ab), "") if reads_a else repacked
             recipes += [replace(one, is_repacked=bool(copied), swap_ab=swap_ab) for one in some]
             shapes.append(Shapes.of([one.shape for one in some], loaded, swap_ab, with_c, reads_a))
-    every = Shapes.joined(shapes or [Shapes.of((), loaded)])
-    serving = _may_leave(every, operands.d)
+    joined = Shapes.joined(shapes or [Shapes.of((), loaded)])
+    stores_well = _stores_well(joined, operands.d)
     if not may_share(operands):
-        serving = serving & ~every.is_other_orientation
-    leaving = np.flatnonzero(serving)
-    serve = tuple([recipes[i] for i in leaving])
-    return Sm90Family(every.taken(leaving), loaded, device, packed, with_c, recipes=serve)
+        stores_well = stores_well & ~joined.has_other_form
+    kept = np.flatnonzero(stores_well)
+    serving = tuple([recipes[i] for i in kept])
+    return Sm90Family(joined.take(kept), loaded, device, repacked, with_c, recipes=serving)
 
 
-def _may_end(operands: Operands, swap_ab: bool) -> bool:
-    """Return whether threads can store D, or D^T: they hold a D of bytes in pairs along N."""
+def _can_store(operands: Operands, swap_ab: bool) -> bool:
+    """Return whether the kernel can store D from its fragments.
+
+    Fragments hold pairs along N, so an 8-bit D must be N-major as the kernel sees it.
+    """
     return operands.d.dtype.bits > _BYTE_BITS or (operands.d.major == "m") == swap_ab
 
 
-def _may_leave(shapes: Shapes, d: Operand) -> Column:
-    """Return whether D is stored well. An epilogue tile of eight columns stores 16 or 32 bytes of each row of D, but
-    whole lines of a D^T (bf16 5000 x 5000 x 5000 in 256 x 152: 453 and 430 us, H200; tf32 3392 x 4624 x 1984: 202 us in
-    128 x 136, 175 in 192 x 160, H100)."""
+def _stores_well(shapes: Shapes, d: Operand) -> Column:
+    """Return whether each shape stores D in large enough pieces.
+
+    An epilogue tile of eight columns stores only 16 or 32 bytes of each row of D, but whole lines of a D^T: bf16 5000 x
+    5000 x 5000 in 256 x 152 takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
+    """
     own = shapes.bn // shapes.cluster_k
     has_lines = ~shapes.by_eight | (shapes.swap_ab != (d.major == "m"))
-    leaves = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & has_lines)
-    if d.dtype.bits == _BYTE_BITS:  # the least row of a box has 32 of them
-        leaves = leaves & ((shapes.cluster_k == 1) | (own % _COLUMNS_OF_BYTES == 0))
-    return leaves
+    stores_well = (own % WHOLE_COLUMNS == 0) | ((d.dtype.bits == 16) & has_lines)
+    if d.dtype.bits == _BYTE_BITS:  # the smallest row of a box has 32 elements of 8 bits
+        stores_well = stores_well & ((shapes.cluster_k == 1) | (own % _BYTE_COLUMNS == 0))
+    return stores_well
 
 
-def _as_loaded(operands: Operands, packed: str) -> Operands:
-    """Return the operands as the GEMM loads them, after those of these names are packed."""
-    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in packed}
+def _as_loaded(operands: Operands, repacked: str) -> Operands:
+    """Return the operands as the GEMM loads them, after the repack passes of the operands named in `repacked`."""
+    made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in repacked}
     return replace(operands, **made) if made else operands

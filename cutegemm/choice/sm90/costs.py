@@ -1,4 +1,4 @@
-"""The constants of the model of time for Hopper plans, as `python -m docs.evidence fit-sm90` finds them."""
+"""The fitted constants of the time model for Hopper plans; `python -m docs.evidence fit-sm90` fits them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sm90Costs:
-    """What is fitted, in microseconds and KiB unless it is a factor.
+    """Fitted constants of the time model: microseconds, unless they are in KiB, a factor or a share.
 
-    start                     of a kernel: until its first MMA, and from its last one to the end
-    single                    factor on the start, of one warpgroup with one tile, or of CTAs that share K
-    fours                     for each four CTAs of a cluster, until all of them have met
-    l2                        factor on the reads of a CTA from L2, when all multiprocessors read
-    l2_fours                  factor on that, in clusters of four or eight
-    l2_joined                 factor on reads without a multicast, if clusters take tiles in the order of the GPCs:
-                              reads of a GPC are joined
-    asked                     for each time that CTAs which begin together ask for the same line of the first k-tiles
-    missing                   factor on rows beyond the end of an operand, which TMA fills with zeros, or beside a tile
-    load                      of a k-tile, from asking for it until it is there
-    step                      of a k-tile, besides
-    asks                      of a k-tile that is asked for by the warpgroup that multiplies it, besides
-    store                     KiB of D that a multiprocessor stores in a microsecond
-    store_across              factor on that, of a D that TMA does not store, if threads store columns of the tile
-    ends_of_rows              bytes that such a D takes besides, for each row of the tiles of a cluster: sectors written
-                              in part
-    store_along               factor on the rate of such a D, if tiles follow each other along the rows of a larger D
-    epi_tile                  of an epilogue tile of a consumer
-    tile                      of a tile, besides
-    cooperative, overlapped   share of the store of a tile that no MMAs overlap, by the kind of epilogue
-    waited                    factor on that, of a D larger than L2
-    meet                      if K is split, until the CTAs of a tile have met
+    start                     start of a kernel until its first MMA, and from its last MMA to the end
+    single                    factor on `start`, if one warpgroup computes one tile, or with cluster split-K
+    fours                     time for each four CTAs of a cluster, until all of them have started
+    l2                        factor on the time of loads from L2, if all SMs load
+    l2_fours                  further factor on that time in clusters of four or eight
+    l2_joined                 factor on loads without multicast under GPC-aware rasterization: loads within one GPC
+                              coalesce
+    asked                     time of each request for the same cache line of first k-tiles, by CTAs that start at the
+                              same time
+    missing                   factor on rows that are loaded but not needed: beyond the end of an operand (TMA fills
+                              zeros) or next to the tile
+    load                      latency of the load of a k-tile
+    step                      further time of each k-tile
+    asks                      further time of each k-tile, if the warpgroup that multiplies it also issues its load
+    store                     KiB of D that an SM stores in a microsecond
+    store_across              factor on `store` for a D that threads store, if its rows are the columns of the kernel's
+                              tile
+    ends_of_rows              bytes added to such a D for each row of the tiles of a cluster, because of partial sectors
+    store_along               factor on `store` for a D larger than L2, if tiles follow each other along the rows of D
+    epi_tile                  time of each epilogue tile of a consumer
+    tile                      time of each tile
+    cooperative, overlapped   share of a tile's store that no MMAs overlap, by the kind of epilogue
+    waited                    factor on that share for a D larger than L2
+    meet                      split-K: time until the CTAs of a tile have met
     accumulators              KiB of accumulators that a CTA writes to L2, or reads from there, in a microsecond
-    shared                    if CTAs of a cluster share K, until each has the accumulators of its own columns
-    sent                      KiB of its accumulators that a CTA sends, and adds, in a microsecond
-    ends                      if tiles have owners, until these have what others took of the k-tiles
-    burst                     of tensor cores at work, before the chip is at its power limit
-    rests                     factor on the share of a wave without MMAs: so much longer a problem takes at the power
-                              limit, since the clock does not make up for it
+    shared                    cluster split-K: time until each CTA has the accumulators of its own columns
+    sent                      KiB of accumulators that a CTA sends and adds in a microsecond
+    ends                      stream-K fixup: time until the CTAs of the shared tiles have the accumulators of the
+                              helpers
+    burst                     time of tensor cores at work until the chip reaches its power limit
+    rests                     factor on the share of a wave without MMAs: at the power limit a problem takes that much
+                              longer, because the clock does not make up for the pause
     """
 
     start: float = 6.45

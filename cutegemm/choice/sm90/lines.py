@@ -1,4 +1,4 @@
-"""Lines that the boxes of TMA touch in L2, if rows of a matrix begin at lines and if they do not."""
+"""Cache lines that TMA boxes touch in L2, for rows of a matrix that begin at lines, and for rows that do not."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 
 from cutegemm.machine.arch import CACHE_LINE_BYTES
 
-# Share of the second halves of lines that are looked up if rows begin at lines: boxes of both follow each other.
+# Boxes of half a line: share of the second halves that L2 looks up again, although a box has just loaded the first
+# half.
 _SECOND_HALVES = 0.4
-WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  # of the rows of a box
+WIDTHS_BYTES = CACHE_LINE_BYTES, CACHE_LINE_BYTES // 2, CACHE_LINE_BYTES // 4  # widths of a box
 
 
 def touched(step_bytes: int) -> tuple[float, ...]:
-    """Return the mean number of lines that boxes touch for each 128 bytes of their rows, by `WIDTHS_BYTES`.
+    """Return the mean number of lines that boxes touch per 128 bytes of their rows, for each width in `WIDTHS_BYTES`.
 
-    step_bytes   from one row of the matrix to the next
+    step_bytes   bytes from one row of the matrix to the next
 
     >>> touched(256)[:2], touched(10000)[:2]
     ((1.0, 1.4), (1.875, 2.75))
@@ -27,13 +28,13 @@ def touched(step_bytes: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8)
 def _touched(step: int) -> tuple[float, ...]:
-    """Return the same for rows that begin equally often at each multiple of `step` bytes."""
-    found = []
+    """Return `touched` for rows that begin equally often at each multiple of `step` bytes in a line, cached."""
+    means = []
     for width in WIDTHS_BYTES:
         in_line = CACHE_LINE_BYTES // width
         first = np.add.outer(np.arange(0, CACHE_LINE_BYTES, step), np.arange(0, CACHE_LINE_BYTES, width))
         lines = ((first + width - 1) // CACHE_LINE_BYTES - first // CACHE_LINE_BYTES + 1).mean()
         if step == CACHE_LINE_BYTES and in_line == 2:
             lines = (1 + _SECOND_HALVES) / 2
-        found.append(float(lines) * in_line)
-    return tuple(found)
+        means.append(float(lines) * in_line)
+    return tuple(means)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cutegemm.build.sm90 import sm90_plan
 from cutegemm.choice.options import parse_flag, parse_tuple
 from cutegemm.choice.recipe import BuildTarget, Recipe
-from cutegemm.choice.sm90.shapes import K_TILE_BYTES, TileShape, may_defer
+from cutegemm.choice.sm90.shapes import K_TILE_BYTES, TileShape, may_overlap
 from cutegemm.errors import PlanError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import arch_named
@@ -21,25 +21,23 @@ from cutegemm.plan.work.split import KSplit, by_last_cta
 from cutegemm.tile.mma_atoms import WGMMA_M
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-_MMA_BOUND = (
-    "overlapped",
-    "stagger_cycles",
-    "alone",
-)  # options of consumers whose A is in shared memory
-_MOST_BESIDE_A = 256 * 192  # sums of a tile, with so many of which no registers are left for A
+# Options for an A in shared memory; plans that read A into registers do not have them
+_SHARED_A_OPTIONS = ("overlapped", "stagger_cycles", "alone")
+_MOST_BESIDE_A = 256 * 192  # accumulators of a tile; with as many, no registers are left for A
 _SPLITTING = ("split_k", "stream", "fixup")  # options that say how K is split
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    return tuple([f"evict_{k_split}" for k_split in text.split("+")])
+    """Return the L2 policies of A, B and D of a text such as "last+last+first"."""
+    return tuple([f"evict_{policy}" for policy in text.split("+")])
 
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """What a Hopper plan is before its operands are known.
+    """A Hopper plan before its operands are known.
 
-    Of `options`, tile is (bM, bN) where they are not spelled out; bK is 128 bytes then, or `depth` times that. `alone`
-    says that a CTA is to have one tile.
+    Unless the options are spelled out, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
+    `options["depth"]` times as many. `options["alone"]` says that each CTA computes one tile only.
     """
 
     family: ClassVar[str] = "sm90"
@@ -57,13 +55,13 @@ class Sm90Recipe(Recipe):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(bM, bN)."""
+        """Return (bM, bN), the tile of a CTA."""
         rows, columns, *_ = self.options["tile"]
         return rows, columns
 
     @cached_property
     def shape(self) -> TileShape:
-        """What its time depends on.
+        """Return the properties of the plan that its predicted time depends on.
 
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
@@ -91,7 +89,11 @@ class Sm90Recipe(Recipe):
 
     @property
     def may_read(self) -> bool:
-        """Whether consumers can share the tile, so that one reads A while others multiply, and have the registers."""
+        """Return whether the plan has a form that reads A into registers.
+
+        Consumers must be able to share the tile, so that one reads A while others multiply, and must have registers
+        left for A.
+        """
         (rows, columns), shape = self.tile, self.shape
         is_usual = product(shape.cluster) <= 2 and shape.depth == 1
         is_usual &= shape.epilogue != "single" and not shape.is_direct
@@ -99,19 +101,22 @@ class Sm90Recipe(Recipe):
 
     @property
     def reading(self) -> Sm90Recipe:
-        """The same for an A that threads read into registers: consumers share a tile, and store it before the next."""
-        options = {name: value for name, value in self.options.items() if name not in _MMA_BOUND}
-        summary = "{} x {} by consumers that share it, and read A into registers".format(*self.tile)
+        """Return the recipe for an A that threads read into registers.
+
+        Its consumers share each tile, and store it before they begin the next one.
+        """
+        options = {name: value for name, value in self.options.items() if name not in _SHARED_A_OPTIONS}
+        summary = "{} x {} by consumers that share the tile and read A into registers".format(*self.tile)
         return replace(self, summary=summary, options={**options, "schedule": "cooperative"})
 
     @property
     def cluster_ctas(self) -> int:
-        """CTAs of a cluster."""
+        """Return the number of CTAs of a cluster."""
         return product(self.options.get("cluster", (1, 1))) * self.options.get("cluster_k", 1)
 
     @property
     def division(self) -> KSplit:
-        """How K is split, by the name or by the options.
+        """Return how K is split, by the name or by the options.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True
@@ -121,33 +126,35 @@ class Sm90Recipe(Recipe):
         return by_last_cta(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """The plan for operands. A D that is not aligned to 16 bytes leaves by lines that the threads copy; where its
-        tile has no two epilogue tiles, or there is no room for them, straight out of registers.
+        """Return the plan for the operands that the kernel sees.
 
-        What cannot be stored behind the next tile's products is stored before them: with C, a D of 32 bits, and one
-        that does not leave by TMA. Consumers take turns where they `may_share` no tile. An A that threads read into
-        registers has consumers that share a tile. What is spelled out is not changed so.
+        A D that is not aligned to 16 bytes is stored by the threads: line by line through padded epilogue stages, or
+        from registers if no epilogue tiles fill the tile or if they do not fit shared memory.
 
-        raises   PlanError where the operands break its rules
+        Unless the options are spelled out, they are adapted to the operands. The epilogue is not overlapped if the plan
+        reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share` is
+        False. Consumers share each tile if threads read A into registers.
+
+        raises   PlanError if the operands break rules of the plan
         """
         ops, with_c = operands.as_tf32, target.with_c
-        repack = self.packed(ops)
-        reads = not self.spelled_out and is_to_read(ops) and "a" not in repack and self.may_read
-        own = self.reading if reads else self
+        repack = self.repacked(ops)
+        reads_a = not self.spelled_out and is_to_read(ops) and "a" not in repack and self.may_read
+        recipe = self.reading if reads_a else self
         most = arch_named(target.arch).blocks_per_sm
         options: dict[str, Any] = {
-            "ctas": target.sms * min(max(1, own.options.get("ctas_per_sm", 1)), most),
+            "ctas": target.sms * min(max(1, recipe.options.get("ctas_per_sm", 1)), most),
             "tpc_rounds": target.tpc_rounds,
-            **own.options,
+            **recipe.options,
             "repack": repack,
         }
-        options |= {"name": self.plan_name, "summary": own.summary, "with_c": with_c}
+        options |= {"name": self.plan_name, "summary": recipe.summary, "with_c": with_c}
         if not self.spelled_out:
             if self.split is not None:
                 options |= {"split_k": self.split.splits, "stream": self.split.waves, "fixup": self.split.fixup}
-            if with_c and options.get("store") == "tma_warp":  # C comes to whole epilogue tiles
+            if with_c and options.get("store") == "tma_warp":  # TMA loads C by whole epilogue tiles
                 options["store"] = "tma"
-            if with_c or options.get("store") == "direct" or not may_defer(operands):
+            if with_c or options.get("store") == "direct" or not may_overlap(operands):
                 options.pop("overlapped", None)
             if options.pop("alone", False) and self.shape.is_pingpong(operands):
                 options["schedule"] = "pingpong"
@@ -156,26 +163,27 @@ class Sm90Recipe(Recipe):
         if operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES or options.get("store") == "direct":
             return sm90_plan(ops, **options)
         lines = {**options, "store": "tma", "shared_d": "padded", "epi_stages": None}
-        if not self.spelled_out:  # columns of a box; lines are as long as they can be
+        if not self.spelled_out:  # the option is for boxes; lines are as long as possible
             lines["epi_tile_n"] = None
         try:
             return sm90_plan(ops, **lines)
-        except PlanError:  # no epilogue tiles that fill the tile, or no room for them
+        except PlanError:  # no epilogue tiles fill the tile, or they do not fit shared memory
             return sm90_plan(ops, **{**options, "store": "direct"})
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the operands that TMA cannot load, or wgmma not multiply, as they are.
+        """Return the names of the operands that TMA cannot load, or wgmma cannot multiply, as they are.
 
-        Of both, B alone if threads can read A into registers instead.
+        It is "b" instead of "ab" if threads can read A into registers.
         """
         needed = repacked_for_wgmma(operands)
         return "b" if needed == "ab" and self.may_read and can_read(operands) else needed
 
 
 def can_read(operands: Operands) -> bool:
-    """Return whether threads can read A into registers: TMA loads it, and D can be stored.
+    """Return whether threads can read A into registers: TMA can load A, and the plan can store D.
 
-    The rows of such a plan are permuted in groups of four; stmatrix writes an m-major D of 16 bits by groups of eight.
+    The rows of such a plan are permuted in groups of four, but stmatrix stores an M-major D of 16 bits in groups of
+    eight.
 
     >>> [can_read(Operands.of("tf32", layout=layout)) for layout in ("tn", "nt")], can_read(Operands.of("bf16"))
     ([True, False], False)

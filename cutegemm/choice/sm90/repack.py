@@ -1,4 +1,4 @@
-"""How long it takes to copy what TMA cannot load, or wgmma not multiply, as it is."""
+"""Predicted time of repack passes: copies of operands that TMA cannot load, or wgmma cannot multiply, as they are."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from cutegemm.plan.launches import MAX_REPACKED_BYTES
 from cutegemm.plan.memory.repack import repacked_for_wgmma
 from cutegemm.plan.problem import Operands, Problem
 
-# Of the kernel that packs operands, and until the GEMM behind it has its first product; one that is launched beside it
-# is ready then. Of one H200, 2026-11-22: timed alone, and the difference to both together; 0.7 us less of 242 problems
-# on which plans that pack and others were timed (H100 and H200, until 2026-11-26).
+# Microseconds of the start of a repack kernel, and from its end to the first MMA of the GEMM: shorter if few bytes are
+# repacked, because the GEMM is then launched early and is ready. Timed alone and together with the GEMM (H200,
+# 2026-11-22), and reduced by 0.7 us after 242 problems with and without repack passes (H100 and H200, 2026-11-26).
 REPACK_START_US, MEETS_US, MEETS_EARLY_US = 2.0, 2.0, 0.5
 
 
-def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, packed: str) -> Column:
-    """Return the microseconds by which packing prolongs each plan: of all that is in the way, but for an A that threads
-    read into registers.
+def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, repacked: str) -> Column:
+    """Return the microseconds that repack passes add to each plan. An A that threads read into registers needs none.
 
-    packed   names of the operands that are in the way
+    repacked   names of the operands that other plans repack: "", "a", "b" or "ab"
     """
-    if not packed:
+    if not repacked:
         return 0.0
     whole, without_a, without_b = [
-        repacking_us(operands, problem, device, names) for names in (packed, *map(packed.replace, "ab", ("", "")))
+        repacking_us(operands, problem, device, names) for names in (repacked, *map(repacked.replace, "ab", ("", "")))
     ]
     return np.where(shapes.reads_a, np.where(shapes.swap_ab, without_b, without_a), whole)
 
 
 def read_by(swap_ab: bool) -> str:
-    """Return the operand of the problem that is the A of a plan for D, or for D^T = B^T A^T.
+    """Return the name of the operand of the problem that is the A of the kernel.
 
-    swap_ab   whether the plan is for D^T
+    swap_ab   whether the plan computes D^T = B^T A^T
     """
     return "b" if swap_ab else "a"
 
@@ -42,12 +41,12 @@ def read_by(swap_ab: bool) -> str:
 def repacking_us(
     operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, names: str | None = None
 ) -> float:
-    """Return the microseconds of the kernel that packs operands, and until the GEMM after it multiplies.
+    """Return the microseconds of a repack kernel, and from its end to the first MMA of the GEMM.
 
-    It is taken to run at the speed of memory, though L2 may hold some of them. If there is little to pack, the GEMM
-    begins while it runs.
+    The kernel is assumed to run at the speed of memory, although L2 may hold some of the operands.
 
-    names   of the operands that are packed; all that TMA or wgmma does not take as they are if left out
+    names   names of the operands that are repacked; None: all that TMA cannot load, or wgmma cannot multiply, as they
+            are
 
     >>> round(repacking_us(Operands.of("bf16", layout="nt", align_bytes=2), Problem(4096, 4096, 4096)), 1)
     36.0

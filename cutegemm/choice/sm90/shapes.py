@@ -1,4 +1,4 @@
-"""Shapes of Hopper plans, as far as their time depends on them: one, and many as columns."""
+"""Shapes of Hopper plans: the properties that the predicted time depends on, of one plan and as columns of many."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from cutegemm.plan.problem import Operands, Problem
 from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES
 
-K_TILE_BYTES = 128  # along K of a k-tile: one row of the widest swizzle
-_OVERLAPPED_BITS = 16  # of an element of D, that registers hold beside the sums of the next tile
-_SHARED_BITS = 16  # of an element of D, whose only tile of a CTA consumers share
-_JOINT_COLUMNS = 32
-_STREAMED_COLUMNS = 16
-_BAND = 8  # rows of tiles that are taken side by side, where the order follows from the cluster
+K_TILE_BYTES = 128  # bytes of a k-tile along K: one row of the widest swizzle
+_OVERLAPPED_BITS = 16  # bits of an element of D, at most, if registers hold a finished tile next to the accumulators
+_SHARED_BITS = 16  # bits of an element of D for which consumers may share the only tile of a CTA
+_JOINT_COLUMNS = 32  # columns of a tile whose MMAs do not hide that consumers wait for each other, at most
+_STREAMED_COLUMNS = 16  # columns of a tile with cluster split-K for which loads of A hide the rest, at most
+_BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 
 @dataclass(frozen=True)
 class TileShape:
-    """What of a plan its time depends on.
+    """The properties of a Hopper plan that its predicted time depends on.
 
     tile                     (bM, bN)
-    cluster                  CTAs along M and N
-    epilogue                 pingpong, cooperative, deferred or single: what the products go on behind
-    raster                   the order of the tiles, where it does not follow from the cluster
-    promoted                 whether threads add up the sums of each k-tile
-    consumers                warpgroups
-    epi_tile_n, epi_stages   of D, where they do not follow from the tile
-    is_direct                whether D leaves straight out of registers
-    depth                    k-tiles of 128 bytes that a stage holds, which are waited for together
-    cluster_k                CTAs of a cluster that share the K of a tile
-    ctas_per_sm              that share a multiprocessor
-    alone                    whether a CTA is to have one tile, which consumers share where `may_share` says so
+    cluster                  CTAs of a cluster along M and N
+    epilogue                 "pingpong", "cooperative", "overlapped" or "single"; it determines which MMAs hide the
+                             store of a tile
+    raster                   order of the tiles; None if it follows from the cluster
+    promoted                 whether threads promote the accumulators of each k-tile
+    consumers                number of consumer warpgroups
+    epi_tile_n, epi_stages   columns of an epilogue tile, and epilogue stages; None if they follow from the tile
+    is_direct                whether D is stored from registers
+    depth                    k-tiles of 128 bytes in a stage; they are waited for together
+    cluster_k                CTAs of a cluster that split the K of a tile
+    ctas_per_sm              CTAs that share an SM
+    alone                    whether a CTA computes one tile only; its consumers share it if `may_share` allows it
     """
 
     tile: tuple[int, int]
@@ -60,27 +61,30 @@ class TileShape:
 
     @property
     def streams(self) -> bool:
-        """Whether CTAs share the K of a tile of so few columns that loads of A hide the rest."""
+        """Return whether CTAs of a cluster split the K of a tile of so few columns that loads of A hide the rest."""
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Whether consumers take tiles in turn: one that is to be alone too, where they share none."""
+        """Return whether consumers alternate in taking tiles.
+
+        They also do if `alone` asks them to share a tile and `may_share` is False.
+        """
         return self.epilogue == "pingpong" or (self.alone and is_pingpong(self.tile) and not may_share(operands))
 
     @property
     def waits_for_next(self) -> bool:
-        """Whether the store of a tile goes on behind the next one's products, in the usual order of tiles."""
+        """Return whether the store of a tile overlaps with the MMAs of the next one, in the default order of tiles."""
         is_usual = self.raster is None and self.depth == self.cluster_k == 1 and not self.is_direct
         return is_usual and self.epilogue in ("pingpong", "overlapped")
 
     @property
     def is_gpc_aware(self) -> bool:
-        """Whether clusters take tiles in the order of the GPCs, where that is known."""
+        """Return whether clusters take tiles in GPC-aware order, on devices where it is known."""
         is_usual = self.raster is None and self.epilogue != "single" and self.cluster_k == 1
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Stages, and epilogue tiles of a consumer.
+        """Return the stages of the mainloop pipeline, and the epilogue tiles of a consumer.
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -95,8 +99,10 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Whether consumers share a tile that is the only one of a CTA: those of a D of 32 bits would need the room of a
-    stage for their epilogue stages; others were not timed.
+    """Return whether consumers may share a tile that is the only one of its CTA.
+
+    The epilogue stages of a D of 32 bits would take the room of a mainloop stage. A D that TMA cannot store was not
+    timed.
 
     >>> may_share(Operands.of("bf16")), may_share(Operands.of("tf32")), may_share(Operands.of("bf16", align_bytes=2))
     (True, False, False)
@@ -104,32 +110,39 @@ def may_share(operands: Operands) -> bool:
     return operands.d.dtype.bits == _SHARED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
-def may_defer(operands: Operands) -> bool:
-    """Whether a tile can be stored behind the next one's products: TMA stores D, and registers hold it beside the sums.
+def may_overlap(operands: Operands) -> bool:
+    """Return whether plans can have an overlapped epilogue: TMA stores D, and registers hold a finished tile.
 
-    >>> may_defer(Operands.of("bf16")), may_defer(Operands.of("tf32")), may_defer(Operands.of("bf16", align_bytes=2))
-    (True, False, False)
+    >>> may_overlap(Operands.of("bf16")), may_overlap(Operands.of("tf32"))
+    (True, False)
+    >>> may_overlap(Operands.of("bf16", align_bytes=2))
+    False
     """
     return operands.d.dtype.bits <= _OVERLAPPED_BITS and operands.d.align_bytes >= TMA_INNER_ALIGNED_BYTES
 
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Columns of many `TileShape`s, for operands of some types; what follows from them is found once.
+    """Columns of many `TileShape`s for given operands, and the columns that follow from them, each computed once.
 
-    loaded_n      columns of B that come for a k-tile: see `columns_loaded`
-    alone         whether a CTA is to have one tile, see `TileShape`
-    band          rows of tiles that are taken side by side
-    gpc_aware     whether clusters take tiles in the order of the GPCs, where that is known
-    late          1 / (stages - 1): a k-tile's share of a load
-    epi_tiles     of a consumer
-    epi_tile_n    columns of one, where they do not follow from the tile; else 0
-    depth         k-tiles of 128 bytes that are waited for together
-    cluster_k     CTAs of a cluster that share K
-    single        whether one warpgroup takes the one tile of a CTA, and asks for its k-tiles itself
-    ctas_per_sm   that share a multiprocessor
-    swap_ab       whether the plan is for D^T
-    reads_a       whether threads read A into registers, so that B is packed at most
+    bm, bn             tile (bM, bN)
+    loaded_n           columns of B that are loaded for a k-tile: see `columns_loaded`
+    cm, cn             CTAs of a cluster along M and N
+    cooperative        whether a CTA issues no MMAs while it stores a tile
+    overlapped         whether the epilogue is overlapped
+    alone              whether a CTA computes one tile only: see `TileShape`
+    band               rows of tiles in a band
+    gpc_aware          whether clusters take tiles in GPC-aware order, on devices where it is known
+    along_m, along_n   whether tiles follow each other along M, and along N
+    late               1 / (stages - 1): share of a load's latency that a k-tile waits
+    epi_tiles          epilogue tiles of a consumer
+    epi_tile_n         columns of an epilogue tile; 0 if they follow from the tile
+    depth              k-tiles of 128 bytes that are waited for together
+    cluster_k          CTAs of a cluster that split K
+    single             whether one warpgroup computes the only tile of a CTA, and loads its own k-tiles
+    ctas_per_sm        CTAs that share an SM
+    swap_ab            whether the plan computes D^T
+    reads_a            whether threads read A into registers, so that no repack pass copies it
     """
 
     bm: Column
@@ -163,155 +176,168 @@ class Shapes:
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
-        """
-        operands   those of the problem for D
-        swap_ab    whether the plans are for D^T
-        with_c     whether a tile of C is read for each tile of D: none is stored behind the next one's products then
+        """Return the columns of shapes.
+
+        operands   operands of the problem for D
+        swap_ab    whether the plans compute D^T
+        with_c     whether a tile of C is read for each tile of D; plans then have no overlapped epilogue
         reads_a    whether threads read A into registers
 
         >>> Shapes.of([TileShape((128, 192)), TileShape((64, 16))], Operands.of("bf16", layout="nt")).bn
         array([192.,  16.])
         """
-        defers = may_defer(operands) and not with_c
-        of = replace(operands, b=operands.transposed.b) if swap_ab else operands
-        rings = [one.pipeline_state(of) for one in shapes]
+        overlaps = may_overlap(operands) and not with_c
+        seen = replace(operands, b=operands.transposed.b) if swap_ab else operands
+        pipelines = [one.pipeline_state(seen) for one in shapes]
         bands: dict[str | None, int] = {"along_m": 1 << 20, "along_n": 1}
         columns: dict[str, list[Any]] = {
             "bm": [one.tile[0] for one in shapes],
             "bn": [one.tile[1] for one in shapes],
             "cm": [one.cluster[0] for one in shapes],
             "cn": [one.cluster[1] for one in shapes],
-            "cooperative": [_stops_to_store(one, defers) for one in shapes],
-            "overlapped": [defers and one.epilogue == "overlapped" for one in shapes],
+            "cooperative": [_stops_to_store(one, overlaps) for one in shapes],
+            "overlapped": [overlaps and one.epilogue == "overlapped" for one in shapes],
             "band": [bands.get(one.raster, _BAND) for one in shapes],
             "gpc_aware": [one.is_gpc_aware for one in shapes],
             "along_m": [one.raster == "along_m" for one in shapes],
             "along_n": [one.raster == "along_n" for one in shapes],
             "epi_tile_n": [one.epi_tile_n or 0 for one in shapes],
             "single": [one.epilogue == "single" for one in shapes],
-            "loaded_n": [columns_loaded(of.b, one.tile) for one in shapes],
-            "late": [1 / max(1, stages - 1) for stages, _ in rings],
-            "epi_tiles": [epi_tiles for _, epi_tiles in rings],
+            "loaded_n": [columns_loaded(seen.b, one.tile) for one in shapes],
+            "late": [1 / max(1, stages - 1) for stages, _ in pipelines],
+            "epi_tiles": [epi_tiles for _, epi_tiles in pipelines],
             "swap_ab": [swap_ab for _ in shapes],
             "reads_a": [reads_a for _ in shapes],
         }
         for name in ("alone", "depth", "cluster_k", "ctas_per_sm"):
             columns[name] = [getattr(one, name) for one in shapes]
-        kind = None if shapes else bool  # an array of no floats takes no & and no ~
+        kind = None if shapes else bool  # an empty array of floats has no & and ~
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
-    def taken(self, rows: Column) -> Shapes:
-        """Those of some rows."""
+    def take(self, rows: Column) -> Shapes:
+        """Return the columns of the shapes at the indices `rows`."""
         return Shapes(*[column.take(rows) for column in self._columns()])
 
     @classmethod
-    def joined(cls, every: Sequence[Shapes]) -> Shapes:
-        """Return the rows of all, in their order."""
-        columns = zip(*[one._columns() for one in every], strict=True)
-        return every[0] if len(every) == 1 else cls(*[np.concatenate(each) for each in columns])
+    def joined(cls, groups: Sequence[Shapes]) -> Shapes:
+        """Return the columns of all groups of shapes, one group after the other."""
+        columns = zip(*[group._columns() for group in groups], strict=True)
+        return groups[0] if len(groups) == 1 else cls(*[np.concatenate(column) for column in columns])
 
     def _columns(self) -> list[Column]:
+        """Return the columns in the order of the fields."""
         return [getattr(self, field.name) for field in fields(self)]
 
     @cached_property
     def cluster_m(self) -> Column:
-        """Rows of D that the tiles of a cluster have."""
+        """Return the rows of D that the tiles of a cluster cover."""
         return self.bm * self.cm
 
     @cached_property
     def cluster_n(self) -> Column:
-        """Columns of D that the tiles of a cluster have."""
+        """Return the columns of D that the tiles of a cluster cover."""
         return self.bn * self.cn
 
     @cached_property
     def is_large_cluster(self) -> Column:
-        """Whether clusters have four CTAs, or eight, of other tiles."""
+        """Return whether the tiles of a cluster are four or eight."""
         return self.cm * self.cn > PAIR
 
     @cached_property
-    def is_other_orientation(self) -> Column:
-        """Whether the shape is for one tile a CTA, and there for several in another way: in small clusters."""
+    def has_other_form(self) -> Column:
+        """Return whether the shape is for one tile per CTA, and its tile has another form for several tiles per CTA.
+
+        This is so in clusters of at most two.
+        """
         return self.alone & ~self.is_large_cluster
 
     @cached_property
     def by_eight(self) -> Column:
-        """Whether D leaves by eight columns at a time."""
+        """Return whether epilogue tiles have eight columns."""
         return self.epi_tile_n == FEWEST_COLUMNS
 
     @cached_property
     def is_two(self) -> Column:
-        """Whether clusters have two CTAs."""
+        """Return whether the tiles of a cluster are two."""
         return self.cm * self.cn == PAIR
 
     @cached_property
     def is_crowded(self) -> Column:
-        """Whether several CTAs share a multiprocessor."""
+        """Return whether several CTAs share an SM."""
         return self.ctas_per_sm > 1
 
     @cached_property
     def is_joint(self) -> Column:
-        """Whether consumers share a tile of few columns, whose products do not hide what they wait for each other."""
+        """Return whether consumers share a tile of few columns, whose MMAs do not hide their waits for each other."""
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
     @cached_property
     def streams(self) -> Column:
-        """See `TileShape.streams`."""
+        """Return whether loads of A hide the rest: see `TileShape.streams`."""
         return _streams(self.cluster_k, self.bn)
 
     @cached_property
     def is_for_few(self) -> Column:
-        """Whether the shape is for a D of few columns alone, most of whose time is the reading of A from memory."""
+        """Return whether the shape is only for a D of few columns: loading A from memory takes most of the time."""
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @cached_property
     def is_deep(self) -> Column:
-        """Whether k-tiles have more than 128 bytes along K."""
+        """Return whether k-tiles have more than 128 bytes along K."""
         return self.depth > 1
 
     @cached_property
     def splits_k_in_cluster(self) -> Column:
-        """Whether CTAs of a cluster share K."""
+        """Return whether CTAs of a cluster split K."""
         return self.cluster_k > 1
 
     @cached_property
     def stages(self) -> Column:
-        """Of the ring."""
+        """Return the number of stages of the mainloop pipeline."""
         return 1 + 1 / self.late
 
     @cached_property
     def waits(self) -> Column:
-        """Share of a wait that a k-tile of 128 bytes takes: one for twice as many takes 1.4 times as long."""
+        """Return the waiting time per k-tile of 128 bytes, relative to a plan that waits for each k-tile: 1 /
+        sqrt(depth).
+        """
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """M and N, of D or of D^T; at least 1."""
+        """Return M and N of D, or of D^T; at least 1."""
         m, n = max(1, problem.m), max(1, problem.n)
         return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
 
     def grid(self, device: Device) -> Column:
-        """Clusters that run at a time."""
+        """Return the number of clusters that run on a device at a time."""
         ctas = (self.cm * self.cn * self.cluster_k).astype(int)
         return np.maximum(1.0, np.array(device.clusters_by_size)[ctas]) * self.ctas_per_sm
 
 
 def _streams(cluster_k: Any, columns: Any) -> Any:
-    """See `TileShape.streams`."""
+    """Return whether loads of A hide the rest: see `TileShape.streams`."""
     return (cluster_k > 1) & (columns <= _STREAMED_COLUMNS)
 
 
 def _as_floats(column: Column) -> Column:
-    """Numbers, so that none is converted later; what is true or false stays so."""
+    """Return a column of numbers as floats, so that no conversion is needed later; booleans stay."""
     return column if column.dtype == bool else column.astype(float)
 
 
-def by_orientation(swap_ab: Column, of_a: Any, of_b: Any) -> tuple[Column, Column]:
-    """What there is of A and of B, for D or for D^T = B^T A^T; a number, where it is that of both."""
-    if of_a is of_b or (isinstance(of_a, float) and of_a == of_b):
-        return of_a, of_b
-    return np.where(swap_ab, of_b, of_a), np.where(swap_ab, of_a, of_b)
+def by_orientation(swap_ab: Column, a_value: Any, b_value: Any) -> tuple[Column, Column]:
+    """Return (value of A, value of B) as the kernel sees them: swapped for plans that compute D^T = B^T A^T.
+
+    If both values are the same number, it is returned for all plans.
+    """
+    if a_value is b_value or (isinstance(a_value, float) and a_value == b_value):
+        return a_value, b_value
+    return np.where(swap_ab, b_value, a_value), np.where(swap_ab, a_value, b_value)
 
 
-def _stops_to_store(one: TileShape, defers: bool) -> bool:
-    """Whether a CTA multiplies nothing while it stores a tile that is not its last one."""
-    shared = one.epilogue in ("cooperative", "single") or (not defers and one.epilogue == "overlapped")
-    return shared and not one.streams
+def _stops_to_store(one: TileShape, overlaps: bool) -> bool:
+    """Return whether a CTA issues no MMAs while it stores a tile that is not its last one.
+
+    overlaps   whether operands and epilogue allow an overlapped epilogue
+    """
+    stops = one.epilogue in ("cooperative", "single") or (not overlaps and one.epilogue == "overlapped")
+    return stops and not one.streams

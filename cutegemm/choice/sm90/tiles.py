@@ -1,10 +1,12 @@
-"""Tiles of Hopper plans that have a name of their own: sm90_128x144_2x1 is 128 x 144 in clusters of 2 x 1, and
-sm90_64x32_deep_2x2 is 64 x 32 by k-tiles twice as deep in clusters of 2 x 2, sm90_64x64_2x1x4 is 64 x 64 in clusters of
-2 x 1 tiles, of each of which four CTAs share K; sm90_128x112_coop_2x1 is the only tile of its CTA, which both consumers
-share.
+"""Tiles of Hopper plans whose names say their size.
 
-How such a tile is multiplied and stored follows from its size. Which of them a problem takes is a matter of how its
-tiles fill the grid: 1536 x 1536 are 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 of 128 x 144.
+sm90_128x144_2x1        128 x 144 in clusters of 2 x 1 CTAs
+sm90_64x32_deep_2x2     k-tiles twice as deep: 256 bytes along K
+sm90_64x64_2x1x4        cluster split-K: 2 x 1 tiles per cluster, and four CTAs split the K of each
+sm90_128x112_coop_2x1   the only tile of its CTA, which both consumers share
+
+The size determines how such a tile is multiplied and stored. Which tile is best for a problem depends on how its tiles
+fill the grid: a D of 1536 x 1536 has 144 tiles of 128 x 128, more than 132 multiprocessors, but 132 tiles of 128 x 144.
 """
 
 from __future__ import annotations
@@ -22,45 +24,43 @@ from cutegemm.plan.work.gpcs import PAIR
 from cutegemm.tile.mma_atoms import WGMMA_M
 
 _TILE_NAME = re.compile(r"sm90_(promoted_)?(\d{1,5})x(\d{1,5})(_deep|_coop)?(?:_(\d)x(\d)(?:x([1-9]))?)?", re.ASCII)
-DEEP = 2  # times the usual k-tile
+DEEP = 2  # depth of a deep k-tile: twice 128 bytes along K
 COOPERATIVE = {"schedule": "cooperative"}
-# The stagger is the time in which a consumer converts its accumulators: meanwhile the other one has the tensor cores.
+# The stagger is the time in which a consumer converts its accumulators: meanwhile the other one uses the tensor cores.
 OVERLAPPED = {"overlapped": True, "stagger_cycles": 500}
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4))
-CLUSTER_K = (2, 3, 4, 5, 6, 8)  # CTAs of a cluster that share the K of a tile
+CLUSTER_K = (2, 3, 4, 5, 6, 8)  # CTAs of a cluster that split the K of a tile
 
 _ALONE = "_coop"
-_NARROWEST = 16  # columns, which are stored straight out of registers
-_NARROW = 32  # the same of 128 rows, or of deep k-tiles
+_NARROWEST = 16  # columns of a 64-row tile whose D is stored from registers, at most
+_NARROW = 32  # columns of a 128-row tile, or of one with deep k-tiles, whose D is stored from registers, at most
 _WIDEST_PINGPONG = 192  # 128 x 192 accumulators are as many as the registers of a warpgroup hold
-# For many tiles per CTA: stored while the next one is multiplied. Other tiles of that size are for one or two waves.
+# Tiles with an overlapped epilogue, for many tiles per CTA. Other tiles of that size are for one or two waves.
 _OVERLAPPED_TILES = ((128, 256), (256, 128))
-# Epilogue stages of half as many columns leave room for one more stage of the mainloop: 5600 x 576 x 5696 of e4m3 by
-# 128 x 192 in clusters of 2 x 1 takes 30.5 us with five stages, and 32.4 with four (H200, 2026-11-23).
+# Tiles with epilogue stages of half as many columns, which leave room for one more mainloop stage: 5600 x 576 x 5696 of
+# e4m3 in 128 x 192, clusters of 2 x 1, takes 30.5 us with five stages and 32.4 us with four (H200, 2026-11-23).
 _NARROW_EPI_STAGES = ((64, 192), (128, 192))
 _NARROW_EPI_STAGE = 32  # columns
 
-# Which tiles `choose` considers: (narrowest, widest) by rows, of columns in steps of 16. Narrower ones read much of A
+# Tiles that `choose` considers, by rows: (narrowest, widest) of columns in steps of 16. Narrower tiles load much of A
 # for few columns; wider ones leave room for few stages.
 _COLUMNS = {64: (48, 160), 128: (64, 192), 192: (64, 192), 256: (96, 192)}
-_AUX = ((64, 192), (64, 256), (128, 16), (128, 32), (128, 224), (128, 256))
-# The same of accumulators that are promoted: threads hold each of them two or three times.
+_FURTHER = ((64, 192), (64, 256), (128, 16), (128, 32), (128, 224), (128, 256))  # tiles outside of these ranges
+# The same ranges with promoted accumulators: threads hold each accumulator two or three times.
 _PROMOTED_COLUMNS = {64: (16, 128), 128: (48, 192)}
-# The same of an odd number of groups of eight columns: 777 rows are six times 136 but for 39, and six times 144 but for
-# 87. 777 x 11008 x 4096 of bf16 takes 99.9 us by 256 x 136 of D^T, 103.2 by 256 x 144 (H200, 2026-11-26).
+# The same ranges for an odd number of groups of eight columns, which may extend less beyond D: 777 x 11008 x 4096 of
+# bf16 takes 99.9 us in 256 x 136 for D^T, and 103.2 us in 256 x 144 (H200, 2026-11-26).
 _ODD_COLUMNS = {128: (136, 216), 192: (104, 168), 256: (120, 152)}
-# The same in clusters of four and eight, for few tiles: what a cluster reads once is what L2 need not give.
+# The same ranges in clusters of four and eight, for few tiles: multicast relieves L2.
 _LARGE_CLUSTER_COLUMNS = {64: (48, 160), 128: (64, 224)}
 _WIDEST_OF_2X4 = 96
-_LARGEST_SINGLE = 128 * 96  # elements of a tile that a CTA takes without a cluster; of larger ones pairs were faster
-_WIDEST_SHARED, _FEWEST_SHARED = (
-    128,
-    8,
-)  # columns of a tile whose K is shared, and of it those that each CTA stores
+_LARGEST_SINGLE = 128 * 96  # elements of a tile without a cluster; larger tiles were faster in clusters of two
+_WIDEST_SHARED = 128  # columns of a tile with cluster split-K
+_FEWEST_SHARED = 8  # columns of such a tile that each CTA stores
 
 
 def is_pingpong(tile: tuple[int, int]) -> bool:
-    """Return whether the two consumers take such tiles in turn if a CTA has several."""
+    """Return whether the two consumers alternate in taking such tiles if a CTA has several."""
     return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG
 
 
@@ -69,12 +69,12 @@ class NamedTile:
     """A tile that a name says, and how it is multiplied.
 
     tile        (bM, bN)
-    cluster     CTAs along M and N
-    promoted    whether threads add up the sums of each k-tile
-    depth       times 128 bytes along K, of a k-tile
-    cluster_k   CTAs of a cluster that share K
-    is_alone    whether it is the only tile of its CTA: consumers share it that else take turns, or store it at once
-                where else they store it behind the next one's products
+    cluster     CTAs of a cluster along M and N
+    promoted    whether threads promote the accumulators of each k-tile
+    depth       size of a k-tile along K, in units of 128 bytes
+    cluster_k   CTAs of a cluster that split K
+    is_alone    whether it is the only tile of its CTA. Consumers that would alternate in taking tiles then share it,
+                and an epilogue that would be overlapped is not
     """
 
     tile: tuple[int, int]
@@ -86,7 +86,8 @@ class NamedTile:
 
     @property
     def name(self) -> str:
-        """
+        """Return the name of the tile's plan.
+
         >>> NamedTile((128, 144), (2, 1)).name, NamedTile((64, 16), promoted=True).name
         ('sm90_128x144_2x1', 'sm90_promoted_64x16')
         >>> NamedTile((64, 32), (2, 2), depth=2).name, NamedTile((64, 64), cluster_k=4).name
@@ -102,7 +103,7 @@ class NamedTile:
 
     @classmethod
     def of(cls, name: str) -> NamedTile | None:
-        """What a name says as `name` writes it; None of another name.
+        """Return the tile that a name stands for; None for a name that `NamedTile.name` does not write.
 
         >>> NamedTile.of("sm90_64x32_deep").depth, NamedTile.of("sm90_epi_stages")
         (2, None)
@@ -117,8 +118,10 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of `sm90_plan` beside the tile; `depth`, where a k-tile has so many times 128 bytes; and whether a
-        CTA is to have no other tile, `alone`, as it is in clusters of more than two.
+        """Return the options of the tile's recipe, apart from the tile: arguments of `sm90_plan`, `depth` and `alone`.
+
+        `depth` is set if k-tiles have more than 128 bytes along K. `alone` is set if a CTA has one tile only, as it has
+        in clusters of more than two.
 
         >>> NamedTile((192, 160), (1, 2)).options
         {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}
@@ -128,7 +131,7 @@ class NamedTile:
         (rows, columns), cluster_k = self.tile, self.cluster_k
         is_alone = self.is_alone or (is_pingpong(self.tile) and product(self.cluster) > PAIR)
         options: dict[str, Any] = {}
-        if cluster_k > 1:  # of which a CTA has one tile, that one consumer takes, or two share
+        if cluster_k > 1:  # one consumer computes the only tile of a CTA, or two share it
             options = {**COOPERATIVE, "consumers": rows // WGMMA_M, "cluster_k": cluster_k}
         elif rows == 64:
             is_narrow = columns <= (_NARROWEST if self.depth == 1 else _NARROW)
@@ -157,9 +160,9 @@ class NamedTile:
 
 
 def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
-    """Yield the tiles that `choose` considers, each with its cluster and the CTAs that share its K.
+    """Yield the tiles that `choose` considers, each with its cluster and the CTAs that split its K.
 
-    promoted   those whose accumulators are promoted, in place of all others
+    promoted   True: the tiles with promoted accumulators only; False: all other tiles
 
     >>> len(list(every_tile())), len(list(every_tile(promoted=True)))
     (267, 81)
@@ -180,44 +183,46 @@ def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
 
 
 def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -> bool:
-    """Return whether such clusters may take the tile with all of its K, in the usual k-tiles."""
+    """Return whether such clusters may compute the tile without cluster split-K, with k-tiles of 128 bytes."""
     (rows, columns), ctas = tile, product(cluster)
     if promoted and ctas > PAIR:
         return cluster == (2, 2) and rows == 128 and columns % 16 == 0 and 96 <= columns <= 160
-    if ctas > PAIR:  # 1 x 4 was not faster than 4 x 1 of D^T
+    if ctas > PAIR:  # 1 x 4 is no faster than 4 x 1 for D^T
         step = 16 if 2 * columns <= 3 * rows else 32
         is_wide = cluster == (1, 4) or (cluster == (2, 4) and columns > _WIDEST_OF_2X4)
         return columns % step == 0 and _is_within(tile, _LARGE_CLUSTER_COLUMNS) and not is_wide
     if columns % 16:
         return not promoted and ctas == PAIR and _is_within(tile, _ODD_COLUMNS)
     is_usual = _is_within(tile, _PROMOTED_COLUMNS if promoted else _COLUMNS)
-    is_usual |= not promoted and tile in _AUX
+    is_usual |= not promoted and tile in _FURTHER
     return is_usual and (ctas == PAIR or rows * columns <= _LARGEST_SINGLE)
 
 
 def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether the columns of a tile are within the range for its number of rows."""
     narrowest, widest = columns.get(tile[0], (1, 0))
     return narrowest <= tile[1] <= widest
 
 
 def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether a pair may take one tile a CTA in another way than several of them: larger clusters have one."""
+    """Return whether clusters of two may share a tile that is the only one of its CTA; larger clusters always do."""
     return product(cluster) == PAIR and tile[1] % 16 == 0 and (is_pingpong(tile) or tile in _OVERLAPPED_TILES)
 
 
 def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether such clusters may take k-tiles twice as deep, for half as many waits: few columns, or several CTAs
-    side by side, which share A."""
+    """Return whether such clusters may have deep k-tiles, which halve the number of waits.
+
+    Tiles have few columns, or several CTAs side by side share A.
+    """
     rows, columns = tile
     return rows == 64 and columns in (16, 32, *((48, 64) if cluster[1] > 1 else ()))
 
 
 def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int, promoted: bool) -> bool:
-    """Return whether CTAs may share the K of the tile, each of them storing some of its columns: for few tiles with a
-    deep K.
+    """Return whether cluster split-K is tried for the tile: for few tiles and a large K.
 
-    Of 85 such problems the fastest plan was one of these for 28, and one whose parts of K meet in global memory for 1
-    (H200 and H100, 2026-11-24).
+    Each CTA stores some of the tile's columns. Of 85 such problems, a plan with cluster split-K was the fastest for 28,
+    and one with split-K for 1 (H200 and H100, 2026-11-24).
     """
     rows, columns = tile
     least = 64 if promoted else rows // 2
@@ -225,20 +230,20 @@ def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluste
 
 
 def _splits_deep_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether CTAs may share the K of the tile in k-tiles twice as deep: for few rows by a weight.
+    """Return whether cluster split-K with deep k-tiles is tried for the tile: for few rows by a large weight.
 
-    16 rows by 4096 x 4096 take 10.26 us in a graph so, and 11.29 by `gemv_16x16` (H200, 2026-11-24).
+    16 x 4096 x 4096 takes 10.26 us with such a plan, and 11.29 us with `gemv_16x16` (CUDA graph, H200, 2026-11-24).
     """
     return tile[0] == 64 and tile[1] <= _NARROW and _may_split_k_in_cluster(tile[1], cluster, cluster_k)
 
 
 def _may_split_k_in_cluster(columns: int, cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether each of the CTAs that share K stores a power of two columns, and the cluster has at most eight."""
+    """Return whether each CTA stores a power of two of the tile's columns, and the cluster has at most eight CTAs."""
     own = columns // cluster_k
     is_even = columns % 16 == 0 and own * cluster_k == columns and own >= _FEWEST_SHARED and own & (own - 1) == 0
     return is_even and cluster in ((1, 1), (2, 1)) and product(cluster) * cluster_k <= MAX_CLUSTER_CTAS
 
 
 def has_narrow_epi_stages(tile: tuple[int, int]) -> bool:
-    """Whether epilogue tiles of D have 32 columns, in place of 64 of bf16, so that there is room for one more stage."""
+    """Return whether epilogue tiles have only 32 columns, which leaves room for one more mainloop stage."""
     return tile in _NARROW_EPI_STAGES

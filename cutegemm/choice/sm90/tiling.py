@@ -1,4 +1,4 @@
-"""How tiles lie over D and over the grid, and how their K is divided: columns."""
+"""Columns of how tiles cover D and the grid, and of how their K is split."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cutegemm.plan.work.split import FIXUP
 
 @dataclass(frozen=True)
 class Tiling:
-    """How tiles lie over D, or over D^T, and over the grid. A D without an element counts as one of one element.
+    """How tiles cover D, or D^T, and the grid. An empty D counts as a D of one element.
 
-    m, n            extents
-    rows, columns   of clusters
-    tiles           clusters, of all batches
+    m, n            extents of D as the kernel sees it
+    rows, columns   clusters along M and along N
+    tiles           clusters of all batches
     grid            clusters that run at a time
-    own_m, own_n    rows and columns of a tile that there are, on the mean
+    own_m, own_n    mean rows and columns of a tile that lie within D
     """
 
     m: Column
@@ -37,7 +37,8 @@ class Tiling:
 
     @classmethod
     def of(cls, shapes: Shapes, problem: Problem, grid: Column) -> Tiling:
-        """
+        """Return how tiles of `shapes` cover the D of a problem.
+
         grid   clusters that run at a time
         """
         m, n = shapes.extents(problem)
@@ -48,12 +49,12 @@ class Tiling:
 
 @dataclass(frozen=True)
 class FixupTiles:
-    """Candidates whose tiles that do not fill the grid have owners, whom others help: see `k_division_of`.
+    """Stream-K fixup of several candidates: helper CTAs take the last k-tiles of the tiles that do not fill the grid.
 
-    at        their places among the candidates
-    shared    tiles that have owners
-    workers   who help them
-    kept      k-tiles of each that its owner takes
+    at        indices of the candidates with fixup
+    shared    tiles whose k-tiles are shared with helpers
+    workers   clusters that help
+    kept      k-tiles of each shared tile that its own cluster takes
     """
 
     at: Column
@@ -63,18 +64,26 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return those of some shapes that have owners of any tile; integers are divided faster.
+        """Return the stream-K fixup of the shapes, without those for which it shares no tile: see `k_division_of`.
+
+        tiles     tiles of D, for each shape
+        k_tiles   k-tiles of a tile
+        grid      clusters that run at a time, for each shape
 
         >>> FixupTiles.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])
         """
-        shares = k_division_of(FIXUP, tiles.astype(int), k_tiles, grid.astype(int), ARRAYS)
-        at = np.flatnonzero(shares.shared)
-        return cls(at, *[column.take(at) for column in (shares.shared, shares.workers, shares.fixup)])
+        # Integers are divided faster than floats
+        division = k_division_of(FIXUP, tiles.astype(int), k_tiles, grid.astype(int), ARRAYS)
+        at = np.flatnonzero(division.shared)
+        return cls(at, *[column.take(at) for column in (division.shared, division.workers, division.fixup)])
 
 
 @dataclass(frozen=True)
 class FixupVariants(Variants):
-    """Candidates, with how the owners of tiles are helped; None if no candidate has owners."""
+    """Columns of candidates among Hopper plans.
+
+    fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
+    """
 
     fixup_tiles: FixupTiles | None = None

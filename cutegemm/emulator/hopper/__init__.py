@@ -1,7 +1,8 @@
-"""What Hopper adds: mbarriers, TMA, st.async, wgmma, clusters, registers that move between warps.
+"""Instructions that sm_90 adds: mbarrier, TMA, st.async, wgmma, clusters, setmaxnreg.
 
-The rules and formats are pure functions (`mbarrier`, `tensormap`, `wgmma`); the handlers around them keep the
-machine's memories, clocks and waiting threads right. Importing this registers all of them.
+`mbarrier`, `tensormap` and `wgmma` implement rules and formats as pure functions. The other modules define handlers,
+which connect them to the machine's memories, race detection and waiting threads. Importing this package registers all
+handlers.
 """
 
 from cutegemm.emulator.hopper import barriers, clusters, loads, registers, sends, stores

@@ -1,4 +1,4 @@
-"""Handlers: mbarrier objects, and the fences that go with them."""
+"""Handlers of mbarrier instructions, and of the fences that they need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cutegemm.emulator.hopper.proxy import proxy_of
 from cutegemm.emulator.machine import Group, Machine
 from cutegemm.emulator.state import ASYNC_STORE, EMPTY, Memory, Step, handles
 
-_MOST_TOLD = 6  # barriers, in the report of a deadlock
+_MOST_REPORTED = 6  # barriers that a deadlock report lists for one instruction
 
 
 def barriers_of(machine: Machine, slot: int) -> MBarriers:
-    """The mbarriers of a CTA."""
+    """Return the mbarriers of the CTA in a slot."""
     private = machine.blocks[slot].private
     if "mbarriers" not in private:
         private["mbarriers"] = MBarriers()
@@ -25,16 +25,22 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Under which a phase keeps what is known."""
+    """Return the key under which a phase of an mbarrier keeps released clocks (see `Clocks.release`)."""
     return ("mbarrier", slot, offset, phase & 1)
 
 
-def check_there(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
-    """Whether a barrier can be reached from another CTA, or by TMA. raises RuleViolation"""
+def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
+    """Check that a thread of another CTA, or TMA, may use an mbarrier.
+
+    thread    the thread that uses it
+    slot      slot of the CTA that the mbarrier is in
+    raises    RuleViolation if the initialisation is not fenced, if no cluster barrier orders it before the use, or if
+              the CTA has ended
+    """
     machine = step.machine
     if not barrier.published:
         raise RuleViolation(
-            f"{barrier} is used by another CTA or by TMA, with no fence.mbarrier_init since it was initialised."
+            f"{barrier} is used by another CTA or by TMA, with no fence.mbarrier_init since its initialisation."
         )
     if machine.block_of[thread] == slot:
         return
@@ -43,23 +49,26 @@ def check_there(step: Step, thread: int, slot: int, barrier: MBarrier) -> None:
         raise RuleViolation(f"{barrier} is in CTA {block.index}, which has ended.")
     if waited(machine, thread) <= barrier.born:
         raise RuleViolation(
-            f"{barrier} in CTA {block.index} is used with no barrier.cluster that the thread has waited at since it "
-            "was initialised."
+            f"{barrier} in CTA {block.index} is used by a thread that has not waited at barrier.cluster since its "
+            "initialisation."
         )
 
 
-def _is_told(machine: Machine, slot: int, offset: int) -> bool:
-    """Whether a cluster's barrier has been passed since a fence published a barrier."""
+def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
+    """Return whether an mbarrier was published by a fence, and the cluster barrier has been passed since."""
     barrier = barriers_of(machine, slot).get(offset)
     return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
 
 
 def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -> None:
-    """For the clocks an initialisation is a write, all else reads what it wrote; once for each warp.
+    """Record uses of mbarriers for race detection, once for each warp.
 
-    A barrier that the cluster has been told of by a fence, and its barrier, needs no more.
+    An initialisation counts as a write, every other use as a read. An mbarrier that was published by a fence and a
+    cluster barrier needs no check.
 
-    raises   EmulationError where nothing orders them
+    slots, offsets   (threads,) of the mbarriers that the threads of the step use
+    writes           True for an initialisation
+    raises           EmulationError for a use that nothing orders after the initialisation
     """
     machine = step.machine
     if machine.clocks is None:
@@ -70,7 +79,8 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
     chosen = [
         i
         for i in first
-        if machine.block_of[step.threads[i]] == slots[i] and not _is_told(machine, int(slots[i]), int(offsets[i]))
+        if machine.block_of[step.threads[i]] == slots[i]
+        and not _is_known_to_cluster(machine, int(slots[i]), int(offsets[i]))
     ]
     if chosen:
         group = Group(step.threads[chosen], machine.total)
@@ -81,7 +91,7 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
 
 
 def _count(step: Step, operands: list[Any]) -> np.ndarray:
-    """The optional last operand: arrivals, or bytes."""
+    """Return the optional last operand (threads,), a number of arrivals or of bytes; 1 if it is absent."""
     if not operands:
         return np.ones(len(step.threads), np.int64)
     return step.get(operands[0], np.uint32).astype(np.int64)
@@ -89,6 +99,7 @@ def _count(step: Step, operands: list[Any]) -> np.ndarray:
 
 @handles("mbarrier.init")
 def _init(step: Step) -> None:
+    """Execute mbarrier.init `[mbarrier], arrivals`."""
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
@@ -106,6 +117,7 @@ def _init(step: Step) -> None:
 
 @handles("mbarrier.inval")
 def _inval(step: Step) -> None:
+    """Execute mbarrier.inval `[mbarrier]`."""
     slots, offsets = step.machine.shared_place(step, step.address(step.operands[0]), MBARRIER_BYTES)
     note_use(step, slots, offsets, writes=True)
     for i, thread in enumerate(step.threads):
@@ -119,7 +131,10 @@ def _inval(step: Step) -> None:
 
 @handles("mbarrier.arrive", "mbarrier.expect_tx", "mbarrier.complete_tx")
 def _arrive(step: Step) -> None:
-    """state, [barrier]{, count}; with .expect_tx the count is of bytes. Without a state for the others."""
+    """Execute mbarrier.arrive, .expect_tx or .complete_tx: `{state, }[mbarrier]{, count}`.
+
+    `count` is a number of arrivals, or with .expect_tx and .complete_tx a number of bytes.
+    """
     machine, opcode = step.machine, step.instruction.opcode
     place = next(i for i, operand in enumerate(step.operands) if isinstance(operand, Memory))
     counts = _count(step, list(step.operands[place + 1 :]))
@@ -131,7 +146,7 @@ def _arrive(step: Step) -> None:
         try:
             barrier = barriers_of(machine, slot).at(offset)
             if machine.block_of[thread] != slot:
-                check_there(step, int(thread), slot, barrier)
+                check_reachable(step, int(thread), slot, barrier)
             if machine.clocks is not None and "relaxed" not in opcode:
                 agent = machine.agent_of[thread : thread + 1]
                 machine.clocks.release(barrier_key(slot, offset, barrier.phase), agent)
@@ -151,22 +166,22 @@ def _arrive(step: Step) -> None:
 
 
 def _explain(step: Step) -> list[str]:
-    """What the barriers lack that these threads wait for."""
+    """Return lines for a deadlock report: what the mbarrier phases lack that the threads of a step wait for."""
     _, at, asked, *_ = step.operands
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
     wanted = step.get(asked, np.uint32 if "parity" in step.instruction.opcode else np.uint64)
-    found = sorted({*zip(slots.tolist(), offsets.tolist(), wanted.tolist(), strict=True)})
-    told = [
+    waits = sorted({*zip(slots.tolist(), offsets.tolist(), wanted.tolist(), strict=True)})
+    lines = [
         f"CTA {step.machine.blocks[slot].index} waits for parity {want}: "
         f"{barriers_of(step.machine, slot).at(offset).status()}"
-        for slot, offset, want in found[:_MOST_TOLD]
+        for slot, offset, want in waits[:_MOST_REPORTED]
     ]
-    return told + [f"and {len(found) - _MOST_TOLD} more"] * (len(found) > _MOST_TOLD)
+    return lines + [f"and {len(waits) - _MOST_REPORTED} more"] * (len(waits) > _MOST_REPORTED)
 
 
 @handles("mbarrier.try_wait", "mbarrier.test_wait", explain=_explain)
 def _wait(step: Step) -> None:
-    """done, [barrier], parity or state{, time}."""
+    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`."""
     machine, opcode = step.machine, step.instruction.opcode
     done_in, at, asked, *_ = step.operands
     by_parity = "parity" in opcode
@@ -194,6 +209,7 @@ def _wait(step: Step) -> None:
 
 @handles("fence.mbarrier_init")
 def _fence_init(step: Step) -> None:
+    """Execute fence.mbarrier_init: publish the mbarriers of the CTA."""
     for slot in np.unique(step.machine.block_of[step.threads]):
         for barrier in barriers_of(step.machine, int(slot)):
             barrier.published = True
@@ -201,8 +217,10 @@ def _fence_init(step: Step) -> None:
 
 @handles("fence.proxy.async")
 def _fence_proxy(step: Step) -> None:
-    """What these threads' warps stored is now seen by TMA and wgmma; so is what st.async has stored in their CTA, and a
-    barrier that was initialised."""
+    """Execute fence.proxy.async: make earlier stores visible to TMA and wgmma, and publish the mbarriers of the CTA.
+
+    The stores are those of the threads' warps, and those of st.async to their CTA.
+    """
     machine = step.machine
     for slot in np.unique(machine.block_of[step.threads]):
         here = step.threads[machine.block_of[step.threads] == slot]

@@ -1,4 +1,4 @@
-"""Boxes of tensors that an instruction names, and where they lie in global memory."""
+"""TMA boxes that an instruction names, and their bytes in global memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from cutegemm.errors import UnsupportedError
 
 
 def check_form(instruction: Instruction) -> None:
-    """Boxes in tiles only, of one to five modes. raises UnsupportedError"""
+    """Raise UnsupportedError for a TMA mode other than tiles."""
     unserved = {"im2col", "im2col::w", "tile::gather4", "tile::scatter4"} & set(instruction.opcode)
     if unserved:
         raise UnsupportedError(
-            f"emulate: line {instruction.line}: {unserved.pop()} is not carried out: {instruction.text[:100]}"
+            f"emulate: line {instruction.line} uses {unserved.pop()}, which the emulator does not implement: "
+            f"{instruction.text[:100]}"
         )
 
 
 class Boxes:
-    """The boxes that an instruction's threads name: a tensor map and a corner each."""
+    """The boxes of an instruction: a tensor map and a corner for each thread.
+
+    at    the operand `[tensor map, {coordinates}]`
+    """
 
     def __init__(self, step: Step, at: Memory) -> None:
         self.step, self.addresses = step, step.address(at)
@@ -29,25 +33,36 @@ class Boxes:
         assert at.coordinates is not None
         self.corners = np.stack([step.get(c, np.int32) for c in at.coordinates.items], axis=1).tolist()
 
-    def of(self, i: int) -> tuple[TensorMap, tuple[int, ...]]:
-        """The tensor map and the corner of the i-th thread's box. raises RuleViolation"""
-        found = map_at(self.step, int(self.addresses[i]))
+    def box(self, i: int) -> tuple[TensorMap, tuple[int, ...]]:
+        """Return the tensor map and the corner of the box of the i-th thread.
+
+        raises    RuleViolation for an invalid tensor map, or if its rank is not the number of coordinates
+        """
+        tensor_map = map_at(self.step, int(self.addresses[i]))
         corner = tuple(self.corners[i])
-        if len(corner) != len(found.extents):
-            raise RuleViolation(f"{len(corner)} coordinates for a tensor map of {len(found.extents)} modes.")
-        return found, corner
+        if len(corner) != len(tensor_map.extents):
+            raise RuleViolation(f"{len(corner)} coordinates for a tensor map of {len(tensor_map.extents)} modes.")
+        return tensor_map, corner
 
 
 def map_at(step: Step, address: int) -> TensorMap:
-    """The tensor map at a generic address. raises RuleViolation, EmulationError"""
-    return TensorMap.of(step.machine.read_bytes(step, address, TENSOR_MAP_BYTES).tobytes())
+    """Return the tensor map at a generic address.
+
+    raises    RuleViolation for an invalid tensor map; EmulationError for an address out of bounds
+    """
+    return TensorMap.decode(step.machine.read_bytes(step, address, TENSOR_MAP_BYTES).tobytes())
 
 
 def places(copy: Request, box: TensorMap, address: np.ndarray, chosen: np.ndarray) -> tuple[Buffer, np.ndarray]:
-    """The buffer of a tensor map, and where in it the chosen bytes (units, 16) are. raises EmulationError"""
+    """Return the buffer that a tensor map describes, and the offsets in the buffer of some bytes of a box.
+
+    address   (units,) global address of each unit
+    chosen    bool (units, 16): the bytes whose offsets are returned
+    raises    EmulationError if the tensor map does not describe a buffer, or a byte lies outside of it
+    """
     buffer = copy.machine.memory.buffer_of(box.address)
     if buffer is None:
-        raise copy.fail(f"its tensor map begins at {box.address:#x}, in no buffer of global memory.")
+        raise copy.fail(f"its tensor map describes address {box.address:#x}, which lies in no buffer of global memory.")
     at = (address[:, None] + np.arange(chosen.shape[1]) - buffer.base)[chosen]
     stray = np.flatnonzero((at < 0) | (at >= len(buffer.data)))
     if len(stray):

@@ -1,4 +1,4 @@
-"""Handlers: the barrier of a cluster, and addresses in the shared memory of its CTAs."""
+"""Handlers of the cluster barrier, and of mapa, which addresses shared memory of other CTAs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from cutegemm.emulator.hopper.proxy import proxy_of
 from cutegemm.emulator.machine import Machine
 from cutegemm.emulator.state import CLUSTER_SHIFT, GENERIC_SHARED, Immediate, Step, handles
 
-_NO_RANK = 254  # of any cluster; the last one whose addresses have 32 bits
+_NO_RANK = 254  # a rank that no cluster has; the last one for which a shared::cluster address fits in 32 bits
 
 
 @dataclass
 class _ClusterBarrier:
-    """phase: how many are complete. turn: for each thread of the machine, how often it has arrived; waited: how often
-    it has waited."""
+    """State of a cluster barrier. The arrays are over all threads of the machine.
 
-    turn: np.ndarray
+    arrivals   number of times that each thread has arrived
+    waited     number of phases that each thread has waited for
+    phase      number of complete phases
+    """
+
+    arrivals: np.ndarray
     waited: np.ndarray
     phase: int = 0
 
 
 def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
+    """Return the barrier of a cluster, given the slots of its CTAs. The first call creates it."""
     key = ("cluster barrier", cluster)
     if key not in machine.private:
         machine.private[key] = _ClusterBarrier(*np.zeros((2, machine.total), np.int64))
@@ -32,20 +37,20 @@ def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarr
 
 
 def passed(machine: Machine, slot: int) -> int:
-    """How often the barrier of a CTA's cluster has been passed."""
+    """Return the number of complete phases of the cluster barrier of a CTA."""
     return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
 
 
 def waited(machine: Machine, thread: int) -> int:
-    """How many times a thread has waited at the barrier of its cluster."""
+    """Return the number of phases of its cluster barrier that a thread has waited for."""
     return int(_cluster_barrier(machine, machine.blocks[machine.block_of[thread]].cluster).waited[thread])
 
 
 def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
-    """The phase ends once all threads of the cluster that have not ended have arrived."""
+    """Complete the phase if all threads of the cluster that have not ended have arrived."""
     barrier = _cluster_barrier(machine, cluster)
     members = np.isin(machine.block_of, cluster) & machine.alive
-    if members.any() and (barrier.turn[members] > barrier.phase).all():
+    if members.any() and (barrier.arrivals[members] > barrier.phase).all():
         barrier.phase += 1
         machine.notify()
 
@@ -56,10 +61,10 @@ def _cluster_arrive(step: Step) -> None:
     for cluster in {machine.blocks[slot].cluster for slot in np.unique(machine.block_of[step.threads])}:
         barrier = _cluster_barrier(machine, cluster)
         mine = step.threads[np.isin(machine.block_of[step.threads], cluster)]
-        twice = mine[barrier.turn[mine] > barrier.phase]
+        twice = mine[barrier.arrivals[mine] > barrier.phase]
         if len(twice):
-            raise step.fail("it arrives again at the cluster's barrier before it has waited.", int(twice[0]))
-        barrier.turn[mine] += 1
+            raise step.fail("it arrives at the cluster barrier a second time before it has waited.", int(twice[0]))
+        barrier.arrivals[mine] += 1
         if machine.clocks is not None and "relaxed" not in step.instruction.opcode:
             machine.clocks.release(("cluster", cluster, barrier.phase & 1), np.unique(machine.agent_of[mine]))
         _complete(machine, cluster)
@@ -72,12 +77,12 @@ def _cluster_wait(step: Step) -> None:
     for cluster in {machine.blocks[slot].cluster for slot in np.unique(machine.block_of[step.threads])}:
         barrier = _cluster_barrier(machine, cluster)
         inside = np.isin(machine.block_of[step.threads], cluster)
-        turns = barrier.turn[step.threads]
-        never = inside & (turns == 0)
+        arrivals = barrier.arrivals[step.threads]
+        never = inside & (arrivals == 0)
         if never.any():
-            raise step.fail("it waits at the cluster's barrier without an arrival.", int(step.threads[never][0]))
-        waits |= inside & (turns > barrier.phase)
-        barrier.waited[step.threads[inside & ~waits]] = turns[inside & ~waits]
+            raise step.fail("it waits at the cluster barrier before it has arrived.", int(step.threads[never][0]))
+        waits |= inside & (arrivals > barrier.phase)
+        barrier.waited[step.threads[inside & ~waits]] = arrivals[inside & ~waits]
         for slot in cluster:
             done = step.threads[inside & ~waits & (machine.block_of[step.threads] == slot)]
             if len(done):
@@ -88,10 +93,10 @@ def _cluster_wait(step: Step) -> None:
 
 @handles("mapa")
 def _mapa(step: Step) -> None:
-    """The address of the same place in another CTA of the cluster.
+    """Execute mapa: compute the address of the same location in another CTA of the cluster.
 
-    A compiler works it out ahead of the branch that it is for, so also for ranks that the cluster has not; such an
-    address is refused where it is used.
+    Compilers compute such addresses earlier than the branch that needs them, also for ranks that the cluster does not
+    have. An invalid address is therefore an error only when it is used.
     """
     dest, address, rank = step.operands
     kind = np.uint64 if step.instruction.opcode[-1] == "u64" else np.uint32

@@ -1,7 +1,7 @@
-"""What a Hopper instruction did wrong, before it is known which thread and line it was."""
+"""The exception for a violated rule of the PTX ISA, before its thread and line are known."""
 
 from __future__ import annotations
 
 
 class RuleViolation(Exception):
-    """A rule of the PTX ISA that is broken, in words; the handlers make an `EmulationError` of it."""
+    """A violated rule of the PTX ISA, described by a message. The handlers turn it into an `EmulationError`."""

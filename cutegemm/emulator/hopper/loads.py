@@ -1,6 +1,6 @@
-"""Handlers: boxes that TMA brings to shared memory.
+"""Handlers of TMA loads.
 
-A box comes as late as can be; until then its bytes are on their way, and its barrier lacks them.
+A box arrives as late as possible. Until then its bytes are PENDING, and its mbarrier lacks them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.dtypes import round_to, tf32
-from cutegemm.emulator.hopper.barriers import barrier_key, barriers_of, check_there
+from cutegemm.emulator.hopper.barriers import barrier_key, barriers_of, check_reachable
 from cutegemm.emulator.hopper.boxes import Boxes, check_form, map_at, places
 from cutegemm.emulator.hopper.faults import RuleViolation
 from cutegemm.emulator.hopper.mbarrier import MBARRIER_BYTES
 from cutegemm.emulator.hopper.proxy import Request, proxy_of
-from cutegemm.emulator.hopper.stores import leave
+from cutegemm.emulator.hopper.stores import store_boxes
 from cutegemm.emulator.hopper.tensormap import TensorMap
 from cutegemm.emulator.state import EMPTY, FULL, Step, handles
 
 
 @handles("prefetch", "cp.async.bulk.prefetch")
 def _prefetch(step: Step) -> None:
-    """What it names must be a tensor map; nothing else can be seen of it."""
+    """Execute a prefetch. For a tensor map, check that the address holds one; a prefetch has no other effect."""
     if "tensormap" in step.instruction.opcode:
         addresses = step.address(step.operands[0])
         for address, thread in zip(addresses.tolist(), step.threads, strict=True):
@@ -34,7 +34,12 @@ def _prefetch(step: Step) -> None:
 
 @dataclass(frozen=True)
 class _Load:
-    """A box on its way to one CTA. barrier: its address there."""
+    """A load of a box to one CTA, under way.
+
+    map       tensor map of the box
+    corner    coordinates of its first element
+    barrier   address of the mbarrier in that CTA
+    """
 
     copy: Request
     map: TensorMap
@@ -42,10 +47,13 @@ class _Load:
     barrier: int
 
     def land(self) -> None:
-        """The bytes come, and the barrier hears of it."""
+        """Write the box to shared memory, and count its bytes at the mbarrier.
+
+        raises    EmulationError for a fault in global memory, an invalid mbarrier, or a CTA that has ended
+        """
         machine, slot = self.copy.machine, self.copy.slot
         if not machine.alive[machine.block_of == slot].any():
-            raise self.copy.fail("CTA has ended before its copy to shared memory has come.")
+            raise self.copy.fail("the CTA has ended before its copy to shared memory was complete.")
         proxy = proxy_of(machine)
         proxy.end_write(self.copy, self._from_global())
         try:
@@ -57,14 +65,17 @@ class _Load:
         machine.notify()
 
     def _from_global(self) -> np.ndarray:
-        """(units, 16) bytes of the box, zeros for what is out of bounds. raises EmulationError"""
+        """Return the bytes (units, 16) of the box, with zeros for bytes out of bounds.
+
+        raises    EmulationError for an address outside of a buffer, or bytes that were never written
+        """
         units = self.map.units(self.corner)
         out = np.zeros(units.inside.shape, np.uint8)
         buffer, at = places(self.copy, self.map, units.address, units.inside)
         states = buffer.state[at]
         if (states != FULL).any():
             first = int(np.flatnonzero(states != FULL)[0])
-            why = "to which nothing has been written" if states[first] == EMPTY else "outside of the matrix"
+            why = "which has not been written" if states[first] == EMPTY else "outside of the matrix"
             raise self.copy.fail(f"it reads {buffer.place(int(at[first]))}, {why}.")
         out[units.inside] = buffer.data[at]
         if self.map.element == "tf32":
@@ -74,10 +85,10 @@ class _Load:
 
 @handles("cp.async.bulk.tensor", check=check_form)
 def _copy(step: Step) -> None:
-    """A load: [shared], [map, {corner}], [barrier]{, CTAs}{, policy}; or a store: see `leave`."""
+    """Execute a load `[shared], [map, {corner}], [mbarrier]{, CTA mask}{, policy}`, or a store (see `store_boxes`)."""
     opcode = step.instruction.opcode
     if "mbarrier::complete_tx::bytes" not in opcode:
-        leave(step, None)
+        store_boxes(step, None)
         return
     machine = step.machine
     dest, source, barrier, *more = step.operands
@@ -88,19 +99,21 @@ def _copy(step: Step) -> None:
         thread, slot = int(number), int(slots[i])
         cluster = machine.blocks[slot].cluster
         try:
-            box, corner = boxes.of(i)
+            box, corner = boxes.box(i)
             units = box.shared_units(int(offsets[i]))
             targets = [slot]
             if "multicast::cluster" in opcode:
                 mask = int(step.get(more[0], np.uint16)[i])
                 if mask >> len(cluster) or not mask:
-                    raise RuleViolation(f"the multicast mask {mask:#x} of a cluster of {len(cluster)} CTAs.")
+                    raise RuleViolation(
+                        f"the multicast mask {mask:#x} is not valid for a cluster of {len(cluster)} CTAs."
+                    )
                 targets = [cluster[rank] for rank in range(len(cluster)) if mask >> rank & 1]
             elif int(barrier_slots[i]) != slot:
-                raise RuleViolation("the destination and the barrier of a copy lie in different CTAs.")
+                raise RuleViolation("the destination and the mbarrier of a copy lie in different CTAs.")
             place = int(barrier_offsets[i])
             for target in targets:
-                check_there(step, thread, target, barriers_of(machine, target).at(place))
+                check_reachable(step, thread, target, barriers_of(machine, target).at(place))
         except RuleViolation as violations:
             raise step.fail(str(violations), thread) from None
         proxy = proxy_of(machine)

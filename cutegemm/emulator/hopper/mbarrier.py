@@ -1,8 +1,9 @@
-"""mbarrier objects: arrivals and bytes of a phase, as the PTX ISA counts them.
+"""mbarrier objects: pending arrivals and bytes of a phase, as the PTX ISA counts them.
 
-A phase is complete when its pending arrivals and its pending bytes (tx-count) are both zero; the next one begins
-at once with the arrivals that the barrier was initialised with. A waiter asks for the parity of a phase: phase 0,
-2, ... is even. The 64 bits in memory are opaque there, so the objects are kept beside memory, by address.
+A phase is complete when its pending arrivals and its pending bytes (tx-count) are both zero. The next phase then begins
+with the number of arrivals that the barrier was initialised with. A thread waits for the parity of a phase: 0 for the
+phases 0, 2, ... and 1 for the others. The PTX ISA leaves the 64 bits of the object opaque, so the emulator keeps its
+barriers in a dictionary by address.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ MAX_TX_BYTES = 2**20 - 1
 
 @dataclass
 class MBarrier:
-    """One barrier.
+    """One mbarrier.
 
-    address      of its 8 bytes in its CTA's shared memory, for messages
-    number       of the barriers of its CTA before it
-    arrivals     of a phase
-    pending      arrivals that the current phase lacks
-    tx_bytes     bytes that it lacks; below zero while more have come than were announced
-    phase        how many phases are complete
-    published    whether a fence has made the initialisation known to the cluster and to the async proxy
-    born         how often the cluster's barrier had been passed when it was initialised
+    address      address of its 8 bytes in the CTA's shared memory
+    arrivals     number of arrivals in each phase
+    pending      number of arrivals that the current phase still needs
+    tx_bytes     bytes that the current phase still needs; negative if more bytes have come than were expected so far
+    phase        number of complete phases
+    published    True after a fence that makes the initialisation visible to the cluster and to the async proxy
+    born         number of complete phases of the cluster barrier when this barrier was initialised
+    number       index among all barriers that its CTA has initialised
 
     >>> barrier = MBarrier(address=1024, arrivals=1)
     >>> barrier.expect_tx(64); _ = barrier.arrive(); barrier.completed(0)
@@ -49,29 +50,30 @@ class MBarrier:
 
     def __post_init__(self) -> None:
         if not 1 <= self.arrivals <= MAX_COUNT:
-            raise RuleViolation(f"{self} is initialised with {self.arrivals} arrivals; 1 to {MAX_COUNT} may be.")
+            raise RuleViolation(f"{self} is initialised with {self.arrivals} arrivals; use 1 to {MAX_COUNT}.")
         self.pending = self.arrivals
 
     def __str__(self) -> str:
         return f"the mbarrier at shared address {self.address}"
 
     def status(self) -> str:
-        """What the current phase lacks, in words."""
+        """Return a text that says what the current phase lacks."""
         return (
             f"phase {self.phase} of {self} lacks {self.pending} of {self.arrivals} arrivals and {self.tx_bytes} bytes"
         )
 
     def arrive(self, count: int = 1, expected_bytes: int = 0, may_complete: bool = True) -> int:
-        """`count` arrivals, after `expected_bytes` more are expected; the state: a token of the phase before.
+        """Expect `expected_bytes` more bytes, then arrive `count` times. Return the token of the current phase.
 
         may_complete   False for .noComplete, which must not complete the phase
-        raises         RuleViolation where the phase has not so many arrivals left
+        raises         RuleViolation if the current phase needs fewer arrivals than `count`
         """
         if not 1 <= count <= MAX_COUNT:
-            raise RuleViolation(f"{count} arrivals at {self}; an instruction has 1 to {MAX_COUNT}.")
+            raise RuleViolation(f"{count} arrivals at {self}; an instruction may make 1 to {MAX_COUNT}.")
         if count > self.pending:
             raise RuleViolation(
-                f"{count} arrivals at {self}, but {self.status()}: one arrival too many, or too few at its init.",
+                f"{count} arrivals at {self}, but {self.status()}: there are too many arrivals, or mbarrier.init has "
+                "too few.",
             )
         if not may_complete and count == self.pending:
             raise RuleViolation(f"an arrival with .noComplete completes a phase: {self.status()}.")
@@ -83,23 +85,32 @@ class MBarrier:
         return token
 
     def expect_tx(self, size: int) -> None:
-        """The current phase is to wait for so many bytes more."""
+        """Let the current phase wait for `size` more bytes."""
         self._add_bytes(size)
         self._flip()
 
     def complete_tx(self, size: int) -> None:
-        """So many bytes have come."""
+        """Count `size` bytes that have arrived."""
         self._add_bytes(-size)
         self._flip()
 
     def completed(self, parity: int) -> bool:
-        """Whether the phase of this parity that is the current one, or the one before it, is complete."""
+        """Return whether the phase with this parity is complete.
+
+        The phase is the current one or the one before it, whichever has the parity.
+
+        parity    0 or 1
+        """
         if parity not in (0, 1):
-            raise RuleViolation(f"a wait for parity {parity} of {self}; 0 or 1 is expected.")
+            raise RuleViolation(f"a wait for parity {parity} of {self}; a parity is 0 or 1.")
         return self.phase & 1 != parity
 
     def completed_state(self, token: int) -> bool:
-        """Whether the phase that a token of `arrive` was given for is complete."""
+        """Return whether the phase of a token is complete.
+
+        token     returned by `arrive` during that phase
+        raises    RuleViolation if the phase is neither the current one nor the one before it
+        """
         if token not in (self.phase, self.phase - 1):
             raise RuleViolation(
                 f"a wait at {self} with the state {token:#x}, neither of its current phase nor of the one before.",
@@ -107,20 +118,22 @@ class MBarrier:
         return token != self.phase
 
     def _add_bytes(self, size: int) -> None:
+        """Add to the bytes that the current phase needs. Raise RuleViolation if the tx-count overflows."""
         self.tx_bytes += size
         if not -MAX_TX_BYTES <= self.tx_bytes <= MAX_TX_BYTES:
             raise RuleViolation(
-                f"{self} would wait for {self.tx_bytes} bytes, out of +-{MAX_TX_BYTES}.",
+                f"the tx-count of {self} would be {self.tx_bytes} bytes; its range is +-{MAX_TX_BYTES}.",
             )
 
     def _flip(self) -> None:
+        """Begin the next phase if the current one is complete."""
         if self.pending == 0 and self.tx_bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
 
 
 class MBarriers:
-    """The barriers of one CTA's shared memory.
+    """The mbarriers of one CTA, by address.
 
     >>> barriers = MBarriers()
     >>> barriers.init(1024, 1) is barriers.at(1024)
@@ -135,40 +148,43 @@ class MBarriers:
         return iter(self._at.values())
 
     def init(self, address: int, arrivals: int) -> MBarrier:
-        """mbarrier.init: the new barrier."""
+        """Execute mbarrier.init, and return the new barrier.
+
+        raises   RuleViolation for a misaligned address, a bad number of arrivals, or an address that has a barrier
+        """
         _check_aligned(address)
         if address in self._at:
             raise RuleViolation(
-                f"{self._at[address]} is initialised again; that is for memory that holds none: mbarrier.inval first.",
+                f"{self._at[address]} is initialised again; execute mbarrier.inval first.",
             )
         self._at[address] = MBarrier(address, arrivals, number=self._made)
         self._made += 1
         return self._at[address]
 
     def inval(self, address: int) -> None:
-        """mbarrier.inval: the memory may be used again."""
+        """Execute mbarrier.inval: remove the barrier at an address, so that the memory can be used again."""
         self.at(address)
         del self._at[address]
 
     def at(self, address: int) -> MBarrier:
-        """The barrier of an address.
+        """Return the barrier at an address.
 
-        raises   RuleViolation where none has been initialised there
+        raises   RuleViolation if no barrier is initialised there
         """
-        found = self._at.get(address)
-        if found is None:
+        barrier = self._at.get(address)
+        if barrier is None:
             _check_aligned(address)
             known = ", ".join(str(at) for at in sorted(self._at)) or "none"
-            raise RuleViolation(f"no mbarrier is initialised at shared address {address}; there is {known}.")
-        return found
+            raise RuleViolation(f"no mbarrier is initialised at shared address {address}; mbarriers: {known}.")
+        return barrier
 
     def get(self, address: int) -> MBarrier | None:
-        """The barrier of an address; None where none has been initialised there."""
+        """Return the barrier at an address, or None."""
         return self._at.get(address)
 
 
 def _check_aligned(address: int) -> None:
     if address % MBARRIER_BYTES:
         raise RuleViolation(
-            f"an mbarrier at shared address {address}, which is no multiple of {MBARRIER_BYTES}.",
+            f"an mbarrier at shared address {address}, which is not a multiple of {MBARRIER_BYTES}.",
         )

@@ -1,9 +1,9 @@
-"""What TMA, wgmma and st.async do to shared memory after the thread that asked has gone on.
+"""Asynchronous accesses to shared memory by TMA, wgmma and st.async.
 
-An asynchronous access takes place as late as the program lets it. For the clocks a copy is an agent of its own, which
-knows what the asking warp knew when it asked. It sees what threads wrote by ordinary stores (the generic proxy) only
-after `fence.proxy.async`: a unit that was stored and not fenced yet is marked. What st.async has stored is of the
-generic proxy too.
+Such an access takes place as late as the program allows. For race detection, a copy is an agent of its own, which knows
+what the issuing warp knew when it issued the copy. An asynchronous access sees ordinary stores of threads (the generic
+proxy) only after `fence.proxy.async`. Each 16 bytes therefore record whether an ordinary store, or an st.async, has
+written them since the last such fence.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from cutegemm.emulator.machine import Machine
 from cutegemm.emulator.state import ASYNC_STORE, EMPTY, FULL, PENDING, POISON_BYTE, Instruction
 from cutegemm.errors import EmulationError
 
-_WHY_NOT = {EMPTY: "nothing has been written", PENDING: "a copy to it is still under way"}
+_WHY_UNREADABLE = {EMPTY: "nothing has been written", PENDING: "a copy to it is still under way"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """An asynchronous access to shared memory, and the thread that asked for it.
+    """An asynchronous access to shared memory, and the thread that issued it.
 
-    slot         of the CTA whose shared memory it is
-    units        by their offsets in the CTA's window
-    known        what the thread knew of that CTA's warps then; None where races are not looked for
-    channel      of a copy into shared memory: the number of the barrier that will hear of it
-    warps        the agents that read, where it is no copy
-    unit_bytes   16, or less of a store
+    slot         slot of the CTA whose shared memory is accessed
+    units        (units,) offsets of the accessed units in the window of that CTA
+    known        clock that the thread had for that CTA when it issued the access; None if races are not checked
+    channel      for a copy into shared memory, `MBarrier.number` of the barrier that it signals; otherwise None
+    warps        for a read by wgmma, the agents of the warps; otherwise ()
+    unit_bytes   bytes of a unit: 16, or the bytes that each thread stores by st.async
     """
 
     machine: Machine
@@ -46,29 +46,30 @@ class Request:
     unit_bytes: int = UNIT_BYTES
 
     def fail(self, reason: str) -> EmulationError:
-        """An error to raise."""
+        """Return an EmulationError for the issuing thread, for the caller to raise."""
         return self.machine.error(self.instruction, self.thread, reason)
 
 
 class AsyncProxy:
-    """Asynchronous accesses of the CTAs in flight."""
+    """The asynchronous accesses of all CTAs in flight."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        # How many copies have still to read 16 bytes: (CTAs, units)
+        # (CTAs, units): for each 16 bytes, how many copies have not read them yet
         self.to_be_read = np.zeros((len(machine.blocks), machine.shared.size // UNIT_BYTES), np.int16)
-        self._elsewhere: dict[tuple[int, int], np.ndarray] = {}  # (agent, slot of another CTA of its cluster)
+        # By (agent, slot): clock that an agent has for another CTA of its cluster
+        self._elsewhere: dict[tuple[int, int], np.ndarray] = {}
 
-    # --- when ----------------------------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> None:
-        """Does it when the machine lets it happen: by default as late as can be."""
+        """Run an action as late as possible; with a random schedule, possibly at once."""
         if self.machine.lands_now():
             action()
         else:
             self.machine.defer(action)
 
-    # --- who knows what ------------------------------------------------------------------------------------
+    # --- clocks --------------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -79,44 +80,48 @@ class AsyncProxy:
         channel: int | None = None,
         unit_bytes: int = UNIT_BYTES,
     ) -> Request:
-        """A copy that a thread asks for now."""
+        """Return a request for a copy that a thread issues now. The arguments are the fields of `Request`."""
         known = self._known_by(thread, slot)
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """What a thread knows of the warps of a CTA of its cluster, now; None where races are not looked for."""
+        """Return the clock that a thread now has for a CTA of its cluster; None if races are not checked."""
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return None
         agent = int(machine.agent_of[thread])
         if machine.block_of[thread] != slot:
-            found = self._elsewhere.get((agent, slot))
-            return np.zeros(clocks.known.shape[1], np.int64) if found is None else found
+            clock = self._elsewhere.get((agent, slot))
+            return np.zeros(clocks.known.shape[1], np.int64) if clock is None else clock
         known: np.ndarray = clocks.known[agent].copy()
         known[agent % clocks.agents] = clocks.now
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Agents of a CTA learn what is kept under a key, also for the other CTAs of their cluster."""
+        """Add to the clocks of agents of a CTA what any CTA of their cluster has released at a key.
+
+        key     key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
+        slot    slot of the CTA of the agents
+        """
         clocks, order = self.machine.clocks, self.machine.order
         if clocks is None or order is None:
             return
         clocks.acquire(key, agents)
         for other in self.machine.blocks[slot].cluster:
-            held = clocks.keys.get((key, other))
-            if other != slot and held is not None:
+            clock = clocks.released.get((key, other))
+            if other != slot and clock is not None:
                 for agent in agents:
-                    before = self._elsewhere.get((int(agent), other), held)
-                    self._elsewhere[int(agent), other] = np.maximum(before, held)
-                    order.pass_on(int(agent), held, other)
+                    before = self._elsewhere.get((int(agent), other), clock)
+                    self._elsewhere[int(agent), other] = np.maximum(before, clock)
+                    order.join_cluster(int(agent), clock, other)
 
     def publish(self, key: Any, copy: Request) -> None:
-        """A copy leaves at a key what it has done."""
+        """Release the clock of a finished copy at a key."""
         if self.machine.clocks is not None:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """The copy as an agent, which knows what the thread knew that asked for it."""
+        """Return the agent of a copy. Its clock is set to the one that the issuing thread had."""
         clocks = self.machine.clocks
         assert clocks is not None
         assert copy.known is not None
@@ -128,9 +133,10 @@ class AsyncProxy:
     # --- accesses ------------------------------------------------------------------------------------------
 
     def begin_write(self, copy: Request) -> None:
-        """A copy begins: until it ends its units are neither what they were nor what they will be.
+        """Begin a copy into shared memory: until it ends, its units are PENDING and hold poison.
 
-        raises   EmulationError where somebody may still use them, or another copy is on its way
+        raises   EmulationError if an earlier access to the units is not ordered before the copy, or another copy to
+                 them is under way
         """
         slot, at, among = copy.slot, copy.units // copy.unit_bytes, copy.units // UNIT_BYTES
         data, state = self._memory(copy)
@@ -143,8 +149,8 @@ class AsyncProxy:
         if to_be_read.any():
             first = int(copy.units[to_be_read][0])
             raise copy.fail(
-                f"race: it writes shared memory at {first:#x}, which an asynchronous copy has still to read: "
-                "nothing has waited for that."
+                f"race: it writes shared memory at {first:#x}, which an asynchronous copy has not read yet: "
+                "no thread has waited for that."
             )
         self._note(copy, writes=True)
         data[at] = POISON_BYTE
@@ -152,46 +158,50 @@ class AsyncProxy:
         self.machine.shared.unfenced[slot, among] = 0
 
     def end_write(self, copy: Request, values: np.ndarray) -> None:
-        """The bytes (units, bytes of a unit) have come."""
+        """Write the values (units, bytes of a unit) of a copy to shared memory."""
         at = copy.units // copy.unit_bytes
         data, state = self._memory(copy)
         data[at] = values
         state[at] = FULL
 
     def read(self, request: Request) -> np.ndarray:
-        """Bytes (units, 16). raises EmulationError for a race, for what is not there, or not fenced"""
+        """Return the bytes (units, bytes of a unit) of a request.
+
+        raises   EmulationError for a race, for bytes that are unwritten or unfenced, or for an address out of bounds
+        """
         self._check_inside(request)
         at = request.units // request.unit_bytes
         data, state = self._memory(request)
         states = state[at]
         if not (states == FULL).all():
-            place, byte = (int(found[0]) for found in np.nonzero(states != FULL))
-            why = _WHY_NOT[int(states[place, byte])]
+            place, byte = (int(indices[0]) for indices in np.nonzero(states != FULL))
+            why = _WHY_UNREADABLE[int(states[place, byte])]
             raise request.fail(f"it reads shared memory at {int(request.units[place]) + byte:#x}: {why}.")
         self.check_fenced(request)
         self._note(request, writes=False)
-        found: np.ndarray = data[at]
-        return found
+        values: np.ndarray = data[at]
+        return values
 
     def check_fenced(self, request: Request) -> None:
-        """raises EmulationError where what a thread stored is not fenced, as it must be when the copy is asked for"""
+        """Raise EmulationError if bytes of a request were stored without a fence.proxy.async since."""
         unfenced = self.machine.shared.unfenced[request.slot, request.units // UNIT_BYTES]
         if unfenced.any():
             place = int(np.flatnonzero(unfenced)[0])
-            who = f"warp {int(unfenced[place]) - 1} wrote by an ordinary store"
+            writer = f"warp {int(unfenced[place]) - 1} wrote by an ordinary store"
             if unfenced[place] == ASYNC_STORE:
-                who = "st.async wrote"
+                writer = "st.async wrote"
             raise request.fail(
-                f"it reads shared memory at {int(request.units[place]):#x}, which {who} with no fence.proxy.async "
+                f"it reads shared memory at {int(request.units[place]):#x}, which {writer} with no fence.proxy.async "
                 "after it."
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Data and state of the CTA's window: (units, bytes of a unit)."""
+        """Return data and state of the CTA's window, viewed as (units, bytes of a unit)."""
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
     def _check_inside(self, request: Request) -> None:
+        """Raise EmulationError if a unit lies outside of the CTA's shared memory."""
         shared = self.machine.shared
         inside = shared.has(request.units, request.unit_bytes)
         if not inside.all():
@@ -199,7 +209,7 @@ class AsyncProxy:
             raise request.fail(f"address {first:#x} of shared memory lies past its end, {shared.end:#x}.")
 
     def _note(self, request: Request, writes: bool) -> None:
-        """For the clocks. raises EmulationError for a race"""
+        """Record a request for race detection. Raise EmulationError for a race."""
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return
@@ -217,8 +227,8 @@ class AsyncProxy:
 
 
 def proxy_of(machine: Machine) -> AsyncProxy:
-    """The machine's asynchronous proxy."""
-    found = machine.private.get("proxy")
-    if found is None:
-        found = machine.private["proxy"] = AsyncProxy(machine)
-    return found
+    """Return the machine's asynchronous proxy. The first call creates it."""
+    proxy = machine.private.get("proxy")
+    if proxy is None:
+        proxy = machine.private["proxy"] = AsyncProxy(machine)
+    return proxy

@@ -1,4 +1,4 @@
-"""Handlers: registers that move between warpgroups, the lane that is elected, dependent launches."""
+"""Handlers of setmaxnreg, which moves registers between warpgroups, and of elect.sync."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from cutegemm.emulator.machine import Machine
 from cutegemm.emulator.state import WARP, WARPGROUP, Immediate, Pair, Step, handles
 from cutegemm.machine.arch import ARCHS
 
-# PTX ISA, "setmaxnreg"
+# Registers of a thread, from the PTX ISA, "setmaxnreg"
 _LEAST, _MOST, _STEP = 24, 256, 8
 
 
 @dataclass
 class _Pool:
-    """Registers of a CTA that no warpgroup has, and what a thread of each warpgroup has.
+    """The registers of a CTA.
 
-    launched   what a thread has at first: as many as the kernel's bounds leave to each
+    launched   registers that each thread has at launch: as many as the launch bounds allow
+    free       registers that no warpgroup has
+    held       registers per thread of each warpgroup, by its first thread
     """
 
     launched: int
@@ -27,21 +29,22 @@ class _Pool:
 
 
 def _pool(machine: Machine, slot: int) -> _Pool:
+    """Return the register pool of the CTA in a slot."""
     private = machine.blocks[slot].private
     if "registers" not in private:
-        each = ARCHS["sm_90a"].registers_per_sm // (machine.kernel.min_blocks * machine.block_threads)
-        private["registers"] = _Pool(min(each // _STEP * _STEP, _MOST))
+        limit = ARCHS["sm_90a"].registers_per_sm // (machine.kernel.min_blocks * machine.block_threads)
+        private["registers"] = _Pool(min(limit // _STEP * _STEP, _MOST))
     return private["registers"]
 
 
 @handles("setmaxnreg", scope="warpgroup")
 def _setmaxnreg(step: Step) -> None:
-    """A warpgroup gives registers back, or waits until there are as many as it wants."""
+    """Execute setmaxnreg: a warpgroup releases registers, or waits until the pool has as many as it requests."""
     machine, grows = step.machine, "inc" in step.instruction.opcode
     (count,) = step.operands
     assert isinstance(count, Immediate)
     if not (_LEAST <= count.bits <= _MOST and count.bits % _STEP == 0):
-        raise step.fail(f"{count.bits} registers; multiples of {_STEP} from {_LEAST} to {_MOST} are expected.")
+        raise step.fail(f"{count.bits} registers per thread; use a multiple of {_STEP} from {_LEAST} to {_MOST}.")
     waits = np.zeros(len(step.threads), bool)
     for i in range(0, len(step.threads), WARPGROUP):
         thread = int(step.threads[i])
@@ -49,8 +52,10 @@ def _setmaxnreg(step: Step) -> None:
         held = pool.held.setdefault(thread, pool.launched)
         more = (count.bits - held) * WARPGROUP
         if more < 0 if grows else more > 0:
-            verb = "lowered" if grows else "raised"
-            raise step.fail(f"the registers of a thread are {verb} from {held} to {count.bits}.", thread)
+            modifier, verb = ("inc", "lowers") if grows else ("dec", "raises")
+            raise step.fail(
+                f"setmaxnreg.{modifier} {verb} the registers of a thread from {held} to {count.bits}.", thread
+            )
         if more > pool.free:
             waits[i : i + WARPGROUP] = True
             continue
@@ -63,14 +68,16 @@ def _setmaxnreg(step: Step) -> None:
 
 @handles("elect.sync", scope="warp")
 def _elect(step: Step) -> None:
-    """lane|predicate: the lowest lane of the mask."""
+    """Execute elect.sync `lane|predicate, mask`: elect the lowest lane of the mask."""
     dest, mask = step.operands
     masks = step.get(mask, np.uint32).reshape(-1, WARP)
     lanes = np.arange(WARP, dtype=np.uint32)
     members = (masks >> lanes & np.uint32(1)).astype(bool)
-    if not members.all():  # all 32 stand here
+    if not members.all():  # all 32 threads of each warp execute the instruction
         bad = int(np.flatnonzero(~members.reshape(-1))[0])
-        raise step.fail("the mask leaves out a thread that stands here.", int(step.threads[bad]))
+        raise step.fail(
+            "the mask does not contain this thread, which executes the instruction.", int(step.threads[bad])
+        )
     elected = members.argmax(axis=1)
     if isinstance(dest, Pair):
         step.put(dest.first, np.repeat(elected, WARP).astype(np.uint32))

@@ -1,8 +1,9 @@
-"""Handlers: st.async, by which a thread stores to the shared memory of a CTA of its cluster, whose barrier counts the
-bytes.
+"""Handler of st.async, a store to the shared memory of a CTA of the cluster that signals an mbarrier there.
 
-What is stored is read from registers at once. It comes as late as can be; until then its place is poison, and the
-barrier lacks the bytes. Source: PTX ISA, st.async: a weak store of the generic proxy, and complete-tx, which releases.
+The values are read from registers at once. They arrive as late as possible: until then the destination holds poison,
+and the mbarrier lacks the bytes.
+
+source   PTX ISA, st.async: a weak store of the generic proxy, and a complete-tx with release semantics
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.emulator.access import address_registers, leave_holes
-from cutegemm.emulator.hopper.barriers import barrier_key, barriers_of, check_there, note_use
+from cutegemm.emulator.access import address_registers, store_origins
+from cutegemm.emulator.hopper.barriers import barrier_key, barriers_of, check_reachable, note_use
 from cutegemm.emulator.hopper.faults import RuleViolation
 from cutegemm.emulator.hopper.mbarrier import MBARRIER_BYTES
 from cutegemm.emulator.hopper.proxy import Request, proxy_of
@@ -28,44 +29,51 @@ _WORDS, _DOUBLES = {"b32", "u32", "s32", "f32"}, {"b64", "u64", "s64", "f64"}
 
 
 def _check_form(instruction: Instruction) -> None:
-    """Stores to shared memory, of one, two or four words or one or two double words. raises UnsupportedError"""
+    """Raise UnsupportedError for a form of st.async that is not implemented.
+
+    Implemented are stores of one, two or four 32-bit values, or of one or two 64-bit values.
+    """
     _, _, *mods, kind = instruction.opcode
-    said, vectors = set(mods), [mod for mod in mods if mod in ("v2", "v4")]
-    is_known = said - set(vectors) <= {"weak", "shared::cluster", _COMPLETES} and _COMPLETES in said
+    names, vectors = set(mods), [mod for mod in mods if mod in ("v2", "v4")]
+    is_known = names - set(vectors) <= {"weak", "shared::cluster", _COMPLETES} and _COMPLETES in names
     types = _WORDS if "v4" in vectors else _WORDS | _DOUBLES
     values = instruction.operands[1] if len(instruction.operands) == 3 else None
     count = len(values.items) if isinstance(values, Vector) else 1
     expected = int(vectors[0][1]) if vectors else 1
     if not is_known or kind not in types or len(vectors) > 1 or values is None or count != expected:
         raise UnsupportedError(
-            f"emulate: line {instruction.line}: this form of st.async is not carried out: {instruction.text[:100]}"
+            f"emulate: line {instruction.line}: the emulator does not implement this form of st.async: "
+            f"{instruction.text[:100]}"
         )
 
 
 @dataclass(frozen=True)
 class _Send:
-    """What the threads of a warp have stored to one CTA, on its way.
+    """A store by st.async of threads of one warp to one CTA, under way.
 
-    values    (threads, bytes)
-    holes     the hole that each thread's values come from, 0 for none
-    barrier   its address there
+    values    uint8 (threads, bytes)
+    origins   (threads,) origins of the values, 0 for initialized ones
+    barrier   address of the mbarrier in that CTA
     """
 
     copy: Request
     values: np.ndarray
-    holes: np.ndarray
+    origins: np.ndarray
     barrier: int
 
     def land(self) -> None:
-        """The bytes come, and the barrier hears of it."""
+        """Write the values to shared memory, and count their bytes at the mbarrier.
+
+        raises    EmulationError for an invalid mbarrier, or a CTA that has ended
+        """
         copy, machine, slot = self.copy, self.copy.machine, self.copy.slot
         if not machine.alive[machine.block_of == slot].any():
             where = machine.blocks[slot].index
-            raise copy.fail(f"it stores to CTA {where}, which has ended before that has come.")
+            raise copy.fail(f"it stores to CTA {where}, which ends before the values arrive.")
         proxy = proxy_of(machine)
         proxy.end_write(copy, self.values)
-        if self.holes.any():
-            leave_holes(machine, slot * machine.shared.size + copy.units, copy.unit_bytes, self.holes)
+        if self.origins.any():
+            store_origins(machine, slot * machine.shared.size + copy.units, copy.unit_bytes, self.origins)
         machine.shared.unfenced[slot, copy.units // UNIT_BYTES] = ASYNC_STORE
         try:
             barrier = barriers_of(machine, slot).at(self.barrier)
@@ -80,23 +88,28 @@ class _Send:
 
 @dataclass(frozen=True)
 class _Targets:
-    """Where the threads of a step store, and which barriers hear of it: slots of CTAs, and offsets in their windows."""
+    """The destinations of the threads of a step.
+
+    slots      (threads,) slots of the destination CTAs
+    offsets    (threads,) offsets of the stores in the windows of these CTAs
+    barriers   (threads,) offsets of the mbarriers
+    """
 
     slots: np.ndarray
     offsets: np.ndarray
     barriers: np.ndarray
 
     def alike(self, warps: np.ndarray) -> Iterator[np.ndarray]:
-        """The threads, by their numbers in the step, of each warp, CTA and barrier."""
+        """Yield the indices in the step of the threads of one warp that store to one CTA and signal one mbarrier."""
         keys = np.stack([warps, self.slots, self.barriers])
-        found, place = np.unique(keys, axis=1, return_inverse=True)
-        for number in range(found.shape[1]):
+        distinct, place = np.unique(keys, axis=1, return_inverse=True)
+        for number in range(distinct.shape[1]):
             yield np.flatnonzero(place.reshape(-1) == number)
 
 
 @handles("st.async", check=_check_form)
 def _send(step: Step) -> None:
-    """[place], values, [barrier]."""
+    """Execute st.async `[destination], values, [mbarrier]`."""
     machine, instruction = step.machine, step.instruction
     _, values, _ = step.operands
     form = form_of(instruction, values)
@@ -104,48 +117,56 @@ def _send(step: Step) -> None:
     group = Group(step.threads, machine.total)
     targets = _targets(step, form.size)
     used = tuple([register.index for register in form.registers if isinstance(register, Register)])
-    holes = np.broadcast_to(machine.holes_of(used, group), (group.n,))
+    origins = np.broadcast_to(machine.origins_of(used, group), (group.n,))
     raw = gathered(machine, group, form).view(np.uint8).reshape(-1, form.size)
     proxy = proxy_of(machine)
     for which in targets.alike(machine.warp_of[step.threads]):
-        of_first = (step.threads[which[0]], targets.slots[which[0]], targets.barriers[which[0]])
-        (thread, slot, place), offsets = map(int, of_first), targets.offsets[which]
+        first = which[0]
+        thread, slot, place = int(step.threads[first]), int(targets.slots[first]), int(targets.barriers[first])
+        offsets = targets.offsets[which]
         try:
             barrier = barriers_of(machine, slot).at(place)
             if machine.block_of[thread] != slot:
-                check_there(step, thread, slot, barrier)
+                check_reachable(step, thread, slot, barrier)
             _check_place(step, slot, offsets, form.size)
         except RuleViolation as violations:
             raise step.fail(str(violations), thread) from None
         copy = proxy.request(instruction, thread, slot, offsets, barrier.number, form.size)
         proxy.begin_write(copy)
-        proxy.later(_Send(copy, raw[which], holes[which], place).land)
+        proxy.later(_Send(copy, raw[which], origins[which], place).land)
 
 
 def _targets(step: Step, size: int) -> _Targets:
-    """Those of the step, of which each stores `size` bytes. raises EmulationError"""
+    """Return the destinations of the threads of a step.
+
+    size      bytes that each thread stores
+    raises    EmulationError for a bad address, or if destination and mbarrier are in different CTAs
+    """
     machine, group = step.machine, Group(step.threads, step.machine.total)
     dest, _, barrier = step.operands
     assert isinstance(dest, Memory)
     assert isinstance(barrier, Memory)
-    machine.forbid_holes(address_registers(dest) + address_registers(barrier), group, "the address")
+    machine.require_written(address_registers(dest) + address_registers(barrier), group, "the address")
     slots, offsets = machine.shared_place(step, step.address(dest), size)
     barrier_slots, places = machine.shared_place(step, step.address(barrier), MBARRIER_BYTES)
     apart = np.flatnonzero(slots != barrier_slots)
     if len(apart):
-        text = "the destination and the barrier of a store lie in different CTAs."
+        text = "the destination and the mbarrier of a store lie in different CTAs."
         raise step.fail(text, int(step.threads[apart[0]]))
     if len(machine.blocks[slots[0]].cluster) == 1:
-        raise step.fail("it is for clusters of more CTAs than one.")
+        raise step.fail("st.async needs a cluster of at least 2 CTAs.")
     note_use(step, slots, places, writes=False)
     return _Targets(slots, offsets, places)
 
 
 def _check_place(step: Step, slot: int, offsets: np.ndarray, size: int) -> None:
-    """Whether threads of a warp may store there together. raises RuleViolation"""
+    """Raise RuleViolation if threads of a warp store to the same bytes, or to an mbarrier.
+
+    offsets   (threads,) offsets in the CTA's window, of `size` bytes each
+    """
     known, count = np.unique(offsets, return_counts=True)
     if (count > 1).any():
-        raise RuleViolation(f"threads of a warp store to shared memory at {int(known[count > 1][0]):#x} at once.")
+        raise RuleViolation(f"several threads of a warp store to shared memory at {int(known[count > 1][0]):#x}.")
     reserved = step.machine.shared.reserved[slot, offsets[:, None] + np.arange(size)].any(axis=1)
     if reserved.any():
         place = int(offsets[reserved][0])

@@ -1,7 +1,7 @@
-"""Handlers: boxes that leave shared memory by TMA, and the groups in which their threads wait for them.
+"""Handlers of TMA stores and reductions, and of bulk groups: threads wait for the stores of a group together.
 
-Shared memory is read when the thread waits for that, global memory is written as late as can be, or when the thread
-waits for that.
+Shared memory is read when a thread waits for that (cp.async.bulk.wait_group.read). Global memory is written as late as
+possible, or when a thread waits for that.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass
-class _Leaving:
-    """A box that leaves shared memory. reduction: None for a plain store."""
+class _Store:
+    """A box that TMA stores to global memory.
+
+    reduction   "add", "min" or "max"; None for a plain store
+    values      uint8 (units, 16), the bytes of the box; None until shared memory is read
+    written     whether global memory is written
+    """
 
     copy: Request
     map: TensorMap
@@ -41,7 +46,10 @@ class _Leaving:
     written: bool = False
 
     def read(self) -> None:
-        """Takes the box out of shared memory, if that has not been done."""
+        """Read the box from shared memory, if that has not been done.
+
+        raises    EmulationError for a race, or bytes that are unwritten or unfenced
+        """
         if self.values is not None:
             return
         copy, proxy = self.copy, proxy_of(self.copy.machine)
@@ -51,7 +59,10 @@ class _Leaving:
         proxy.later(self.write)
 
     def write(self) -> None:
-        """Puts it into global memory, if that has not been done."""
+        """Write the box to global memory, if that has not been done.
+
+        raises    EmulationError for a race, or a write outside of the matrix
+        """
         if self.written:
             return
         assert self.values is not None
@@ -61,8 +72,8 @@ class _Leaving:
         outside = np.flatnonzero(buffer.state[at] == GlobalMemory.OUTSIDE)
         if len(outside):
             raise copy.fail(
-                f"it writes {buffer.place(int(at[outside[0]]))}, which is outside of the matrix: TMA writes whole "
-                "16 bytes."
+                f"it writes {buffer.place(int(at[outside[0]]))}, which lies outside of the matrix: TMA writes whole "
+                "units of 16 bytes."
             )
         if machine.order is not None:
             strength = Strength() if self.reduction is None else Strength(DEVICE, adds=True)
@@ -70,10 +81,10 @@ class _Leaving:
             machine.order.write_bytes(access, buffer, at)
         new = self.values[units.whole]
         if self.reduction is not None:
-            holes = np.flatnonzero(buffer.state[at] != FULL)
-            if len(holes):
-                place = buffer.place(int(at[holes[0]]))
-                raise copy.fail(f"it reduces into {place}, to which nothing has been written.")
+            origins = np.flatnonzero(buffer.state[at] != FULL)
+            if len(origins):
+                place = buffer.place(int(at[origins[0]]))
+                raise copy.fail(f"it reduces into {place}, which has not been written.")
             new = _reduced(self.reduction, self.map.element, buffer.data[at], new)
         buffer.data[at] = new
         buffer.state[at] = FULL
@@ -81,14 +92,17 @@ class _Leaving:
         machine.notify()
 
 
-_WHOLE = {"u32": "u4", "s32": "i4", "u64": "u8", "s64": "i8"}
+_INTEGERS = {"u32": "u4", "s32": "i4", "u64": "u8", "s64": "i8"}
 
 
 def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Bytes of the elements' sum, minimum or maximum, rounded to their type."""
+    """Return the bytes of the sum, minimum or maximum of elements, rounded to their type.
+
+    old, new   uint8, bytes of the elements
+    """
     reduce = _REDUCTIONS[name]
-    if element in _WHOLE:
-        kind = np.dtype(_WHOLE[element])
+    if element in _INTEGERS:
+        kind = np.dtype(_INTEGERS[element])
         return np.ascontiguousarray(reduce(old.view(kind), new.view(kind))).view(np.uint8)
     dtype = DType.parse(element.removesuffix(".ftz"))
     a, b = (values_of(dtype, raw.view(f"u{dtype.bits // 8}")) for raw in (old, new))
@@ -97,34 +111,41 @@ def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.nd
 
 @dataclass
 class _Groups:
-    """Boxes that a thread has sent off: those of no group yet, and its groups, the oldest first."""
+    """The TMA stores of a thread.
 
-    open: list[_Leaving] = field(default_factory=list)
-    closed: list[list[_Leaving]] = field(default_factory=list)
+    open     stores that the thread has not committed to a group yet
+    closed   stores of each group, the oldest first
+    """
+
+    open: list[_Store] = field(default_factory=list)
+    closed: list[list[_Store]] = field(default_factory=list)
 
 
 def _groups(machine: Machine) -> dict[int, _Groups]:
+    """Return the TMA stores of all threads that have issued one, by thread."""
     if "bulk groups" not in machine.private:
         machine.private["bulk groups"] = {}
         machine.ending.append(lambda threads: _check_read(machine, threads))
     return machine.private["bulk groups"]
 
 
-def leave(step: Step, reduction: str | None) -> None:
-    """[map, {corner}], [shared]{, policy}.
+def store_boxes(step: Step, reduction: str | None) -> None:
+    """Issue the TMA stores of a step: `[map, {corner}], [shared]{, policy}`.
 
-    The DSL has all lanes of a warp store, with the same operands, and ptxas makes one UTMASTG of that, which a
-    warp carries out once; so it is here.
+    Lanes of a warp with the same operands issue one store. The DSL generates such code, and ptxas turns it into one
+    UTMASTG, which a warp executes once.
+
+    reduction   "add", "min" or "max"; None for a plain store
     """
     machine = step.machine
     target, source, *_ = step.operands
     slots, offsets = machine.shared_place(step, step.address(source), 1)
     boxes = Boxes(step, target)
-    sent: dict[Any, _Leaving] = {}
+    sent: dict[Any, _Store] = {}
     for i, number in enumerate(step.threads):
         thread, slot = int(number), int(slots[i])
         try:
-            box, corner = boxes.of(i)
+            box, corner = boxes.box(i)
             units = box.shared_units(int(offsets[i]))
         except RuleViolation as violations:
             raise step.fail(str(violations), thread) from None
@@ -132,21 +153,23 @@ def leave(step: Step, reduction: str | None) -> None:
         if key not in sent:
             copy = proxy_of(machine).request(step.instruction, thread, slot, units)
             proxy_of(machine).check_fenced(copy)
-            sent[key] = _Leaving(copy, box, corner, reduction)
+            sent[key] = _Store(copy, box, corner, reduction)
             proxy_of(machine).to_be_read[slot, units // UNIT_BYTES] += 1
         _groups(machine).setdefault(thread, _Groups()).open.append(sent[key])
 
 
 @handles("cp.reduce.async.bulk.tensor", check=check_form)
 def _reduce(step: Step) -> None:
+    """Execute a TMA reduction, `cp.reduce.async.bulk.tensor`."""
     name = next((part for part in step.instruction.opcode if part in _REDUCTIONS), None)
     if name is None:
-        raise step.fail("this reduction is not carried out here.")
-    leave(step, name)
+        raise step.fail("the emulator does not implement this reduction.")
+    store_boxes(step, name)
 
 
 @handles("cp.async.bulk.commit_group")
 def _commit(step: Step) -> None:
+    """Execute cp.async.bulk.commit_group: close the thread's group of stores."""
     for number in step.threads:
         groups = _groups(step.machine).setdefault(int(number), _Groups())
         groups.closed.append(groups.open)
@@ -155,7 +178,10 @@ def _commit(step: Step) -> None:
 
 @handles("cp.async.bulk.wait_group")
 def _wait(step: Step) -> None:
-    """Until all groups but the last so many have been read from shared memory, or written as well."""
+    """Execute cp.async.bulk.wait_group: finish all groups but the `count` latest.
+
+    With .read, only the reads of shared memory are finished; without it, also the writes of global memory.
+    """
     machine = step.machine
     (count,) = step.operands
     assert isinstance(count, Immediate)
@@ -165,24 +191,24 @@ def _wait(step: Step) -> None:
         if groups is None:
             continue
         due = groups.closed[: max(0, len(groups.closed) - count.bits)]
-        for leaving in [leaving for group in due for leaving in group]:
-            leaving.read()
+        for store in [store for group in due for store in group]:
+            store.read()
             if "read" not in step.instruction.opcode:
-                leaving.write()
+                store.write()
         if machine.clocks is not None:
-            for asked in {leaving.copy.thread for group in due for leaving in group}:
+            for asked in {store.copy.thread for group in due for store in group}:
                 machine.clocks.acquire(("bulk", asked), machine.agent_of[thread : thread + 1])
-        groups.closed = [g for g in groups.closed if not all(each.written for each in g)]
+        groups.closed = [group for group in groups.closed if not all(store.written for store in group)]
 
 
 def _check_read(machine: Machine, threads: np.ndarray) -> None:
-    """A CTA's shared memory must live until what leaves it has been read. raises EmulationError"""
+    """Raise EmulationError if a thread ends before its stores have read shared memory."""
     for number in threads:
         groups = _groups(machine).get(int(number))
         if groups is None:
             continue
-        for leaving in [*groups.open, *(each for group in groups.closed for each in group)]:
-            if leaving.values is None:
-                raise leaving.copy.fail(
+        for store in [store for group in (groups.open, *groups.closed) for store in group]:
+            if store.values is None:
+                raise store.copy.fail(
                     "the thread ends before this copy has read shared memory: cp.async.bulk.wait_group.read is missing."
                 )

@@ -1,20 +1,20 @@
-"""Tensor maps: the 128 bytes that say how TMA finds a box in global memory, and where its units lie.
+"""TMA tensor maps: decodes their 128 bytes, and locates the 16-byte units of a box in global and shared memory.
 
-The host code of the DSL writes them itself, in the format of the hardware. That is not documented; the fields
-below are those that vary as the arguments do, and their codes are those of PTX's `tensormap.replace`. Bits of a
+The host code of the DSL writes tensor maps in the format of the hardware, which is not documented. The fields below are
+those that change with the arguments of the encoder. Their codes are those of PTX's `tensormap.replace`. Bits of each
 32-bit word:
 
-| word   | holds                                                                                           |
+| word   | field                                                                                           |
 |--------|-------------------------------------------------------------------------------------------------|
 | 0, 1   | global address                                                                                  |
-| 2      | 4-6: rank - 1; 7-10: element type; 11-12: interleave; 13-14: swizzle; 15: what is out of bounds |
-|        | 16: whether a load rounds f32 to tf32                                                           |
-| 3-6    | strides of modes 1 to 4 in units of 16 bytes, their low 32 bits; word 7: 4 more bits of each    |
+| 2      | 4-6: rank - 1; 7-10: element type; 11-12: interleave; 13-14: swizzle; 15: fill of out-of-bounds |
+|        | elements (0: zero, 1: NaN); 16: whether a load rounds f32 to tf32                               |
+| 3-6    | low 32 bits of the strides of modes 1 to 4, in units of 16 bytes; word 7: 4 more bits of each   |
 | 8-12   | extents - 1 of modes 0 to 4                                                                     |
 | 13     | 0-14: element strides - 1, 3 bits each; 24-31: box extent - 1 of mode 0                         |
 | 14     | box extents - 1 of modes 1 to 4, 8 bits each                                                    |
 
-The other bits of word 2 are hints for the L2 cache and marks of the driver; words 16 to 31 are not used.
+The other bits of word 2 are hints for the L2 cache and marks of the driver. Words 16 to 31 are not used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cutegemm.tile.tma import (
 
 TENSOR_MAP_BYTES = 128
 UNIT_BYTES = TMA_INNER_ALIGNED_BYTES
-# PTX ISA, `tensormap.replace`: .elemtype in the order of its codes, and the bytes of each
+# PTX ISA, `tensormap.replace`: bytes of each .elemtype, in the order of the codes
 ELEMENT_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f32.ftz": 4, "f64": 8,
     "bf16": 2, "tf32": 4, "tf32.ftz": 4,
@@ -50,15 +50,15 @@ _SWIZZLE_NAMES = tuple(TMA_SWIZZLES)
 class TensorMap:
     """The arguments of cuTensorMapEncodeTiled, the contiguous mode first.
 
-    element           one of ELEMENT_BYTES
-    address           of global memory
-    extents           in elements; outside of them is out of bounds
-    strides           in bytes, of modes 1 and on
-    box               extents of what one copy moves
-    element_strides   of global memory, where not every element is taken
+    element           a key of ELEMENT_BYTES
+    address           address of the tensor in global memory
+    extents           extents of the tensor, in elements
+    strides           strides of modes 1 and on, in bytes
+    box               extents of a box, in elements
+    element_strides   for each mode, the stride of the elements of a box, in elements; 1 takes every element
     interleave        0 for none
-    swizzle           none, 32B, 64B or 128B
-    nan_fill          whether NaN stands for what is out of bounds; zero else
+    swizzle           "none", "32B", "64B" or "128B"
+    nan_fill          whether elements out of bounds are loaded as NaN, not as zero
     """
 
     element: str
@@ -72,50 +72,53 @@ class TensorMap:
     nan_fill: bool = False
 
     @staticmethod
-    def of(raw: bytes) -> TensorMap:
-        """From the 128 bytes.
+    def decode(raw: bytes) -> TensorMap:
+        """Return the tensor map that 128 bytes encode.
 
-        raises   RuleViolation where they hold no such thing, or break the rules of cuTensorMapEncodeTiled
+        raises   RuleViolation if they do not encode one, or if it violates a rule of cuTensorMapEncodeTiled
         """
         return _read(raw)
 
     @property
     def element_bytes(self) -> int:
-        """Of one element."""
+        """Return the bytes of an element."""
         return ELEMENT_BYTES[self.element]
 
     @property
     def box_bytes(self) -> int:
-        """Of shared memory that a box takes: what its copy brings to a barrier, out of bounds or not."""
+        """Return the bytes that a load of a box writes to shared memory and counts at its mbarrier.
+
+        Elements out of bounds are included.
+        """
         return prod(self.box) * self.element_bytes
 
     def violations(self) -> list[str]:
-        """Rules of cuTensorMapEncodeTiled that are broken, and what is not carried out here."""
+        """Return the violated rules of cuTensorMapEncodeTiled, and features that the emulator does not implement."""
         inner_bytes = self.box[0] * self.element_bytes
         span = TMA_SWIZZLES[self.swizzle][1]
         rules = []
         if self.address % UNIT_BYTES:
-            rules.append(f"the global address {self.address:#x} is no multiple of {UNIT_BYTES}")
+            rules.append(f"the global address {self.address:#x} is not a multiple of {UNIT_BYTES}")
         for mode, stride in enumerate(self.strides, 1):
             if stride == 0 and self.extents[mode] > 1:
                 rules.append(f"the {self.extents[mode]} elements of mode {mode} have a stride of 0")
         for mode, extent in enumerate(self.box):
             if not 1 <= extent <= TMA_MAX_BOX_EXTENT:
-                rules.append(f"box extent {extent} of mode {mode}; 1 to {TMA_MAX_BOX_EXTENT} are expected")
+                rules.append(f"box extent {extent} of mode {mode} is not in 1 to {TMA_MAX_BOX_EXTENT}")
         if inner_bytes % UNIT_BYTES:
-            rules.append(f"the {inner_bytes} inner bytes of the box are no multiple of {UNIT_BYTES}")
+            rules.append(f"the {inner_bytes} inner bytes of the box are not a multiple of {UNIT_BYTES}")
         if span is not None and inner_bytes != span:
             rules.append(f"the {inner_bytes} inner bytes of the box do not fill the {self.swizzle} swizzle")
         if any(stride != 1 for stride in self.element_strides):
-            rules.append(f"element strides {self.element_strides}; only 1 is carried out here")
+            rules.append(f"element strides {self.element_strides}: the emulator implements only 1")
         if self.interleave or self.nan_fill:
-            rules.append("interleaved layouts and NaN fill are not carried out here")
+            rules.append("the emulator does not implement interleaved layouts and NaN fill")
         return rules
 
     def units(self, corner: tuple[int, ...]) -> BoxUnits:
-        """The 16-byte units of the box that begins at a corner, in the order of shared memory.
+        """Return the 16-byte units of the box at a corner, in the order of shared memory.
 
-        corner   coordinates, the contiguous mode first; they may be negative
+        corner   coordinates of the first element, the contiguous mode first; they may be negative
         """
         size, per_unit = self.element_bytes, UNIT_BYTES // self.element_bytes
         counts = (self.box[0] // per_unit, *self.box[1:])
@@ -133,13 +136,14 @@ class TensorMap:
         return BoxUnits(address, inside, whole)
 
     def shared_units(self, start: int) -> np.ndarray:
-        """Shared addresses of the units of a box at `start`, in their order; the swizzle permutes address bits.
+        """Return the shared-memory addresses of the units of a box at `start`, with the swizzle applied.
 
-        raises   RuleViolation where `start` is not aligned as TMA needs it
+        start    shared-memory address of the box
+        raises   RuleViolation if `start` is not aligned to 128 bytes
         """
         if start % TMA_SMEM_ALIGNED_BYTES:
             raise RuleViolation(
-                f"TMA at shared address {start:#x}, which is no multiple of {TMA_SMEM_ALIGNED_BYTES} bytes."
+                f"TMA at shared address {start:#x}, which is not a multiple of {TMA_SMEM_ALIGNED_BYTES} bytes."
             )
         address = start + np.arange(self.box_bytes // UNIT_BYTES) * UNIT_BYTES
         out: np.ndarray = Swizzle(TMA_SWIZZLES[self.swizzle][0], 4, 3)(address)
@@ -148,12 +152,12 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class BoxUnits:
-    """Units of 16 bytes of a box in global memory.
+    """The 16-byte units of a box in global memory.
 
-    address   (units,) of the first byte
-    inside    (units, 16) the bytes that a load brings; zeros stand for the others
-    whole     (units, 16) the bytes that a store writes: a unit that begins inside a row is written as a whole
-              (seen on one H200, driver 580, 2026-11-20)
+    address   (units,) address of the first byte of each unit
+    inside    bool (units, 16): bytes that a load reads; it fills the others with zeros
+    whole     bool (units, 16): bytes that a store writes. A unit that begins inside a row is written as a whole
+              (observed on one H200, driver 580, 2026-11-20)
     """
 
     address: np.ndarray
@@ -163,13 +167,14 @@ class BoxUnits:
 
 @functools.lru_cache(maxsize=256)
 def _read(raw: bytes) -> TensorMap:
+    """Decode a tensor map; see `TensorMap.decode`."""
     words = [int(word) for word in np.frombuffer(raw, np.uint32)]
     rank, code = (words[2] >> 4 & 7) + 1, words[2] >> 7 & 15
     if rank > TMA_MAX_RANK or code >= len(_ELEMENTS) or len(words) * 4 != TENSOR_MAP_BYTES:
-        raise RuleViolation(f"no tensor map: its words are {' '.join(f'{word:x}' for word in words[:16])}.")
+        raise RuleViolation(f"not a tensor map: its words are {' '.join(f'{word:x}' for word in words[:16])}.")
     strides = [words[3 + i] | (words[7] >> 4 * i & 15) << 32 for i in range(rank - 1)]
     boxes = [words[13] >> 24, *(words[14] >> 8 * i & 255 for i in range(rank - 1))]
-    found = TensorMap(
+    tensor_map = TensorMap(
         "tf32" if _ELEMENTS[code] == "f32" and words[2] >> 16 & 1 else _ELEMENTS[code],
         words[0] | words[1] << 32,
         tuple([extent + 1 for extent in words[8 : 8 + rank]]),
@@ -180,7 +185,7 @@ def _read(raw: bytes) -> TensorMap:
         _SWIZZLE_NAMES[words[2] >> 13 & 3],
         bool(words[2] >> 15 & 1),
     )
-    violations = found.violations()
+    violations = tensor_map.violations()
     if violations:
-        raise RuleViolation(f"a tensor map breaks rules: {'; '.join(violations)}.")
-    return found
+        raise RuleViolation(f"a tensor map violates rules: {'; '.join(violations)}.")
+    return tensor_map

@@ -1,7 +1,7 @@
-"""Handlers: wgmma, whose operands and results are its own until its group is waited for.
+"""Handlers of wgmma, and the check that nothing else uses its registers while it is under way.
 
-A product is carried out when its group is waited for, by the shared memory of that moment. Meanwhile the
-registers that it has must be left alone; and what touched them before must be fenced from it by `wgmma.fence`.
+A wgmma is executed when the warpgroup waits for its group, with the contents of shared memory at that time. Until then,
+no other instruction may use its registers. Earlier uses of them must be ordered before it by `wgmma.fence`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from cutegemm.emulator.state import WARPGROUP, Immediate, Instruction, Negated, 
 
 
 @dataclass(frozen=True)
-class _Product:
-    """One wgmma of one warpgroup. a: a descriptor, or the registers that hold it."""
+class _Wgmma:
+    """One wgmma of one warpgroup, under way.
+
+    accumulators   registers of D
+    a              descriptor of A, or the registers' values, uint32 (128 threads, registers)
+    a_registers    registers of A; () if A is in shared memory
+    accumulates    whether D is added to the product
+    signs          1 or -1 for A and for B
+    mn_major       for A and for B: whether the matrix in shared memory is MN-major
+    """
 
     instruction: Instruction
     shape: Shape
@@ -36,69 +44,82 @@ class _Product:
 
 @dataclass
 class _Warpgroup:
-    """first: its first thread. touched: registers that were used since the last fence; None before the first."""
+    """The wgmmas of a warpgroup.
+
+    first     number of its first thread
+    open      wgmmas that have not been committed to a group yet
+    groups    committed groups, the oldest first
+    touched   registers that other instructions have used since the last wgmma.fence; None before the first fence
+    """
 
     first: int
-    open: list[_Product] = field(default_factory=list)
-    groups: list[list[_Product]] = field(default_factory=list)
+    open: list[_Wgmma] = field(default_factory=list)
+    groups: list[list[_Wgmma]] = field(default_factory=list)
     touched: set[int] | None = None
 
     @property
-    def products(self) -> Iterator[_Product]:
-        """The products under way."""
+    def pending(self) -> Iterator[_Wgmma]:
+        """Yield all wgmmas under way, the oldest first."""
         for group in (*self.groups, self.open):
             yield from group
 
     def busy(self) -> frozenset[int]:
-        """Registers of products under way."""
-        return frozenset([r for p in self.products for r in (*p.accumulators, *p.a_registers)])
+        """Return the registers of all wgmmas under way."""
+        return frozenset([r for p in self.pending for r in (*p.accumulators, *p.a_registers)])
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
+    """Return the machine's warpgroups that have issued wgmma instructions, by first thread."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
 
 
-def _each(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
-    """(which of step.threads, warpgroup) of those that stand here."""
-    held = _warpgroups(step.machine)
+def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
+    """Yield (index of the first thread in `step.threads`, warpgroup) for each warpgroup that executes the step."""
+    warpgroups = _warpgroups(step.machine)
     for i in range(0, len(step.threads), WARPGROUP):
         first = int(step.threads[i])
-        yield i, held.setdefault(first, _Warpgroup(first))
+        yield i, warpgroups.setdefault(first, _Warpgroup(first))
 
 
-# --- registers that are a product's own --------------------------------------------------------------------
+# --- registers of wgmmas under way -------------------------------------------------------------------------
 
 
 def watch(program: list[Decoded]) -> list[Decoded]:
-    """The program with a look at each instruction that uses registers which some wgmma has."""
-    owned = {r for d in program if _is_product(d.instruction) for r in _registers(d.instruction)}
+    """Return the program with a check added to each instruction that uses registers of a wgmma."""
+    owned = {r for d in program if _is_wgmma(d.instruction) for r in _registers(d.instruction)}
     if not owned:
         return program
     return [
-        d if _is_product(d.instruction) or not owned.intersection((*d.reads, *d.writes)) else _watched(d, owned)
+        d if _is_wgmma(d.instruction) or not owned.intersection((*d.reads, *d.writes)) else _watched(d, owned)
         for d in program
     ]
 
 
-def _is_product(instruction: Instruction) -> bool:
+def _is_wgmma(instruction: Instruction) -> bool:
+    """Return whether an instruction is a wgmma."""
     return instruction.opcode[:2] == ("wgmma", "mma_async")
 
 
 def _registers(instruction: Instruction) -> list[int]:
+    """Return the registers of a wgmma: D, and A if it is in registers."""
     vectors = [operand for operand in instruction.operands if isinstance(operand, Vector)]
     return [r.index for v in vectors for r in v.items if isinstance(r, Register)]
 
 
 def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
+    """Return an instruction that first checks that no wgmma under way owns the registers that it uses.
+
+    owned    registers that some wgmma of the program uses
+    """
     used = owned.intersection((*decoded.reads, *decoded.writes))
     action: Action = decoded.action
 
     def act(m: Machine, group: Group) -> bool | None:
-        held = _warpgroups(m)
-        for first in group.warpgroups if held else ():
-            warpgroup = held.get(first)
+        warpgroups = _warpgroups(m)
+        for first in group.warpgroups if warpgroups else ():
+            warpgroup = warpgroups.get(first)
             if warpgroup is None:
                 continue
             if warpgroup.touched is not None:
@@ -106,11 +127,11 @@ def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
             clash = used & warpgroup.busy() if warpgroup.groups or warpgroup.open else ()
             if clash:
                 name = m.kernel.registers[min(clash)].name
-                product = next(p for p in warpgroup.products if min(clash) in (*p.accumulators, *p.a_registers))
+                wgmma = next(p for p in warpgroup.pending if min(clash) in (*p.accumulators, *p.a_registers))
                 raise m.error(
                     decoded.instruction,
                     int(group.threads[group.threads >= first][0]),
-                    f"it uses {name}, which the wgmma of line {product.instruction.line} still has: "
+                    f"it uses {name} while the wgmma of line {wgmma.instruction.line} is under way: "
                     "wgmma.wait_group is missing before it.",
                 )
         return action(m, group)
@@ -123,32 +144,32 @@ def _watched(decoded: Decoded, owned: set[int]) -> Decoded:
 
 @handles("wgmma.fence", scope="warpgroup")
 def _fence(step: Step) -> None:
-    for _, warpgroup in _each(step):
+    for _, warpgroup in _warpgroups_of(step):
         warpgroup.touched = set()
 
 
 @handles("wgmma.commit_group", scope="warpgroup")
 def _commit(step: Step) -> None:
-    for _, warpgroup in _each(step):
+    for _, warpgroup in _warpgroups_of(step):
         warpgroup.groups.append(warpgroup.open)
         warpgroup.open = []
 
 
 @handles("wgmma.wait_group", scope="warpgroup")
 def _wait(step: Step) -> None:
-    """Until all groups but the last so many are done."""
+    """Execute wgmma.wait_group: finish all groups but the `count` latest."""
     (count,) = step.operands
     assert isinstance(count, Immediate)
-    for _, warpgroup in _each(step):
+    for _, warpgroup in _warpgroups_of(step):
         due = max(0, len(warpgroup.groups) - count.bits)
-        products = [product for group in warpgroup.groups[:due] for product in group]
+        wgmmas = [wgmma for group in warpgroup.groups[:due] for wgmma in group]
         del warpgroup.groups[:due]
-        _carry_out(step.machine, warpgroup, products)
+        _execute(step.machine, warpgroup, wgmmas)
 
 
 @handles("wgmma.mma_async", scope="warpgroup")
-def _product(step: Step) -> None:
-    """{sums}, a, b, whether to add{, signs of a and b{, whether a and b are MN-major}}."""
+def _mma_async(step: Step) -> None:
+    """Issue wgmma `{accumulators}, a, b, scale-d{, signs of a and b{, MN-major flags}}`. `_wait` executes it."""
     accumulators, a, b, scale, *more = step.operands
     flags = [operand.bits for operand in more]
     signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
@@ -157,29 +178,29 @@ def _product(step: Step) -> None:
     if len(flags) == 4:
         mn_major = (bool(flags[2]), bool(flags[3]))
     try:
-        shape = Shape.of(step.instruction.opcode)
+        shape = Shape.parse(step.instruction.opcode)
     except RuleViolation as violations:
         raise step.fail(str(violations)) from None
     registers = tuple([r.index for r in accumulators.items])
     a_registers = tuple([r.index for r in a.items]) if from_registers else ()
     if len(registers) != shape.registers:
-        raise step.fail(f"{len(registers)} registers of sums; the shape has {shape.registers}.")
+        raise step.fail(f"{len(registers)} accumulator registers; the shape has {shape.registers}.")
     adds = _predicate(step, scale)
-    for i, warpgroup in _each(step):
+    for i, warpgroup in _warpgroups_of(step):
         here = slice(i, i + WARPGROUP)
         _check_free(step, warpgroup, shape, registers, a_registers)
-        of_a: Descriptor | np.ndarray
+        a_operand: Descriptor | np.ndarray
         if from_registers:
-            of_a = np.stack([step.get(r, np.uint32)[here] for r in a.items], axis=1)
+            a_operand = np.stack([step.get(r, np.uint32)[here] for r in a.items], axis=1)
         else:
-            of_a = Descriptor.of(_uniform(step, a, here, np.uint64, "descriptor of A"))
+            a_operand = Descriptor.decode(_uniform(step, a, here, np.uint64, "descriptor of A"))
         warpgroup.open.append(
-            _Product(
+            _Wgmma(
                 step.instruction,
                 shape,
                 registers,
-                of_a,
-                Descriptor.of(_uniform(step, b, here, np.uint64, "descriptor of B")),
+                a_operand,
+                Descriptor.decode(_uniform(step, b, here, np.uint64, "descriptor of B")),
                 a_registers,
                 bool(_same(step, adds[here], here, "scale-d")),
                 signs,
@@ -189,6 +210,7 @@ def _product(step: Step) -> None:
 
 
 def _predicate(step: Step, scale: Any) -> np.ndarray:
+    """Return the values (threads,) of a predicate operand or immediate."""
     if isinstance(scale, (Register, Negated)):
         return step.get(scale, bool)
     assert isinstance(scale, Immediate)
@@ -196,11 +218,17 @@ def _predicate(step: Step, scale: Any) -> np.ndarray:
 
 
 def _uniform(step: Step, operand: Any, here: slice, kind: Any, name: str) -> int:
+    """Return the value of an operand that all threads of a warpgroup must share."""
     return int(_same(step, step.get(operand, kind)[here], here, name))
 
 
 def _same(step: Step, values: np.ndarray, here: slice, name: str) -> Any:
-    """The value that all threads of a warpgroup must have."""
+    """Return the common value of all threads of a warpgroup.
+
+    here      index of the warpgroup's threads in `step.threads`
+    name      what the value is, for the message
+    raises    EmulationError if the values differ
+    """
     differ = np.flatnonzero(values != values[0])
     if len(differ):
         raise step.fail(f"the {name} differs within the warpgroup.", int(step.threads[here][differ[0]]))
@@ -210,12 +238,16 @@ def _same(step: Step, values: np.ndarray, here: slice, name: str) -> Any:
 def _check_free(
     step: Step, warpgroup: _Warpgroup, shape: Shape, accumulators: tuple[int, ...], a_registers: tuple[int, ...]
 ) -> None:
-    """Whether a product may have its registers. raises EmulationError"""
+    """Raise EmulationError if a wgmma may not use its registers now.
+
+    It may not if wgmma.fence is missing before it, or if another wgmma under way uses the registers. Only wgmmas of the
+    same shape may share accumulators.
+    """
     touched = warpgroup.touched
     if touched is None or touched.intersection((*accumulators, *a_registers)):
         what = "its first wgmma" if touched is None else "using the registers of this wgmma"
         raise step.fail(f"no wgmma.fence between {what} and what came before.", warpgroup.first)
-    for other in warpgroup.products:
+    for other in warpgroup.pending:
         shared = set(other.accumulators) & set(accumulators)
         alike = (other.accumulators, other.shape) == (accumulators, shape)
         if (
@@ -224,71 +256,78 @@ def _check_free(
             or set(other.a_registers) & set(accumulators)
         ):
             raise step.fail(
-                f"its registers are still those of the wgmma of line {other.instruction.line}.",
+                f"it uses registers of the wgmma of line {other.instruction.line}, which is still under way.",
                 warpgroup.first,
             )
 
 
-# --- the product -------------------------------------------------------------------------------------------
+# --- multiplication ----------------------------------------------------------------------------------------
 
 
-def _carry_out(machine: Machine, warpgroup: _Warpgroup, products: list[_Product]) -> None:
-    """Products in their order; sums stay out of the registers until the last of them."""
+def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
+    """Execute wgmmas in order. Accumulators are written to registers after the last of them."""
     here = slice(warpgroup.first, warpgroup.first + WARPGROUP)
     accumulators: dict[tuple[int, ...], tuple[Shape, np.ndarray]] = {}
-    for product in products:
-        shape, key = product.shape, product.accumulators
+    for wgmma in wgmmas:
+        shape, key = wgmma.shape, wgmma.accumulators
         before = None
-        if product.accumulates:
+        if wgmma.accumulates:
             if key in accumulators:
                 before = accumulators[key][1]
             else:
-                _forbid_holes(machine, product, here)
-                held = np.stack([machine.value(r, here) for r in key], axis=1)
-                before = shape.accumulators(held)
-        a, b = _operands(machine, warpgroup, product)
+                _require_written(machine, wgmma, here)
+                before = shape.from_registers(np.stack([machine.value(r, here) for r in key], axis=1))
+        a, b = _operands(machine, warpgroup, wgmma)
         accumulators[key] = shape, shape.multiply(a, b, before)
     for key, (shape, values) in accumulators.items():
-        columns = np.ascontiguousarray(shape.held(values).T)
+        columns = np.ascontiguousarray(shape.to_registers(values).T)
         threads = np.arange(here.start, here.stop)
         for register, column in zip(key, columns, strict=True):
             machine.value(register, None)[here] = column
-            if register in machine.holes:
-                machine.mark_holes(register, threads, 0)
+            if register in machine.origins:
+                machine.set_origins(register, threads, 0)
 
 
-def _forbid_holes(machine: Machine, product: _Product, here: slice) -> None:
-    if machine.holes:
-        machine.forbid_holes(product.accumulators, Group(np.arange(here.start, here.stop), machine.total), "a sum")
+def _require_written(machine: Machine, wgmma: _Wgmma, here: slice) -> None:
+    """Raise EmulationError if an accumulator of a wgmma is uninitialized."""
+    if machine.origins:
+        machine.require_written(
+            wgmma.accumulators, Group(np.arange(here.start, here.stop), machine.total), "an accumulator"
+        )
 
 
-def _operands(machine: Machine, warpgroup: _Warpgroup, product: _Product) -> tuple[np.ndarray, np.ndarray]:
-    shape = product.shape
-    if isinstance(product.a, Descriptor):
-        a = _matrix(machine, warpgroup, product, product.a, 64, shape.a, product.mn_major[0])
+def _operands(machine: Machine, warpgroup: _Warpgroup, wgmma: _Wgmma) -> tuple[np.ndarray, np.ndarray]:
+    """Return A (64, K) and B (N, K) of a wgmma, with their signs applied."""
+    shape = wgmma.shape
+    if isinstance(wgmma.a, Descriptor):
+        a = _matrix(machine, warpgroup, wgmma, wgmma.a, 64, shape.a, wgmma.mn_major[0])
     else:
-        a = a_of_registers(product.a, shape.a)
-    b = _matrix(machine, warpgroup, product, product.b, shape.n, shape.b, product.mn_major[1])
-    return (a if product.signs[0] == 1 else -a), (b if product.signs[1] == 1 else -b)
+        a = a_of_registers(wgmma.a, shape.a)
+    b = _matrix(machine, warpgroup, wgmma, wgmma.b, shape.n, shape.b, wgmma.mn_major[1])
+    return (a if wgmma.signs[0] == 1 else -a), (b if wgmma.signs[1] == 1 else -b)
 
 
 def _matrix(
     machine: Machine,
     warpgroup: _Warpgroup,
-    product: _Product,
+    wgmma: _Wgmma,
     descriptor: Descriptor,
     rows: int,
     dtype: Any,
     mn_major: bool,
 ) -> np.ndarray:
-    """An operand (rows, K) out of shared memory, as all four warps read it. raises EmulationError"""
+    """Return an operand (rows, K) from shared memory, which all four warps read.
+
+    rows      M or N
+    raises    EmulationError for a bad descriptor, a race, or bytes that are unwritten or unfenced
+    """
     first = warpgroup.first
     try:
         units = descriptor.units(rows, dtype.bits, mn_major)
     except RuleViolation as violations:
-        raise machine.error(product.instruction, first, str(violations)) from None
+        raise machine.error(wgmma.instruction, first, str(violations)) from None
     agents = tuple([int(machine.agent_of[first + lane]) for lane in range(0, WARPGROUP, 32)])
     slot = int(machine.block_of[first])
-    request = Request(machine, product.instruction, first, slot, units.reshape(-1), warps=agents)
+    request = Request(machine, wgmma.instruction, first, slot, units.reshape(-1), warps=agents)
     raw = proxy_of(machine).read(request)
     return matrix_of_units(raw.reshape(*units.shape, -1), dtype, mn_major)

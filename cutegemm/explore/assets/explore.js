@@ -10,11 +10,26 @@ document.addEventListener("tile:pin", ({ detail }) => {
 (() => {
   const python = document.body.dataset.python;
   if (!python) return;
-  const app = document.getElementById("app"), waiting = new Map();
+  const waiting = new Map();
   const worker = new Worker(python, { type: "module" });
   let number = 0;
 
+  function failed(error) {
+    document.getElementById("progress")?.remove();
+    document.querySelector("#main > .error")?.remove();
+    const shown = document.createElement("pre");
+    shown.className = "error";
+    shown.role = "alert";
+    shown.textContent = error;
+    document.getElementById("main").prepend(shown);
+  }
+
+  worker.onerror = (event) => failed(`Python did not start in the browser. ${event.message ?? ""}`);
   worker.onmessage = ({ data }) => {
+    if (data.failed) {
+      failed(data.failed);
+      return;
+    }
     if (data.progress) {
       const shown = document.getElementById("progress");
       if (shown) shown.textContent = data.progress;
@@ -36,8 +51,6 @@ document.addEventListener("tile:pin", ({ detail }) => {
 
   document.addEventListener("htmx:config:request", ({ detail }) => { detail.ctx.fetch = answer; });
   addEventListener("load", () => {
-    const failed = (error) => { app.innerHTML = `<main id="main"><pre class="error" role="alert"></pre></main>`; app.querySelector("pre").textContent = error; };
-    worker.onerror = (event) => failed(`Python did not start in the browser. ${event.message}`);
     htmx.ajax("GET", location.href, { target: "#app", swap: "innerHTML" }).catch(failed);
   });
 })();

@@ -1,10 +1,15 @@
 // Runs Python in the browser. It answers requests with the same function as the server.
+let base = "";
 const ready = start();
+ready.catch((error) => postMessage({
+  failed: `Python could not be loaded${base && ` from ${base}`}, so this page shows nothing.\n${error}\n`
+    + "Reload it, or run `cutegemm explore`, which serves the same page without this download.",
+}));
 
 async function start() {
   const { pyodide: where, packages } = await (await fetch("python.json")).json();
   postMessage({ progress: "loading Python" });
-  const base = new URL(where, self.location.href).href;
+  base = new URL(where, self.location.href).href;
   const { loadPyodide } = await import(new URL("pyodide.mjs", base).href);
   const pyodide = await loadPyodide({ indexURL: base });
   postMessage({ progress: "loading numpy" });

@@ -194,7 +194,7 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
     raises    PlanError where there are no such operands, or they cannot be packed
     """
     if names not in ("", "a", "b", "ab"):
-        raise PlanError("repack", [f"pack = {names!r} is none of 'a', 'b' and 'ab'."])
+        raise PlanError("repack", [f"repack = {names!r} is none of 'a', 'b' and 'ab'."])
     majors = {"a": "k", "b": "k"} if along_k else {"a": "m", "b": "n"}
     return tuple([make_repack(operands, name, majors[name]) for name in names])
 

@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 app.command("run")(remade.run_steps)
 app.command("report")(remade.report)
+app.command("listing")(remade.listing)
 app.command("algebra")(tables.algebra)
 app.command("simulate")(tables.simulate)
 app.command("choosing")(tables.choosing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cutegemm.compile.listing import listing as listing_of
 from cutegemm.errors import UnsupportedError
+from docs.evidence.pages import listing as pingpong
 from docs.evidence.pages import report as pages
 from docs.evidence.steps import Step
 from docs.evidence.steps_run import DONE, FAILED, SKIPPED, Outcome, machine_has, named, run
@@ -62,6 +65,13 @@ def report(docs: Annotated[Path, typer.Option(help="The folder of the documents.
         raise UnsupportedError(f"report: there is no folder {data}, of whose measurements pages are made.")
     for path in pages.write(docs):
         print(path)
+
+
+def listing(docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")) -> None:
+    """Compile the Hopper pingpong kernel and make its page, docs/pingpong.md. No GPU is needed."""
+    path = docs / pingpong.FILE
+    path.write_text(pingpong.page(listing_of(pingpong.plan(), pingpong.ARCH), version("nvidia-cutlass-dsl")))
+    print(path)
 
 
 def _catalogue(steps: tuple[Step, ...]) -> Table:

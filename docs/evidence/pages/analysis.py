@@ -1,4 +1,4 @@
-"""The tables of docs/analysis.md, made from the recorded runs."""
+"""The tables of docs/measured/counters.md, made from the recorded runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def runs_table(runs: Runs) -> str:
             if key in m
         )
         gpu = m.get("gpu", m.get("device", ""))
-        link = f"[{group}](evidence/data/analysis_{group}.json)"
+        link = f"[{group}](../evidence/data/analysis_{group}.json)"
         rows.append([link, str(len(e.cases)), gpu, versions, m["date"][:16], f"`{m['command']}`"])
     return table(("run", "cases", "GPU", "versions", "UTC", "command"), rows)
 

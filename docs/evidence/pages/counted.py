@@ -34,7 +34,7 @@ def counters(benchmarks: Path, begin: str) -> list[str]:
     return [
         "## Predicted / counted",
         "By `analysis` / by ncu. Conflicts are bank conflicts of stmatrix as the store pipe counts them, with "
-        "its waits for TMA. [All counters](analysis.md).",
+        "its waits for TMA. [All counters](counters.md).",
         table(("plan", "what", *[title for _, title, _ in _COUNTERS]), rows),
     ]
 

@@ -1,4 +1,4 @@
-"""Pages of ladders: what each step changes, its speed, what it takes, what was predicted and counted, and why."""
+"""Pages of ladders: what each step changes and why, its speed, its resources, predictions and counters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def pages(benchmarks: Path) -> dict[str, str]:
         series = [one for file, data in found.items() for one in _series(page.files[file], data)]
         names = _names(page, found, series)
         if names:
-            made[f"{page.name}.md"] = _text(page, found, series, names, benchmarks)
+            made[f"measured/{page.name}.md"] = _text(page, found, series, names, benchmarks)
         if series:
             made[f"plots/{page.name}.svg"] = _plot(page, series, names)
     return made
@@ -123,8 +123,10 @@ def _text(
         on = source(data["machine"], f"{file}.json") if "machine" in data else "not timed."
         parts.append(f"{page.files[file]}: {LADDERS[page.files[file]].data}; {on}")
     parts.append(
-        "Ratios are to cuBLAS, in turns in one process, geometric means. Made by `python -m docs.evidence run` and "
-        f"`python -m docs.evidence report`. [What the words mean]({page.about}.md), [all speeds](speed.md)."
+        "A ratio is the time of cuBLAS divided by the time of the step, in alternating order in one process; above 1, "
+        "the step is faster. Means are geometric. `python -m docs.evidence run` measures again, and "
+        "`python -m docs.evidence report` makes this page. "
+        f"[The guide to these kernels](../{page.about}.md), [all speeds](speed.md)."
     )
     if series:
         parts.append(picture("Ratio to cuBLAS of each step", page.name))

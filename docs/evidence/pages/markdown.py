@@ -46,5 +46,5 @@ def source(machine: Mapping[str, Any], name: str) -> str:
 
 
 def picture(what: str, name: str) -> str:
-    """A picture of the folder `plots`."""
-    return f"![{what}](plots/{name}.svg)"
+    """Return a Markdown image of docs/plots, as a page in docs/measured refers to it."""
+    return f"![{what}](../plots/{name}.svg)"

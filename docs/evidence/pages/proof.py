@@ -10,10 +10,10 @@ from typing import Any
 from docs.evidence.counters.random_plans import DEVICES, FAMILIES
 from docs.evidence.pages.markdown import table
 
-_NAME = "proof.md"
+_NAME = "measured/proof.md"
 # By counter, where no register spills.
 _REASONS = {
-    "DRAM bytes read": "the model of L2: see [the analysis](analysis.md#traffic)",
+    "DRAM bytes read": "the model of L2: see [the analysis](../analysis.md#l2-and-dram-traffic)",
     "shared load wavefronts, by instructions": (
         "two counters contradict each other: that of the hardware is as predicted, that of patched instructions "
         "shows half as many more"
@@ -46,30 +46,27 @@ def page(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     cases = [(family, {**row, "device": device}) for (device, family), held in found.items() for row in held["cases"]]
     lost = [(family, row) for family, row in cases if row["missed"]]
     parts = [
-        "# Predictions for plans that nobody chose",
-        f"{len(cases) // len(found)} plans and ragged problems of each family, drawn by the seed "
-        f"{' and '.join(seeds)}, with what the [analysis](analysis.md) says of them beside what Nsight Compute counts: "
-        f"on an {'; and on an '.join(machines)}. "
-        "A plan is a text that spells out tile sizes, threads, stages, layouts, copies and the raster; what breaks a "
-        "rule is drawn again, nothing else is. Extents are multiples of what the alignment asks "
-        "for.",
-        "Shared memory is predicted by `check --compiled`: a few tiles of the compiled kernel's PTX are executed on a "
-        "CPU, and what they do is summed up over the grid. Sectors are the plan's own. DRAM is a range.",
-        "No constant was fitted to these counters. But what is promised was made smaller by them, and by those of 32 "
-        "other plans: [what is not promised](#what-is-not-promised) says so in numbers. The bound was mended by them "
-        "too: ten plans were faster than it at first, since copies by cp.async were counted with conflicts that they "
-        "do not have, and CTAs outside of D twice.",
+        "# Random plans: predictions and counters",
+        f"{len(cases) // len(found)} random plans and ragged problems of each family (seed {' and '.join(seeds)}): "
+        "the predictions of [the analysis](../analysis.md) and the counters of Nsight Compute, on an "
+        f"{'; and on an '.join(machines)}. A plan is a text that spells out tile sizes, threads, stages, layouts, "
+        "copies and the raster. A plan that breaks a rule is drawn again; nothing else is. Extents are multiples of "
+        "what the alignment requires.",
+        "Shared memory is predicted by `check --compiled`: the PTX of the compiled kernel is executed on a CPU for a "
+        "few tiles, and its accesses are added up over the grid. Sectors are those of the plan. DRAM is a range.",
+        "No constant is fitted to these counters, but some promises were withdrawn because of them: see [Counters "
+        "without a promise](#counters-without-a-promise).",
         "## Promises",
         summary(cases),
-        f"{len(lost)} of {len(cases)} miss a promise; all of them are below, by how far they miss it.",
+        f"{len(lost)} of {len(cases)} miss a promise. All of them, sorted by their error:",
         losers(cases),
         "## The bound",
         bound(cases),
-        "## What is not promised",
+        "## Counters without a promise",
         _UNPROMISED.strip(),
-        "## All of them",
+        "## Data",
         "As data, with every counter: "
-        + ", ".join(f"[{family}, {device}](evidence/data/proof_{family}_{device}.json)" for device, family in found)
+        + ", ".join(f"[{family}, {device}](../evidence/data/proof_{family}_{device}.json)" for device, family in found)
         + ". `python -m docs.evidence proof --family simt --plans 60 --seed "
         + f"{seeds[0]}` measures a family again, with `--list` it names the plans, and `--replay FILE` computes "
         "today's predictions beside the counters of a file.",
@@ -175,20 +172,16 @@ def _number(value: float | None) -> str:
 
 
 _UNPROMISED = """
-- *Sectors into L1, of loads that L1 keeps*: LDG, and cp.async of 4 and 8 bytes. CTAs of one multiprocessor
-  read the same panels, and rows that begin within a sector meet in two k-tiles: as many as 50% fewer
-  sectors arrive than are asked for, and which, is a matter of time. Promised where one CTA has the
-  multiprocessor and no sector belongs to two k-tiles.
-- *Sectors into L1, of boxes that are multicast*, unless their rows are whole lines of 128 bytes that begin
-  at a multiple of 64, and not of tf32: up to 35% more arrive than the rows touch. Of 34 such operands here
-  the surplus goes by what of a row is inside and where it begins: nothing, a half, one, one and a half, or
-  two and a half sectors a row, and one more of tf32. A rule that was formed on these counters would have no
-  other ones to be held against.
-- *Sectors of cp.async of 16 bytes whose halves are torn*, by a padding of 16 bytes or by rows that begin
-  within a sector: -12% to +10%. Where neither is so they are exact.
-- *Wavefronts of loads of D beside wgmma*: the counter shows what wgmma and TMA make them wait for, by
-  instructions they are exact.
-- *What ptxas joins*: where machine code has wider accesses to shared memory than the PTX, which is what is
+- **Sectors into L1, of loads that L1 keeps** (LDG, and cp.async of 4 and 8 bytes). CTAs of one SM read the same
+  panels, and rows that start within a sector share it with the next k-tile. Up to 50% fewer sectors arrive than are
+  requested. They are promised if one CTA has the SM and no sector belongs to two k-tiles.
+- **Sectors into L1, of multicast boxes.** Up to 35% more arrive than the rows touch. They are promised if the rows
+  are whole lines of 128 bytes that start at a multiple of 64, and are not tf32.
+- **Sectors of 16-byte cp.async whose halves lie in two sectors**, because of a padding of 16 bytes or of rows that
+  start within a sector: -12% to +10%. Otherwise they are exact.
+- **Wavefronts of loads of D beside wgmma.** The counter includes waits for wgmma and TMA. By instructions they are
+  exact.
+- **Accesses that ptxas merges.** The machine code then has wider accesses to shared memory than the PTX, which is
   executed.
-- *Arrivals of plans that spill*, and plans that split K.
+- **Plans that spill, and plans that split K**: their sectors into L1.
 """

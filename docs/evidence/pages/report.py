@@ -6,27 +6,27 @@ from pathlib import Path
 
 from docs.evidence.pages import analysis, choice, explored, ladder, proof, speed
 
-_ANALYSIS = "analysis.md"  # written by hand, but for its tables
+_COUNTERS = "measured/counters.md"  # written by hand, but for its tables
 
 
 def pages(docs: Path) -> dict[str, str]:
-    """Text by file name below `docs`: the pages of speeds, of the choice and of each ladder; and plots."""
+    """Return the text of each generated page and plot, by its path below `docs`."""
     benchmarks = docs / "evidence" / "data"
     made = ladder.pages(benchmarks)
-    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in made.items() if name.endswith(".md")}
+    titles = {Path(name).name: text.splitlines()[0][2:] for name, text in made.items() if name.endswith(".md")}
     aux = {**choice.pages(benchmarks), **proof.pages(benchmarks)}
     return {**speed.pages(benchmarks, titles), **made, **aux}
 
 
 def write(docs: Path) -> list[Path]:
-    """Writes all pages and plots, the tables of docs/analysis.md, and what the explorer shows of the measurements.
+    """Write all pages and plots, the tables of docs/measured/counters.md, and the measurements of the explorer.
 
-    returns   what was written
+    returns   the paths of the written files
     """
     texts = pages(docs)
-    if (docs / _ANALYSIS).exists():
+    if (docs / _COUNTERS).exists():
         runs = analysis.Runs(docs / "evidence" / "data")
-        texts[_ANALYSIS] = analysis.regenerated((docs / _ANALYSIS).read_text(), runs)
+        texts[_COUNTERS] = analysis.regenerated((docs / _COUNTERS).read_text(), runs)
     root = docs.resolve().parent
     if (root / explored.FILE).parent.is_dir():
         texts[f"../{explored.FILE}"] = explored.measured(docs / "evidence" / "data")

@@ -1,4 +1,4 @@
-"""docs/speed.md: what the kernels reach beside the library, made from docs/evidence/data/*.json."""
+"""docs/measured/speed.md: speeds of the kernels and of cuBLAS, made from docs/evidence/data/*.json."""
 
 from __future__ import annotations
 
@@ -13,58 +13,60 @@ from docs.evidence.pages.markdown import picture, recorded, source, table
 from docs.evidence.rows import SUITES, Row, by_plan, shape_of
 
 _TITLES = {
-    "simt": "f32 without TF32, SIMT",
-    "hopper": "bf16, Hopper: wgmma and TMA",
-    "hopper_llama": "bf16, Hopper, the sizes of language models",
-    "hopper_small": "bf16, Hopper, few rows and small problems",
-    "hopper_shapes": "bf16, Hopper, sizes of all kinds",
-    "hopper_tf32": "tf32, Hopper: every layout, and what packing first would take",
-    "hopper_unaligned": "bf16, Hopper, rows that TMA cannot load: packed first",
-    "hopper_fp8": "e4m3, Hopper, beside the library without fast accumulation",
-    "hopper_fp8_fast": "e4m3, Hopper, beside the library with fast accumulation",
-    "mma_layouts_bf16": "bf16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
-    "mma_layouts_f16": "f16, mma.sync, every layout, beside CUTLASS's example for mma.sync",
-    "mma_layouts_tf32": "tf32, mma.sync, every layout; `gemm` itself takes wgmma",
+    "simt": "f32 without tf32: SIMT",
+    "hopper": "bf16 by wgmma: K from 64 to 2048, and squares",
+    "hopper_llama": "bf16 by wgmma: sizes of language models",
+    "hopper_small": "bf16 by wgmma: small M and small problems",
+    "hopper_shapes": "bf16 by wgmma: other sizes",
+    "hopper_tf32": "tf32 by wgmma: all layouts, with and without repack",
+    "hopper_unaligned": "bf16 by wgmma: rows that TMA cannot load, repacked",
+    "hopper_fp8": "e4m3 by wgmma: cuBLAS without fast accumulation",
+    "hopper_fp8_fast": "e4m3 by wgmma: cuBLAS with fast accumulation",
+    "mma_layouts_bf16": "bf16 by mma.sync: all layouts, and CUTLASS's example for Ampere",
+    "mma_layouts_f16": "f16 by mma.sync: all layouts, and CUTLASS's example for Ampere",
+    "mma_layouts_tf32": "tf32 by mma.sync: all layouts (`gemm` chooses wgmma)",
 }
 _SWEEP, _SWEEP_PLOT = "hopper", "hopper_sweep"
 _POWER = {
-    "hopper_alone": "bf16, Hopper, short K: clock and power",
-    "mma_power_tf32": "tf32, mma.sync: clock and power",
-    "mma_power_bf16": "bf16, mma.sync: clock and power",
+    "hopper_alone": "bf16 by wgmma, short K: clock and power",
+    "mma_power_tf32": "tf32 by mma.sync: clock and power",
+    "mma_power_bf16": "bf16 by mma.sync: clock and power",
 }
 _CHAIN, _HOST, _CHOOSING = "chain", "simt_host", "choosing"
 
 
 def names() -> set[str]:
-    """Names of the files that the page is made from, without .json."""
+    """Return the names of the files that the page is made from, without .json."""
     return {*_TITLES, *_POWER, _CHAIN, _HOST, _CHOOSING}
 
 
 def pages(benchmarks: Path, ladders: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Text by file name: the page of all measurements in a folder and its plot; what is not there is left out.
+    """Return the text of the page and of its plot, by path below docs. Files that are missing are left out.
 
-    ladders   file name -> title of the pages to link to
+    benchmarks   folder of the measurements
+    ladders      titles of the pages to link to, by file name
     """
     found = recorded(benchmarks, sorted(names()))
     made = {}
     if _SWEEP in found and _swept(found[_SWEEP]["rows"]):
         made[f"plots/{_SWEEP_PLOT}.svg"] = sweep_plot(found[_SWEEP]["rows"])
-    made["speed.md"] = _page(found, ladders or {})
+    made["measured/speed.md"] = _page(found, ladders or {})
     return made
 
 
 def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) -> str:
     parts = [
         "# Speed",
-        "Ratios are to cuBLAS through torch, in the same process, in turns, on the same normally distributed "
-        "data: above 1 is faster. The chip throttles by power, so a ratio moves by a few percent from run to "
-        "run. `python -m docs.evidence run` makes `docs/evidence/data/*.json` on a machine with a GPU, and "
-        "`python -m docs.evidence report` makes this page of them; each file holds the machine, the versions, the date "
-        "and the command. A plan is the one that `gemm` chose at that date.",
+        "A ratio is the time of cuBLAS, called through torch, divided by the time of the plan that `gemm` chose at "
+        "the date of the file: above 1, the plan is faster. Both run in one process, in alternating order, on the same "
+        "normally distributed data. The chip throttles at its power limit, so a ratio varies by a few percent from run "
+        "to run. `python -m docs.evidence run` makes `docs/evidence/data/*.json` on a machine with a GPU, and "
+        "`python -m docs.evidence report` makes this page from them. Each file holds the machine, the versions, the "
+        "date and the command.",
     ]
     if ladders:
         links = ", ".join(f"[{title}]({name})" for name, title in ladders.items())
-        parts.append(f"Step by step, from the plainest plan to the fastest: {links}.")
+        parts.append(f"Step by step, from the simplest plan to the fastest: {links}.")
     for name, title in _TITLES.items():
         if name in found:
             parts += [f"## {title}", source(found[name]["machine"], f"{name}.json")]
@@ -89,7 +91,10 @@ def _page(found: Mapping[str, Mapping[str, Any]], ladders: Mapping[str, str]) ->
 
 
 def _by_shape(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The plan that is chosen, or the best where none is said to be, and the best of those timed."""
+    """Return a table of the chosen plan of each problem and of the best that was timed.
+
+    If no row of a problem is marked as chosen, the best one stands for it.
+    """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     peers: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in rows:
@@ -116,21 +121,21 @@ def _by_shape(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _beside(chosen: Mapping[str, Any], peer: Mapping[str, Any] | None, has_peers: bool) -> tuple[str, ...]:
-    """The cells of a peer that was timed in the same turns."""
+    """Return the cells of a peer that was timed in the same rounds."""
     if not has_peers:
         return ()
     return ("", "") if peer is None else (f"{peer['tflops']:.1f}", f"{chosen['tflops'] / peer['tflops']:.3f}")
 
 
 _ALONE = (
-    "Each contestant runs alone, again and again, while the chip's sensors are read. The last row is a kernel of "
-    "mma.sync without loads; a share of its rate is at the clock that the contestant ran at. Kernels of wgmma, "
-    "cuBLAS's and the `sm90` plans, are above it."
+    "Each kernel runs alone, repeatedly, while the sensors of the chip are read. The last row is a loop of mma.sync "
+    "without loads. *Of mma.sync alone* is the share of its rate at the clock of the kernel; kernels with wgmma, those "
+    "of cuBLAS and the `sm90` plans, exceed it."
 )
 
 
 def _by_power(found: Mapping[str, Any]) -> str:
-    """What the chip does while a kernel runs by itself: each plan, the library, mma.sync alone."""
+    """Return a table of rate, clock and power of each plan, of cuBLAS and of mma.sync alone."""
     rows: dict[tuple[str, str, str], Mapping[str, Any]] = {}
     for row in found["rows"]:
         if "alone" in row:
@@ -151,13 +156,13 @@ def _by_power(found: Mapping[str, Any]) -> str:
 
 
 def _swept(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """The times of the sweep, as `by_plan` has them."""
+    """Return the rows of the sweep over K, as `by_plan` does."""
     m, n, _ = SUITES["sweep"][0]
     return by_plan(row for row in rows if (row["m"], row["n"]) == (m, n))
 
 
 def sweep_plot(rows: Sequence[Row]) -> str:
-    """TFLOP/s over K of the Hopper sweep: the library, the plan that is chosen, the plans that were named."""
+    """Return a plot of TFLOP/s over K: cuBLAS, the chosen plan, and two named plans."""
     m, n, _ = SUITES["sweep"][0]
     by_k = {name: {row["k"]: row for row in of.values()} for name, of in _swept(rows).items()}
     *names, chosen = by_k
@@ -178,10 +183,10 @@ def _chain(found: Mapping[str, Any]) -> list[str]:
         for row in found["rows"]
     ]  # fmt: skip
     return [
-        "## One behind the other",
-        "Products by square weights in one CUDA graph, each of the result of the one before: microseconds a product. "
-        "Kernels are launched ahead of the end of the one before, and wait for it: see "
-        "[several kernels](lowering.md#several-kernels-of-one-call). " + source(found["machine"], f"{_CHAIN}.json"),
+        "## Chains",
+        "Square weights in one CUDA graph, each multiplied by the result of the previous product: microseconds per "
+        "product. A kernel is launched before the previous one has ended, and waits for it: see "
+        "[several kernels](../lowering.md#several-kernels-of-one-call). " + source(found["machine"], f"{_CHAIN}.json"),
         table(("M×N×K", "type", "plan", "µs", "cuBLAS, µs", "ratio"), rows),
     ]
 
@@ -189,9 +194,9 @@ def _chain(found: Mapping[str, Any]) -> list[str]:
 def _choosing(found: Mapping[str, Any]) -> list[str]:
     return [
         "## Choosing a plan",
-        f"Milliseconds for a problem that was not met before, of {found['problems']} that are drawn by a seed, median "
-        "and one in ten above: to rank the candidates; and to choose, where plans are built on the way, each when it "
-        f"is taken first, {found['plans']} in all. {found['machine']}, Python {found['python']}, numpy "
+        f"Milliseconds for a new problem, median and 90th percentile of {found['problems']} random problems. *Ranking* "
+        f"predicts the times of all candidates; *choosing* also builds each plan when it is first needed, "
+        f"{found['plans']} in all. {found['machine']}, Python {found['python']}, numpy "
         f"{found['numpy']}, {found['date'][:10]}: `{_CHOOSING}.json`.",
-        table(("type", "ranking", "one in ten", "choosing", "one in ten"), rows_of(dict(found))),
+        table(("type", "ranking", "90th percentile", "choosing", "90th percentile"), rows_of(dict(found))),
     ]

@@ -1,0 +1,23 @@
+"""The console of the commands: text is wrapped only at the width of a terminal."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+_UNLIMITED = 100_000  # characters per line of a pipe or file, so that `grep` finds each name whole
+_DRAWING = 120  # characters per line of a drawing that does not go to a terminal
+
+
+def output(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or as $COLUMNS; lines of a pipe or a file are not limited."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNLIMITED
+    return console
+
+
+def drawing_width(console: Console) -> int:
+    """Return the characters per line for a drawing, which is laid out for a width."""
+    return _DRAWING if console.width == _UNLIMITED else console.width

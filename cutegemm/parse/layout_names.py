@@ -1,0 +1,214 @@
+"""Names that a typed layout may use: operations of the algebra, and types and functions of C++ CuTe and its DSL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from cutegemm import layout as algebra
+from cutegemm.dtypes import DType, f16, f32, f64, s8
+from cutegemm.errors import LayoutError
+from cutegemm.layout import (
+    F2,
+    ComposedLayout,
+    E,
+    Layout,
+    ScaledBasis,
+    Swizzle,
+    composition,
+    make_layout,
+    make_ordered_layout,
+    tile_to_shape,
+)
+from cutegemm.layout.inttuple import flatten, unflatten
+from cutegemm.tile.smem_atoms import smem_atom
+
+OPERATIONS = (
+    "coalesce", "composition", "complement", "right_inverse", "left_inverse",
+    "logical_divide", "zipped_divide", "tiled_divide", "flat_divide",
+    "logical_product", "zipped_product", "tiled_product", "flat_product", "blocked_product", "raked_product",
+    "tile_to_shape", "make_layout", "make_ordered_layout", "make_layout_like", "make_identity_layout",
+    "make_composed_layout", "group_modes", "select", "flatten", "append", "prepend", "filter_zeros",
+    "to_xor", "to_swizzled", "recast_layout", "max_common_layout", "max_common_vector",
+    "size", "cosize", "rank", "depth", "crd2idx", "idx2crd",
+)  # fmt: skip
+_INTEGERS = ("int", "long", "int32_t", "int64_t", "uint32_t", "uint64_t", "size_t", "unsigned")
+_COLUMNS, _ROWS = ("LayoutLeft", "GenColMajor"), ("LayoutRight", "GenRowMajor")
+# Element types of C++; an atom of shared memory depends only on the number of bits.
+_ELEMENTS: Mapping[str, DType] = {
+    **dict.fromkeys(("int8_t", "uint8_t", "float_e4m3_t", "float_e5m2_t", "float_ue8m0_t"), s8),
+    **dict.fromkeys(("half_t", "bfloat16_t", "half", "__half", "__nv_bfloat16", "int16_t", "uint16_t"), f16),
+    **dict.fromkeys(("float", "tfloat32_t", "int", "int32_t", "uint32_t"), f32),
+    **dict.fromkeys(("double", "int64_t", "uint64_t"), f64),
+}
+_WORDS = {*_COLUMNS, *_ROWS, *_INTEGERS, *_ELEMENTS}
+_ATOM = re.compile(r"Layout_(K|MN)_(INTER|SW32|SW64|SW128)_Atom")
+_BYTE_BITS = 8
+
+
+class PointerFlag:
+    """A pointer to elements of `bits` bits: the swizzle before it permutes byte addresses."""
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+
+def function_named(name: str) -> Callable[..., Any] | None:
+    """Return the function for a name that takes arguments, such as Layout, make_shape or composition; None without."""
+    atom = _ATOM.fullmatch(name)
+    return _atom(atom[1], atom[2]) if atom else _FUNCTIONS.get(name)
+
+
+def word(name: str) -> Any:
+    """Return the value of a name without arguments: the number of _m1, the name itself of int or LayoutLeft, or None.
+
+    >>> word("_m3"), word("half_t"), word("half")
+    (-3, 'half_t', 'half')
+    """
+    static = re.fullmatch(r"_m([0-9]+)", name)
+    return -int(static[1]) if static else name if name in _WORDS else None
+
+
+def in_elements(inner: Any, bits: int, outer: Any) -> ComposedLayout:
+    """Return the composed layout of a swizzle of byte addresses and a layout of elements of `bits` bits."""
+    if not isinstance(inner, Swizzle):
+        raise LayoutError(f"{inner} stands before a pointer. A swizzle such as Sw<3,4,3> is expected.")
+    return ComposedLayout(inner.recast(_BYTE_BITS, bits), 0, outer)
+
+
+def _constant(value: int) -> int:
+    """Return the value of C<value>."""
+    if not isinstance(value, int):
+        raise LayoutError(f"{value!r} is not an integer.")
+    return value
+
+
+def _typed_constant(kind: str, value: int) -> int:
+    """Return the value of integral_constant<kind, value>."""
+    if kind not in _INTEGERS:
+        raise LayoutError(f"{kind!r} is not an integer type. Use {', '.join(_INTEGERS)}.")
+    return _constant(value)
+
+
+def _path(*modes: Any) -> Any:
+    """Return the basis vector E<modes...>, or the integer 1 without modes."""
+    return E(modes[0] if len(modes) == 1 else modes) if modes else 1
+
+
+def _scaled(value: int, *path: Any) -> Any:
+    """Return ScaledBasis<value, path...>, or the value alone without a path."""
+    return ScaledBasis(value, path[0] if len(path) == 1 else path) if path else value
+
+
+def _byte_flag() -> PointerFlag:
+    """Return the flag of a pointer to 8-bit elements, smem_ptr_flag."""
+    return PointerFlag(_BYTE_BITS)
+
+
+def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
+    """Return Layout<shape, stride>, or the layout whose modes are the given layouts.
+
+    LayoutRight is `compact_row_major` in CuTe: strides grow from the last leaf of the whole shape to the first.
+    """
+    if isinstance(shape, Layout):
+        return make_layout([mode for mode in (shape, stride, *others) if mode is not None])
+    if others:
+        raise LayoutError(f"{2 + len(others)} arguments. Pass a shape and its strides.")
+    _known(shape, stride)
+    if stride in _ROWS:
+        leaves = range(len(flatten(shape)))
+        return make_ordered_layout(shape, unflatten(leaves[::-1], shape))
+    return make_layout(shape, stride=None if stride in _COLUMNS else stride)
+
+
+def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
+    """Return composition(lhs, rhs), or ComposedLayout<inner, offset, outer> of three arguments."""
+    if outer is None:
+        return composition(lhs, rhs)
+    _known(rhs)
+    if isinstance(rhs, PointerFlag):
+        return in_elements(lhs, rhs.bits, outer)
+    return ComposedLayout(lhs, rhs, outer)
+
+
+def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
+    """Return `tile_to_shape`; C++ copies along the first mode first if no order is given."""
+    if order is None or order in _COLUMNS:
+        order = tuple(range(len(trg_shape))) if isinstance(trg_shape, tuple) else 0
+    return tile_to_shape(block, trg_shape, order)
+
+
+def _tuple(*values: Any) -> tuple[Any, ...]:
+    """Return the values as a tuple; raise LayoutError if one is known only at run time."""
+    _known(*values)
+    return values
+
+
+def _same(value: Any) -> Any:
+    """Return the value of decltype(value)."""
+    return value
+
+
+def _known(*values: Any) -> None:
+    """Raise LayoutError if a value is an integer type, whose number is known only at run time."""
+    for value in values:
+        if isinstance(value, str) and value in _INTEGERS:
+            raise LayoutError(f"the type {value} is a number known only at run time. Write the number or Int<...>.")
+
+
+def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
+    """Return the function from an element type to GMMA::Layout_K_SW128_Atom<type>, and likewise for the other atoms."""
+
+    def atom(element_type: str) -> ComposedLayout:
+        if element_type not in _ELEMENTS:
+            raise LayoutError(f"{element_type!r} is not an element type. Use {', '.join(_ELEMENTS)}.")
+        size = "interleave" if kind == "INTER" else f"{kind.removeprefix('SW')}B"
+        return smem_atom(_ELEMENTS[element_type], major.lower(), size)
+
+    return atom
+
+
+def _of_layouts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation that takes a shape as its compact layout where it needs a layout."""
+    parameters = signature(function).parameters
+    needed = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.annotation in ("L", "Target")
+        or ("Layout" in str(parameter.annotation) and "IntTuple" not in str(parameter.annotation))
+    ]
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        values = {**dict(zip(parameters, arguments, strict=False)), **named}
+        for name in needed:
+            if isinstance(values.get(name), (int, tuple)):
+                values[name] = Layout(values[name])
+        return function(**values)
+
+    return call
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{name: _of_layouts(getattr(algebra, name)) for name in OPERATIONS},
+    **dict.fromkeys(("C", "Int"), _constant),
+    **dict.fromkeys(("constant", "integral_constant"), _typed_constant),
+    **dict.fromkeys(
+        ("tuple", "Shape", "Stride", "Step", "Coord", "Tile", "make_shape", "make_stride", "make_step", "make_tuple",
+         "make_coord", "make_tile"),
+        _tuple,
+    ),
+    "E": _path,
+    "F2": F2,
+    "ScaledBasis": _scaled,
+    **dict.fromkeys(("Layout", "make_layout"), _laid_out),
+    **dict.fromkeys(("Swizzle", "Sw", "S"), Swizzle),
+    **dict.fromkeys(("ComposedLayout", "make_composed_layout", "composition"), _composed),
+    "tile_to_shape": _tiled,
+    "smem_ptr_flag_bits": PointerFlag,
+    "smem_ptr_flag": _byte_flag,
+    "decltype": _same,
+}  # fmt: skip
