@@ -34,7 +34,7 @@ FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 
 @cache
 def form(name: str, ctas: int = 4, out: str = "f32", swap_ab: bool = False) -> GemmPlan:
-    """Return the plan of a form, for a persistent grid of so many CTAs.
+    """Return the plan of a form, for a persistent grid of `ctas` CTAs.
 
     swap_ab   whether the plan computes D^T = B^T A^T; the granularities are those of A and B before the swap
     """

@@ -60,6 +60,10 @@ def given_operands(
         if value is None and name in read:
             violations.append(f"{_why_read(epilogue, name, scalars)}, but {name.upper()} is missing.")
             continue
+        if value is None and name in of_mainloop:
+            modes = ", ".join(plan.operands.modes(name))
+            violations.append(f"{name} is missing; the mainloop reads it. Pass an array of shape ({modes}).")
+            continue
         try:
             arrays[name] = np.asarray(value)
         except (RuntimeError, TypeError, ValueError) as error:

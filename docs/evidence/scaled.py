@@ -1,4 +1,4 @@
-"""Block-scaled fp8 GEMMs beside torch's scaled_mm, in turns in one process.
+"""Block-scaled fp8 GEMMs and torch's scaled_mm, alternating in one process.
 
 python -m docs.evidence scaled --json docs/evidence/data/scaled_h100.json
 python -m docs.evidence scaled --shape 4096x4096x7168 --recipe 1x128,1x128 --seconds 2

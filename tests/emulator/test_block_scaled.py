@@ -9,7 +9,10 @@ pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
 
 import numpy as np
 
+from cutegemm.analysis import check
+from cutegemm.plan import Problem
 from cutegemm.run.emulated import emulate
+from cutegemm.run.executed import executed_accesses
 from tests.kernels.sm90_forms import fitting
 from tests.marks import with_thorough
 from tests.scaled import FORMS, arguments, check_result, form
@@ -37,6 +40,19 @@ def test_an_even_and_an_odd_number_of_k_tiles_in_any_order() -> None:
         plan = form("rows_blocks_halves_2x1", out="f32")
         given = arguments(plan, 100, 196, k)
         check_result(plan, given, emulate(plan, **given, seed=k).d)
+
+
+@pytest.mark.parametrize("name", ["rows_rows", "blocks_rows_pingpong"])
+def test_the_analysis_predicts_the_accesses_of_the_kernel(name: str) -> None:
+    plan = form(name, out="bf16")
+    rows, columns, _ = plan.cta_tile
+    problem = Problem(rows, columns, 1280, operands=plan.operands)
+    found = executed_accesses(plan, problem)
+    assert found is not None
+    load = found.counts["load"]
+    assert check(plan, problem).counts("load") == (load.requests, load.wavefronts, load.ideal)
+    ragged = Problem(rows + 7, 2 * columns, 1296, operands=plan.operands)
+    assert executed_accesses(plan, ragged) is not None
 
 
 def test_no_k() -> None:

@@ -26,7 +26,7 @@ def check(kernel: CompiledKernel) -> None:
     atoms = product(plan.consumer_mma_tile) // (m * n)
     assert report.count(f"QGMMA.{m}x{n}x{k}.F32.E4M3.E4M3") == TURNS * plan.k_blocks * atoms
     assert report.count("WARPGROUP.ARRIVE") == TURNS * blocks
-    assert report.count("WARPGROUP.DEPBAR") == TURNS * blocks  # no waits besides the program's
+    assert report.count("WARPGROUP.DEPBAR") == TURNS * blocks  # the program's waits, and no others
     # One multiply-add for each accumulator of each k-tile that is promoted
     assert report.count("FFMA") == TURNS * product(plan.consumer_mma_tile) // 128
     rows, columns = scales_of(plan)

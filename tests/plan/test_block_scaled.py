@@ -17,6 +17,7 @@ from cutegemm.plan.mainloop.block_scaled import BLOCK, BlockScaled, ReadScales, 
 from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.program.steps import Release, Wait
 from cutegemm.plan.signature import signature_of
+from cutegemm.simulator import simulate
 from tests.scaled import BLOCKS, FORMS, ROWS, form
 
 E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
@@ -107,7 +108,7 @@ def test_scales_are_read_between_the_barrier_and_the_release(name: str) -> None:
 
 
 def test_two_accumulators_or_halves() -> None:
-    """Scales of columns take a quarter of a register for each; two accumulators of 128 columns do not fit beside."""
+    """With the 32 registers of the scales of 128 columns, two accumulators and a total do not fit."""
     assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE).b_column_blocks == 1
     assert sm90_plan(E4M3, scales=(BLOCKS, ROWS), **LARGE).b_column_blocks == 2
     assert sm90_plan(E4M3, scales=(ROWS, ROWS), **LARGE).registers()["scales"] == 2 + 128 // 4
@@ -146,6 +147,17 @@ def test_strides_that_tma_does_not_take() -> None:
     )
     leading = (("scale_a", 132), ("scale_b", 3), ("d", 128))
     assert plan.violations(problem=Problem(130, 128, 256, operands=plan.operands, ld=leading)) == []
+
+
+def test_a_missing_operand() -> None:
+    ones = np.ones((128, 128))
+    with pytest.raises(PlanError, match=r"scale_b is missing; .* Pass an array of shape \(n/128, k/128\)"):
+        simulate(form("rows_blocks"), ones, ones, scale_a=np.ones((128, 1)))
+
+
+def test_saved() -> None:
+    plan = form("rows_blocks_halves_2x1")
+    assert GemmPlan.from_json(plan.to_json()) == plan
 
 
 # --- analysis ----------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_no_k(name: str) -> None:
 
 @pytest.mark.parametrize("problem", [(1, 1, 1), (129, 65, 129), (65, 129, 127)])
 def test_one_row_or_column_more_than_a_tile(problem: tuple[int, int, int]) -> None:
-    """The memory beside the scales is NaN; the last block serves columns beyond N, which are not stored."""
+    """The memory around the scales is NaN. Columns past N, which are not stored, have the scale of the last block."""
     plan = form("any_columns")
     given = arguments(plan, *problem)
     check_result(plan, given, simulate(plan, **given).d)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BLOCK = 128  # elements of K, and of the rows or columns of a block, that share a scale
 ROWS, BLOCKS = "1x128", "128x128"
 GRANULARITIES = (ROWS, BLOCKS)
-_WGMMA_ROWS, _LANES_OF_ROW = 64, 4  # of an accumulator: rows of a warpgroup, and lanes that hold the columns of a row
+_WGMMA_ROWS, _LANES_OF_ROW = 64, 4  # rows of an accumulator, and lanes that hold a row's columns
 _NAMES = ("scale_a", "scale_b")
 
 
@@ -66,7 +66,7 @@ def column_scales(operands: Operands, columns: int) -> int:
 class Scales:
     """The scales of the rows, or of the columns, of a consumer's tile.
 
-    name      of the operand that holds them
+    name      name of the operand that holds them
     mode      "m": scales of rows; "n": of columns
     extent    rows or columns of a consumer's tile
     by_block  whether a scale belongs to a block of 128; else each row or column has its own
@@ -95,7 +95,7 @@ class Scales:
     def registers(self) -> int:
         """Return the number of scales that a thread holds.
 
-        Of scales of its own, a thread has those of two rows in 64, or of two columns in 8.
+        If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
         """
         if self.by_block:
             return self.extent // self.run
@@ -127,7 +127,7 @@ def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
 
 @dataclass(frozen=True)
 class ClearScales(Step):
-    """Set the scales to 0, by which accumulators are multiplied before any k-tile has been."""
+    """Set the scales to 0. Accumulators are added with them before the first k-tile has been multiplied."""
 
     def __str__(self) -> str:
         return "clear    scales"

@@ -63,7 +63,7 @@ _add("choice", choice.main, "The choice beside the vendor library, on problems d
 _add("decode", decode.main, "Few rows by many weights in one CUDA graph.")
 _add("chain", chain.main, "Products one behind the other in one CUDA graph.")
 _add("epilogues", epilogues.main, "GEMMs with an epilogue beside torch.")
-_add("scaled", scaled.main, "Block-scaled fp8 GEMMs beside torch's scaled_mm.")
+_add("scaled", scaled.main, "Block-scaled fp8 GEMMs and torch's scaled_mm.")
 _add("models", models.main, "Models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("fit-simt", fit_simt.main, "The constants of the choice among SIMT plans, from measured times.")
 _add(
