@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BLOCK = 128  # elements of K, and of the rows or columns of a block, that share a scale
 ROWS, BLOCKS = "1x128", "128x128"
 GRANULARITIES = (ROWS, BLOCKS)
-_WGMMA_ROWS, _LANES_OF_ROW = 64, 4  # rows of an accumulator, and lanes that hold a row's columns
+_PERIOD = {"m": 64, "n": 8}  # rows and columns of wgmma's accumulator of which each thread has two
 _NAMES = ("scale_a", "scale_b")
 
 
@@ -58,8 +58,8 @@ def has_scales(operands: Operands) -> bool:
 
 def column_scales(operands: Operands, columns: int) -> int:
     """Return the registers of a thread for the scales that columns have: those of two in 8; 0 if they have none."""
-    have_own = any(operands.modes(name)[0] == "n" for name in operands.of_mainloop)
-    return columns // _LANES_OF_ROW if have_own else 0
+    names = [name for name in operands.of_mainloop if operands.modes(name)[0] == "n"]
+    return sum([Scales(name, "n", columns, by_block=False).registers for name in names])
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ class Scales:
 
         If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
         """
-        if self.by_block:
-            return self.extent // self.run
-        return 2 * self.extent // (_WGMMA_ROWS if self.mode == "m" else 2 * _LANES_OF_ROW)
+        return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
         """Return which of a thread's scales belongs to an accumulator.
@@ -107,9 +105,7 @@ class Scales:
         place       first row of its 64, or first column of its 8, in the consumer's tile
         neighbour   0 or 1: the thread's first or second row of the 64, or column of the 8
         """
-        if self.by_block:
-            return int(self.layout(place))
-        return place // (_WGMMA_ROWS if self.mode == "m" else 2 * _LANES_OF_ROW) * 2 + neighbour
+        return int(self.layout(place)) if self.by_block else place // _PERIOD[self.mode] * 2 + neighbour
 
 
 def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
@@ -188,11 +184,11 @@ class BlockScaled(Promoted):
         warps = plan.consumer_warps * plan.body.readers
         if not rows.by_block:
             first = np.arange(warps) // plan.consumer_warps * rows.extent + np.arange(warps) % plan.consumer_warps * 16
-            own = np.arange(0, rows.extent, _WGMMA_ROWS)[:, None] + np.array([0, 8])
-            elements = first[:, None, None] + (lanes // _LANES_OF_ROW)[None, :, None] + own.reshape(-1)
+            own = np.arange(0, rows.extent, _PERIOD["m"])[:, None] + np.array([0, 8])
+            elements = first[:, None, None] + (lanes // 4)[None, :, None] + own.reshape(-1)
             yield SmemAccess(f"read {rows.name.upper()}", rows.name, "load", elements, 32)
         if not columns.by_block:
-            pairs = (lanes % _LANES_OF_ROW * 2)[:, None] + np.arange(0, columns.extent, 2 * _LANES_OF_ROW)
+            pairs = (lanes % 4 * 2)[:, None] + np.arange(0, columns.extent, _PERIOD["n"])
             elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
             elements = np.repeat(elements, warps, axis=0)
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
