@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -115,7 +116,9 @@ def _count(
     (m, n, k), operands = extents, plan.operands
     small = replace(problem, m=m, n=n, k=k, l=1, ld=())
     batch = (1,) if operands.batched else ()
-    further = {name: np.zeros((*batch, *small.layout(name).shape[:2]), np.float32) for name in operands.of_mainloop}
+    further: dict[str, Any] = {
+        name: np.zeros((*batch, *small.layout(name).shape[:2]), np.float32) for name in operands.of_mainloop
+    }
     small = replace(small, ld=tuple([(name, _aligned_stride(small, name)) for name in further]))
     columns = n * 2 if operands.gated else n
     a, b = np.zeros((*batch, m, k), np.float32), np.zeros((*batch, k, columns), np.float32)

@@ -134,7 +134,7 @@ class Contest:
         import torch
 
         one = torch.ones((), device=DEVICE)
-        how = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+        how: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
         return lambda: torch._scaled_mm(self.a, self.b.t(), **how)
 
     def by_plan(self, plan: GemmPlan) -> Call:
