@@ -145,12 +145,14 @@ class PipelineBuilder(PlanBuilder):
         reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
         split: KSplit | None = None,
+        further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
         """Return the plan of the components.
 
         registers   registers of a thread of the producer and of a consumer; None: all threads have the same number
         reads       copy atoms by which fragments are read from shared memory, by operand stream
+        further     operand streams besides A and B
         others      fields of `GemmPlan` that do not follow from the components
         raises      PlanError with every rule that is broken
         """
@@ -159,7 +161,7 @@ class PipelineBuilder(PlanBuilder):
             arch=self.arch,
             cta_tile=(self.tile[0], self.tile[1] // pipeline.cluster_k, self.tile[2]),
             tiled_mma=mma,
-            streams=tuple([replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)]),
+            streams=(*[replace(stream, read=reads.get(stream.name)) for stream in (buffers.a, buffers.b)], *further),
             store_d=buffers.store,
             smem_d=buffers.smem_d,
             epi_stages=buffers.epi_stages,

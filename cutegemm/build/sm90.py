@@ -18,6 +18,7 @@ from cutegemm.machine.device import DEFAULT_DEVICE
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.epilogue import LINEAR, SCALED
 from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.plan.mainloop.block_scaled import GRANULARITIES, BlockScaled, column_scales, has_scales, with_scales
 from cutegemm.plan.mainloop.promoted import Promoted
 from cutegemm.plan.mainloop.register import RegisterShared
 from cutegemm.plan.mainloop.shared import SharedShared
@@ -26,6 +27,7 @@ from cutegemm.plan.memory.repack import as_repacked, is_to_read, make_repacks, n
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.warp_roles import MIN_STAGES
+from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
 from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster
 from cutegemm.plan.work.split import by_last_cta
@@ -33,7 +35,7 @@ from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
 from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_mma import TiledMma
-from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES
+from cutegemm.tile.tma import L2_POLICIES, TMA_INNER_ALIGNED_BYTES, TMA_SMEM_ALIGNED_BYTES, TmaBox
 
 _MANY_ACCUMULATORS = 160  # registers of a thread's accumulators; with more, a consumer needs all registers it can get
 # Registers of a thread for two alternating accumulators and a total, by consumers. With more, a wgmma computes half of
@@ -73,6 +75,7 @@ def sm90_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     stagger_cycles: int = 0,
     promoted: bool = False,
+    scales: tuple[str, str] | None = None,
     overlapped: bool = False,
     split_k: int = 1,
     stream: int = 0,
@@ -109,6 +112,9 @@ def sm90_plan(
     ctas                                   CTAs of the persistent grid, one per multiprocessor; None: one CTA for each
                                            tile
     stagger_cycles, promoted, overlapped   see `WarpRoles`
+    scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
+                                           accumulators of each k-tile of 128 are multiplied when they are promoted.
+                                           None: the scales of `operands`, if any
     split_k                                K splits of each tile of D
     stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
                                            `KSplit.waves`
@@ -148,6 +154,9 @@ def sm90_plan(
             **{name: (value, (bool,)) for name, value in switches.items()}},
         positive={"cluster_k": cluster_k, "ctas_per_sm": ctas_per_sm},
     )  # fmt: skip
+    if scales is not None:
+        ops = _with_scales(subject, ops, scales)
+    promoted |= has_scales(ops)
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
     if count > _MOST_CONSUMERS:
         b.violations.append(f"consumers = {count}; at most {_MOST_CONSUMERS} are possible.")
@@ -165,7 +174,7 @@ def sm90_plan(
     rows, cluster_k = tile[0] // sharing, b.cluster_k(cluster_k, cluster)
     consumer_tile = (rows, tile[1] // cluster_k)
     b.keep_room(consumer_tile, count, cluster_k)
-    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted)
+    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted, column_scales(ops, tile[1]))
     mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, accumulators.wgmma_columns, sharing))
     if accumulators.wgmma_columns == tile[1]:
         b.b_columns = columns_loaded(loaded.b, tile)
@@ -186,7 +195,7 @@ def sm90_plan(
     b.check()
     mainloop: Mainloop = LoadingAhead() if schedule == "single" else SharedShared()
     if promoted:
-        mainloop = Promoted()
+        mainloop = BlockScaled() if has_scales(ops) else Promoted()
     elif a_source == "register":
         mainloop = RegisterShared()
     pipeline = WarpRoles(
@@ -208,7 +217,16 @@ def sm90_plan(
         split=made(split),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
+        further=b.scale_streams(made(buffers).stages),
     )
+
+
+def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:
+    """Return the operands with scales of A and B; raises PlanError for an unknown granularity."""
+    known = " or ".join(map(repr, GRANULARITIES))
+    if not isinstance(scales, tuple) or len(scales) != 2 or any(each not in GRANULARITIES for each in scales):
+        raise PlanError(subject, [f"scales = {scales!r}; two of {known} are needed, for A and for B."])
+    return with_scales(operands, scales)
 
 
 @dataclass(frozen=True)
@@ -219,12 +237,14 @@ class _Accumulators:
     bits        bits of an accumulator
     consumers   consumers of a CTA
     promoted    whether the accumulators of each k-tile are promoted to a total
+    scales      registers of the scales that columns have
     """
 
     tile: tuple[int, int]
     bits: int
     consumers: int
     promoted: bool
+    scales: int = 0
 
     @property
     def per_thread(self) -> int:
@@ -234,7 +254,7 @@ class _Accumulators:
     @property
     def _are_halves(self) -> bool:
         """Return whether a wgmma computes half of the columns because accumulators are promoted."""
-        is_much = 3 * self.per_thread > _TWICE_AND_TOTAL.get(self.consumers, 0)
+        is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and is_much and self.tile[0] == WGMMA_M
 
     @property
@@ -369,6 +389,24 @@ def pipeline_of(
 
 class _Builder(PipelineBuilder):
     """Builder of the components of a Hopper plan."""
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of A, B and scales of their rows and columns in a stage."""
+        return super().stage_bytes + sum(4 * each.smem.cosize() for each in self.scale_streams(1))
+
+    def scale_streams(self, stages: int) -> tuple[OperandStream, ...]:
+        """Return the streams of the scales that rows and columns have: one box of a k-tile's scales in each stage."""
+        found = []
+        for name in self.operands.of_mainloop:
+            operand = self.operands.matrix(name)
+            mode = operand.modes[0]
+            if mode in ("m", "n"):
+                rows = self.tile["mn".index(mode)]
+                pitch = -(-rows * 4 // TMA_SMEM_ALIGNED_BYTES) * TMA_SMEM_ALIGNED_BYTES // 4
+                smem = Layout((rows, 1, stages), (1, pitch, pitch))
+                found.append(OperandStream(name, mode, TmaBox("load", operand.dtype, (rows, 1), "none"), smem))
+        return tuple(found)
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
         """Return the largest number of columns of an epilogue tile; None: no limit.

@@ -96,9 +96,7 @@ class CompiledKernel:
         """
         if not self.needs_workspace:
             return self.function
-        epilogue = self.plan.epilogue
-        tensors = 3 + len(epilogue.tensors) + len(epilogue.beside)
-        return with_workspace(self.function, self.sizes(m, n, k, l), tensors)
+        return with_workspace(self.function, self.sizes(m, n, k, l), len(tensor_names(self.plan)))
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:

@@ -23,11 +23,11 @@ SPACE_ALIGN_BYTES = 16  # of a workspace
 class LaunchArguments:
     """The arguments of a compiled function.
 
-    Their order is (a, b, *streams, *tensors, d, *results, *spaces, *scalars, stream).
+    Their order is (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream).
 
     The function of a plan that is transposed is given the matrices of A @ B; here they are those of B^T @ A^T.
 
-    streams   further operands of the mainloop, in the order of `plan.streams`
+    mainloop  further operands of the mainloop by name, in the order of `operands.of_mainloop`
     tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
     results   what is stored beside D, in the order of `epilogue.beside`
     spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its
@@ -37,7 +37,7 @@ class LaunchArguments:
 
     a: Any
     b: Any
-    streams: tuple[Any, ...]
+    mainloop: dict[str, Any]
     tensors: tuple[Any, ...]
     d: Any
     results: tuple[Any, ...]
@@ -61,7 +61,7 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
     return LaunchArguments(
         of_launch["a"],
         of_launch["b"],
-        tuple([of_launch[stream.name] for stream in plan.streams[2:]]),
+        {name: of_launch[name] for name in plan.operands.of_mainloop},
         tuple([of_launch[name] for name in epilogue.tensors]),
         of_launch["d"],
         tuple([of_launch[name] for name in epilogue.beside]),

@@ -28,9 +28,14 @@ LOADED = ("loaded_m", "loaded_n", "loaded_l")
 
 @dataclass
 class MainloopPipeline:
-    """The stages in shared memory, and their barriers."""
+    """The stages in shared memory, and their barriers.
 
-    smem: dict[str, cute.Tensor]  # by operand stream: (rows, k, stages)
+    smem   (rows, k, stages) of each operand stream
+    gmem   (rows, k, L) of each operand of the mainloop that threads read from global memory
+    """
+
+    smem: dict[str, cute.Tensor]
+    gmem: dict[str, cute.Tensor]
     full: cute.Pointer
     empty: cute.Pointer
 

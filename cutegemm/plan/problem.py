@@ -33,8 +33,8 @@ class Operand:
     broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
     gated         of B, or of a row beside it: where the two columns lie that a column of D is made of, "halves" or
                   "pairs"; "" where it is one
-    modes         of a further operand of the mainloop: "m" or "n", and "k" or "k/128", which has an element for every
-                  128 of K. () for all others, whose modes follow from their names
+    modes         of a further operand of the mainloop: ("m", "k") or ("n", "k"). A mode "k/128" or "n/128" has an
+                  element for every 128 of K or N. () for all others, whose modes follow from their names
     """
 
     dtype: DType
@@ -53,7 +53,7 @@ class Operand:
         """
         turned = tuple(_TRANSPOSED[mode] for mode in reversed(self.broadcast))
         major = "n" if len(turned) == 2 else _TRANSPOSED[self.major]
-        modes = tuple([_TRANSPOSED.get(mode, mode) for mode in self.modes])
+        modes = tuple([_TRANSPOSED[mode[0]] + mode[1:] for mode in self.modes])
         return replace(self, major=major, broadcast=turned, modes=modes)
 
     @property
@@ -191,6 +191,15 @@ class Operands:
         """
         return self.matrix(name).modes or _MODES.get(name, _MODES["d"])
 
+    @property
+    def of_mainloop(self) -> tuple[str, ...]:
+        """Return the names of the mainloop's operands besides A and B: those of a stream, and those threads read.
+
+        >>> Operands.of("f32").with_aux(bias=Operand(f32, "n"), x=Operand(f32, "n", modes=("n", "k/64"))).of_mainloop
+        ('x',)
+        """
+        return tuple([name for name, operand in self.aux if operand.modes])
+
     def aligned(self, align_bytes: int) -> Operands:
         """The same operands, none aligned to more than `align_bytes`."""
         parts = {
@@ -275,11 +284,12 @@ class Operands:
 
 
 def _are_of_stream(modes: Any) -> bool:
-    """Whether modes are those of an operand of the mainloop: ("m", "k"), ("n", "k/128") and the like."""
+    """Whether modes are those of an operand of the mainloop: ("m", "k"), ("n/128", "k/128") and the like."""
     if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
         return False
-    whole, _, every = modes[1].partition("/")
-    return modes[0] in ("m", "n") and whole == "k" and (modes[1] == "k" or (every.isdigit() and int(every) > 0))
+    (first, *_), (second, *_) = parted = [mode.partition("/") for mode in modes]
+    are_counts = all(not mark or (every.isdigit() and int(every) > 0) for _, mark, every in parted)
+    return first in ("m", "n") and second == "k" and are_counts
 
 
 def _accumulator(dtype: DType) -> DType:
@@ -351,7 +361,7 @@ class Problem:
         return self.n // 2 if self.operands.gated else self.n
 
     def extent(self, name: str, mode: str) -> int:
-        """An operand's extent along "m", "n" or "k"; along "k/128", K divided by 128, rounded up.
+        """An operand's extent along "m", "n" or "k"; along "k/128" or "n/128", K or N divided by 128, rounded up.
 
         >>> gated = Problem(4, 6, 8, operands=Operands.of("bf16").as_gated("halves"))
         >>> [gated.extent(name, "n") for name in "bcd"]

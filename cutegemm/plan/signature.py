@@ -56,8 +56,7 @@ def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
 
 def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
     """Return the names of the tensors that a plan's compiled function takes, in their order."""
-    streams = [stream.name for stream in plan.streams[2:]]
-    return ("a", "b", *streams, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
+    return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:

@@ -127,10 +127,8 @@ def emulate(
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
     loaded = ("b", "a") if plan.swap_ab else ("a", "b")
-    streams = [stream.name for stream in plan.streams[2:]]
-    arguments = [
-        _argument(plan, matrices[name], buffers[name], name) for name in (*loaded, *streams, *tensors, *written)
-    ]
+    named = (*loaded, *plan.operands.of_mainloop, *tensors, *written)
+    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in named]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")
@@ -246,7 +244,9 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
     """Return the tensor argument of the kernel for a matrix: (rows, columns), with L in front if batched."""
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.
-    order: tuple[int, ...] = (1, 0) if (name == "b") != plan.swap_ab else (0, 1)
+    # Further operands of the mainloop are (rows or columns, k) in both.
+    is_transposed = (name == "b") != plan.swap_ab and not plan.operands.matrix(name).modes
+    order: tuple[int, ...] = (1, 0) if is_transposed else (0, 1)
     broadcast = plan.operands.matrix(name).broadcast
     if broadcast:
         order = (0,) if "m" not in broadcast else (1,)

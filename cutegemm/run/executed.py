@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -112,13 +113,24 @@ def _count(
 
     returns   operation -> (requests, wavefronts, least wavefronts) in shared memory
     """
-    m, n, k = extents
+    (m, n, k), operands = extents, plan.operands
     small = replace(problem, m=m, n=n, k=k, l=1, ld=())
-    batch = (1,) if plan.operands.batched else ()
-    columns = n * 2 if plan.operands.gated else n
+    batch = (1,) if operands.batched else ()
+    further: dict[str, Any] = {
+        name: np.zeros((*batch, *small.layout(name).shape[:2]), np.float32) for name in operands.of_mainloop
+    }
+    small = replace(small, ld=tuple([(name, _aligned_stride(small, name)) for name in further]))
+    columns = n * 2 if operands.gated else n
     a, b = np.zeros((*batch, m, k), np.float32), np.zeros((*batch, k, columns), np.float32)
     if plan.swap_ab:  # `emulate` takes the matrices of the caller's problem, before A and B are swapped
         a, b, small = np.swapaxes(b, -1, -2), np.swapaxes(a, -1, -2), small.transposed
     counts = Executed(rules)
-    emulate(plan, a, b, problem=small, arch=arch, check_races=False, watch=counts)
+    emulate(plan, a, b, problem=small, arch=arch, check_races=False, watch=counts, **further)
     return {op: (one.requests, one.wavefronts, one.ideal) for op, one in counts.shared.items()}
+
+
+def _aligned_stride(problem: Problem, name: str) -> int:
+    """Return the least leading stride of an operand that its alignment allows, in elements."""
+    operand = problem.operands.matrix(name)
+    along = next(mode for mode in problem.operands.modes(name) if mode[0] == operand.major)
+    return -(-problem.extent(name, along) // operand.align_elems) * operand.align_elems

@@ -34,11 +34,11 @@ def given_operands(
     """
     check_is_plan(operation, plan)
     epilogue = plan.epilogue
-    names, streams = epilogue.scalars, [stream.name for stream in plan.streams[2:]]
+    names, of_mainloop = epilogue.scalars, plan.operands.of_mainloop
     violations = [
         f"{name} is not an operand of the plan {plan.name!r}, whose epilogue is {epilogue}."
         for name in arguments
-        if name not in ("a", "b", "c", *streams, *_IDLE, *epilogue.tensors, *names)
+        if name not in ("a", "b", "c", *of_mainloop, *_IDLE, *epilogue.tensors, *names)
     ]
     violations += [f"{name} is missing; the epilogue is {epilogue}." for name in names if name not in arguments]
     violations += [
@@ -55,10 +55,14 @@ def given_operands(
     if violations:
         raise PlanError(operation, violations)
     read, arrays = epilogue.tensors_read(scalars), {}
-    for name in ("a", "b", *streams, *read):
+    for name in ("a", "b", *of_mainloop, *read):
         value = arguments.get(name)
         if value is None and name in read:
             violations.append(f"{_why_read(epilogue, name, scalars)}, but {name.upper()} is missing.")
+            continue
+        if value is None and name in of_mainloop:
+            modes = ", ".join(plan.operands.modes(name))
+            violations.append(f"{name} is missing; the mainloop reads it. Pass an array of shape ({modes}).")
             continue
         try:
             arrays[name] = np.asarray(value)
@@ -176,8 +180,8 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
     n = shapes["b"][0]
     extents = {"m": m, "n": n, "k": k}
     expected = {
-        stream.name: (*[_extent(mode, extents) for mode in plan.operands.modes(stream.name)], batch)
-        for stream in plan.streams
+        name: (*[_extent(mode, extents) for mode in plan.operands.modes(name)], batch)
+        for name in ("a", "b", *plan.operands.of_mainloop)
     }
     caller_shapes = {name: array.shape for name, array in arrays.items()}
     d_columns = n // 2 if plan.operands.gated else n
@@ -200,7 +204,7 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
 
 
 def _extent(mode: str, extents: Mapping[str, int]) -> int:
-    """Return the extent of a mode such as "k", or "k/128": K divided by 128, rounded up."""
+    """Return the extent of a mode such as "k", or "n/128": N divided by 128, rounded up."""
     whole, _, every = mode.partition("/")
     return -(-extents[whole] // int(every or 1))
 

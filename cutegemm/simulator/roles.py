@@ -237,6 +237,7 @@ class Player(StepReader, Machine):
         self.products: dict[tuple[int, Tag], list[Any]] = {}  # A @ B of a k-tile of a CTA, and its remaining readers
         self.accumulators: dict[int, np.ndarray] = {}  # (CTAs, M, N)
         self.totals: dict[int, np.ndarray] = {}  # totals of accumulator promotion
+        self.of_mainloop: dict[int, Any] = {}  # registers of a mainloop whose steps are simulated in another file
         self.own_accumulators: dict[int, np.ndarray] = {}  # cluster split-K: those of the own columns from all CTAs
         self.partial_accumulators: dict[tuple[int, str], np.ndarray] = {}  # promotion: those of single k-tiles
         # MMAs in flight, oldest first: name of the accumulators that they write, and their results
@@ -327,12 +328,13 @@ class Player(StepReader, Machine):
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
         """Execute a step that computes in registers, by the method that `reads` names for its type."""
+        super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
     @reads(Promote)
     def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
         """Add the accumulators of a k-tile to the total (accumulator promotion)."""
-        self._add_level(number, process, add.accumulators)
+        self.add_level(number, process, add.accumulators)
 
     @reads(step.Clear)
     def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
@@ -410,8 +412,8 @@ class Player(StepReader, Machine):
             accumulators, product = self.under_way[number].pop(0)
             self.partial_accumulators[number, accumulators] = product
 
-    def _add_level(self, number: int, process: Process, accumulators: str) -> None:
-        """Add the accumulators of a k-tile to the total (accumulator promotion)."""
+    def add_level(self, number: int, process: Process, accumulators: str, factor: Any = 1) -> None:
+        """Add the accumulators of a k-tile, multiplied by `factor`, to the total (accumulator promotion)."""
         if any(accumulators == other for other, _ in self.under_way[number]):
             raise ProtocolError(f"{process} adds the {accumulators} to its total while MMAs write them.")
         if number not in self.totals or (number, accumulators) not in self.partial_accumulators:
@@ -419,7 +421,8 @@ class Player(StepReader, Machine):
                 f"{process} adds the {accumulators} to its total before the total is cleared or the MMAs are done."
             )
         self.totals[number] = self.totals[number].copy()
-        self.totals[number][:, :, self.columns_of(accumulators)] += self.partial_accumulators[number, accumulators]
+        added = self.partial_accumulators[number, accumulators] * factor
+        self.totals[number][:, :, self.columns_of(accumulators)] += added
 
     def _nothing(self, process: Process, number: int) -> np.ndarray:
         """Return accumulators that are zero: (CTAs, M, N)."""

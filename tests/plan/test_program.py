@@ -22,6 +22,8 @@ from tests.epilogues import CASES
 from tests.kernels.mma_sync_forms import FORMS as MMA_FORMS
 from tests.kernels.mma_sync_forms import form as mma_form
 from tests.kernels.sm90_forms import FORMS, form
+from tests.scaled import FORMS as SCALED
+from tests.scaled import form as scaled_form
 
 BF16 = Operands.of("bf16", layout="nt")
 E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
@@ -336,6 +338,7 @@ STEPS = steps_of(step.Step) - {step.Block}
 def all_plans() -> list[GemmPlan]:
     """Every form of plans with a pipeline."""
     made = [mma_form(name) for name in MMA_FORMS] + [form(name) for name in FORMS]
+    made += [scaled_form(name) for name in SCALED]
     return [*(plan for plan in made if plan.body.has_roles), *(plan for plan, _, _ in PRINTED.values())]
 
 

@@ -24,6 +24,7 @@ from cutegemm.kernels.glu import box_tile, columns_of_b, gate_and_up
 from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.repack import Repacker, region
+from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -59,6 +60,8 @@ class Sm90Gemm:
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
         self.storage = Storage(plan)
+        streams = [stream.name for stream in plan.streams]
+        self.read = tuple([name for name in plan.operands.of_mainloop if name not in streams])  # by threads
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
@@ -80,9 +83,9 @@ class Sm90Gemm:
         # (M, K, L), (N, K, L), (M, N, L), (M, N, L)
         sources = {"a": (a, 0, 1), "b": (b, 1, 0)}
         loaded = {name: self.seen_as(*operand, at_least_one) for name, operand in sources.items()}
-        for further, tensor in zip(plan.streams[2:], given.streams, strict=True):
+        for name, tensor in given.mainloop.items():
             extent = cutlass.max(tensor.shape[1 + plan.operands.batched], 1)
-            loaded[further.name] = self.seen_as(tensor, 0, 1, extent)
+            loaded[name] = self.seen_as(tensor, 0, 1, extent)
         mD = self.seen_as(given.d, 0, 1)
         tensors, results = operands_seen(plan, given, mD)
         reducer = Reducer(plan, self.launches)
@@ -104,11 +107,13 @@ class Sm90Gemm:
         streams = tuple(
             [lower.tma_atom(each.load, loaded[each.name], each.smem, box_tile(plan, each)) for each in plan.streams]
         )
+        read = tuple([loaded[name] for name in self.read])
         (tma_c, tC), (tma_d, tD), more = self.storage.tma_atoms(operands, mD, streams[0][0])
         work = plan.scheduler.tiles(mD.shape[0], columns, mD.shape[2], TRACED).along(K)
         values = work.host_values(Int32, lower.divisors)
         self.kernel(
             streams,
+            read,
             tma_c,
             tC,
             tma_d,
@@ -152,6 +157,7 @@ class Sm90Gemm:
     def kernel(
         self,
         streams: tuple,
+        read: tuple,
         tma_c: cute.CopyAtom,
         mC: cute.Tensor,
         tma_d: cute.CopyAtom,
@@ -213,7 +219,8 @@ class Sm90Gemm:
         shared = None
         if cutlass.const_expr(plan.cluster_k > 1):
             shared = ClusterSplitK(plan, place, at["accumulators"], at["consumed"])
-        pipeline_state = MainloopPipeline(buffers, at["full"], at.get("empty", at["full"]))
+        gmem = dict(zip(self.read, read, strict=True))
+        pipeline_state = MainloopPipeline(buffers, gmem, at["full"], at.get("empty", at["full"]))
         self.storage.use(
             Targets(tma_c, mC, tma_d, mD, more, sD, at.get("c", at["full"])),
             Values.of(plan, operands, scalars),

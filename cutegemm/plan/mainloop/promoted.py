@@ -56,9 +56,15 @@ class Promoted(Mainloop):
 
     Two accumulators alternate. If registers do not hold two accumulators and a total, there is one accumulator, whose
     left and right half of the columns alternate.
+
+    promote   the step that adds accumulators to the total
+    read      steps that read what the accumulators of a k-tile are multiplied by, while its stage is full and after
+              those of the k-tile before have been added
     """
 
     promoted: ClassVar[bool] = True
+    promote: ClassVar[type[Promote]] = Promote
+    read: ClassVar[Steps] = ()
 
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the steps that clear the total. After MMAs, ptxas would make the MMAs wait for each other."""
@@ -69,11 +75,11 @@ class Promoted(Mainloop):
 
         ptxas follows MMAs around a loop only to a wait for all of them.
         """
-        return _by_halves() if self.partial_accumulators(plan) == RIGHT else _by_accumulators()
+        return self._by_halves() if self.partial_accumulators(plan) == RIGHT else self._by_accumulators()
 
     def epilogue(self, plan: GemmPlan) -> Steps:
         """Return the steps after the last k-tile, whose accumulators are added to the total."""
-        return (*super().epilogue(plan), Promote(self.partial_accumulators(plan)))
+        return (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
         """Return 1, or 2 if the halves of the columns alternate."""
@@ -87,20 +93,19 @@ class Promoted(Mainloop):
         """Return the registers of the accumulators that are added to the total."""
         return {"accumulators of a k-tile": accumulators * (1 + (self.partial_accumulators(plan) == SECOND))}
 
+    def _by_accumulators(self) -> Steps:
+        """Return the loop in which two accumulators alternate: one is added to the total while the other is written."""
+        odd = (Wait("full"), Multiply(SECOND), *self.read, Advance())
+        add_first, add_second = ((Release(previous=True), self.promote(each), *self.read) for each in (FIRST, SECOND))
+        one = (Wait("full"), WaitMma(0), Multiply(FIRST), *add_second)
+        other = (Wait("full"), Multiply(SECOND), WaitMma(1), *add_first)
+        return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
 
-def _by_accumulators() -> Steps:
-    """Return the loop in which two accumulators alternate: one is added to the total while the other is written."""
-    odd = (Wait("full"), Multiply(SECOND), Advance())
-    one = (Wait("full"), WaitMma(0), Multiply(FIRST), Release(previous=True), Promote(SECOND))
-    other = (Wait("full"), Multiply(SECOND), WaitMma(1), Release(previous=True), Promote(FIRST))
-    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
-
-
-def _by_halves() -> Steps:
-    """Return the loop in which the halves of the columns alternate: one is added while the other is written."""
-    before, half = (Release(previous=True), Promote(RIGHT)), WaitMma(1, "half")
-    right = (Multiply(RIGHT), half, Promote(LEFT))
-    odd = (Wait("full"), Multiply(LEFT), *right, Advance())
-    one = (Wait("full"), WaitMma(0), Multiply(LEFT), *before, *right)
-    other = (Wait("full"), Multiply(LEFT), half, *before, *right)
-    return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))
+    def _by_halves(self) -> Steps:
+        """Return the loop in which the halves of the columns alternate: one is added while the other is written."""
+        before, half = (Release(previous=True), self.promote(RIGHT)), WaitMma(1, "half")
+        right = (Multiply(RIGHT), *self.read, half, self.promote(LEFT))
+        odd = (Wait("full"), Multiply(LEFT), *right, Advance())
+        one = (Wait("full"), WaitMma(0), Multiply(LEFT), *before, *right)
+        other = (Wait("full"), Multiply(LEFT), half, *before, *right)
+        return (If(HAS_ODD_K_TILES, odd), ForKTiles((*one, Advance(), *other), by=2))

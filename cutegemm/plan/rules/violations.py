@@ -317,7 +317,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
     """The operands of a problem that a plan is made for."""
-    return (*[stream.name for stream in plan.streams], *plan.epilogue.tensors, *plan.epilogue.outputs)
+    return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
@@ -347,7 +347,7 @@ def _by_box(plan: GemmPlan, name: str) -> bool:
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
     layout = problem.layout(name)
-    contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0] else 1
+    contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0][0] else 1
     extent = layout.shape[contiguous]
     have = extent * operand.dtype.bits // 8
     if not any_extent and have % operand.align_bytes:
@@ -359,6 +359,8 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
 
 
 def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
+    if operand.modes:
+        return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, as TMA needs. Pad its rows."
     return (
         f"{have_bytes} bytes, which is no multiple of the {operand.align_bytes} that the plan's accesses need. Make "
         f"the plan for {name.upper()} aligned to {have_bytes & -have_bytes}, as Operands.fitted does."

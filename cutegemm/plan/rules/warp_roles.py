@@ -56,6 +56,7 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
     yield from _barriers(plan)
+    yield from pipeline.mainloop.rules(plan)
     yield from _epilogue(plan, pipeline)
     if plan.split.is_split:
         yield from _split(plan, pipeline)

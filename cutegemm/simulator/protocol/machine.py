@@ -367,7 +367,12 @@ class Machine:
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
         """Check that a stage contains what a process reads, and count the process as a reader."""
+        self._check_holds(process, op)
         place = (process.cta, op.stage)
+        self.reading[place] = self.reading.get(place, 0) + 1
+
+    def _check_holds(self, process: Process, op: BeginRead | Compute) -> None:
+        """Check that a stage contains what an operation reads."""
         for operand in self.operands_of(process.cta, op.stage):
             content = self.holds.get((process.cta, op.stage, operand))
             if content != op.tag:
@@ -377,7 +382,6 @@ class Machine:
                     f"{'missing' if content is None else what}: "
                     f"{'early' if content in (None, _UNDER_WAY) else 'wrong'} read."
                 )
-        self.reading[place] = self.reading.get(place, 0) + 1
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
         """End the read of a stage by a process."""
@@ -418,7 +422,9 @@ class Machine:
             self.at[number] += op.count
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Do nothing: the operation uses registers only."""
+        """Check the stage that the operation reads; otherwise it uses registers only."""
+        if op.stage >= 0:
+            self._check_holds(process, op)
 
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
         """Arrive at a named barrier; for bar.sync, wait until it is complete."""

@@ -19,6 +19,7 @@ from docs.evidence import (
     gemm,
     models,
     renamed,
+    scaled,
     simt,
 )
 from docs.evidence.commands import counted, remade, tables
@@ -62,6 +63,7 @@ _add("choice", choice.main, "Time the chosen plans and cuBLAS on random problems
 _add("decode", decode.main, "Time few rows by many weights in one CUDA graph.")
 _add("chain", chain.main, "Time chains of GEMMs in one CUDA graph.")
 _add("epilogues", epilogues.main, "Time GEMMs with an epilogue, and torch.")
+_add("scaled", scaled.main, "Time block-scaled fp8 GEMMs and torch's `scaled_mm`.")
 _add("models", models.main, "Time models of the sizes of Llama and GPT-2 before and after `cutegemm.use(model)`.")
 _add("fit-simt", fit_simt.main, "Fit the constants of the choice among SIMT plans to measured times.")
 _add(

@@ -1,0 +1,216 @@
+"""Block-scaled operands: threads multiply the accumulators of a k-tile by scales of A and B, and add them to a total.
+
+An operand has one f32 scale for each row (of B: column) and 128 of K, or one for each block of 128 x 128. Scales of
+rows are an operand stream: TMA loads them with the k-tile. Scales of blocks are few: threads read them from global
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cutegemm.dtypes import f32
+from cutegemm.layout import Layout
+from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.mainloop.base import Steps
+from cutegemm.plan.mainloop.promoted import Promote, Promoted
+from cutegemm.plan.problem import Operand, Operands
+from cutegemm.plan.program.expand import Expansion, State
+from cutegemm.plan.program.operations import Compute, Op
+from cutegemm.plan.program.steps import Step
+
+if TYPE_CHECKING:
+    from cutegemm.plan.plan import GemmPlan
+
+BLOCK = 128  # elements of K, and of the rows or columns of a block, that share a scale
+ROWS, BLOCKS = "1x128", "128x128"
+GRANULARITIES = (ROWS, BLOCKS)
+_PERIOD = {"m": 64, "n": 8}  # rows and columns of wgmma's accumulator of which each thread has two
+_NAMES = ("scale_a", "scale_b")
+
+
+def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
+    """Return the operands with scales of A and of B, named scale_a and scale_b.
+
+    scales   granularity of A and of B: "1x128", a scale for each row or column and 128 of K; or "128x128"
+
+    >>> str(with_scales(Operands.of("e4m3", layout="nt", out="bf16"), ("1x128", "128x128")).matrix("scale_b"))
+    'f32 k-major, 4-byte aligned'
+    """
+    found = {}
+    for name, mode, granularity in zip(_NAMES, "mn", scales, strict=True):
+        if granularity == ROWS:
+            found[name] = Operand(f32, mode, modes=(mode, f"k/{BLOCK}"))
+        else:
+            found[name] = Operand(f32, "k", align_bytes=4, modes=(f"{mode}/{BLOCK}", f"k/{BLOCK}"))
+    return operands.with_aux(**found)
+
+
+def has_scales(operands: Operands) -> bool:
+    """Return whether operands have scales."""
+    return any(name in _NAMES for name in operands.of_mainloop)
+
+
+def column_scales(operands: Operands, columns: int) -> int:
+    """Return the registers of a thread for the scales that columns have: those of two in 8; 0 if they have none."""
+    names = [name for name in operands.of_mainloop if operands.modes(name)[0] == "n"]
+    return sum([Scales(name, "n", columns, by_block=False).registers for name in names])
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of the rows, or of the columns, of a consumer's tile.
+
+    name      name of the operand that holds them
+    mode      "m": scales of rows; "n": of columns
+    extent    rows or columns of a consumer's tile
+    by_block  whether a scale belongs to a block of 128; else each row or column has its own
+    """
+
+    name: str
+    mode: str
+    extent: int
+    by_block: bool
+
+    @property
+    def run(self) -> int:
+        """Return the number of neighbours that share a scale, wherever a tile starts."""
+        return gcd(BLOCK, self.extent) if self.by_block else 1
+
+    @property
+    def layout(self) -> Layout:
+        """Return (run, runs) of a consumer's rows or columns to the number of their scale.
+
+        >>> Scales("scale_b", "n", 192, by_block=True).layout
+        Layout((64, 3), (0, 1))
+        """
+        return Layout((self.run, self.extent // self.run), (0, 1))
+
+    @property
+    def registers(self) -> int:
+        """Return the number of scales that a thread holds.
+
+        If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
+        """
+        return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
+
+    def register(self, place: int, neighbour: int) -> int:
+        """Return which of a thread's scales belongs to an accumulator.
+
+        place       first row of its 64, or first column of its 8, in the consumer's tile
+        neighbour   0 or 1: the thread's first or second row of the 64, or column of the 8
+        """
+        return int(self.layout(place)) if self.by_block else place // _PERIOD[self.mode] * 2 + neighbour
+
+
+def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
+    """Return the scales of rows and of columns; the rules of the mainloop ask for both.
+
+    A plan that swaps A and B has the caller's scales of B along its rows.
+    """
+    extents = dict(zip("mn", plan.consumer_mma_tile, strict=True))
+    along = sorted([(plan.operands.modes(name)[0], name) for name in plan.operands.of_mainloop])
+    return tuple([Scales(name, mode[0], extents[mode[0]], by_block=len(mode) > 1) for mode, name in along])
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClearScales(Step):
+    """Set the scales to 0. Accumulators are added with them before the first k-tile has been multiplied."""
+
+    def __str__(self) -> str:
+        return "clear    scales"
+
+
+@dataclass(frozen=True)
+class ReadScales(Step):
+    """Read the scales of a k-tile to registers: those of rows from its stage, those of blocks from global memory."""
+
+    def __str__(self) -> str:
+        return "read     scales of A[k], B[k]"
+
+
+@dataclass(frozen=True)
+class PromoteScaled(Promote):
+    """Multiply the accumulators of one k-tile by the scales that were read last, and add them to the total, in f32."""
+
+    def __str__(self) -> str:
+        return f"add      {self.accumulators} * scales to total"
+
+
+@Expansion.handles(ClearScales)
+def _clear(expansion: Expansion, clear: ClearScales, at: State, i: int) -> Iterator[Op]:
+    yield Compute(clear, (at.number, 0))
+
+
+@Expansion.handles(ReadScales)
+def _read(expansion: Expansion, read: ReadScales, at: State, i: int) -> Iterator[Op]:
+    yield Compute(read, (at.number, at.k), expansion.stage(at.position)[0])
+
+
+@Expansion.handles(PromoteScaled)
+def _promote(expansion: Expansion, promote: PromoteScaled, at: State, i: int) -> Iterator[Op]:
+    yield Compute(promote, (at.number, i))
+
+
+# --- the mainloop ----------------------------------------------------------------------------------------------------
+
+
+class BlockScaled(Promoted):
+    """Accumulator promotion with scales: total += accumulators * scale of A * scale of B, for each k-tile of 128."""
+
+    promote: ClassVar[type[Promote]] = PromoteScaled
+    read: ClassVar[Steps] = (ReadScales(),)
+
+    def prologue(self, plan: GemmPlan) -> Steps:
+        """Return the steps that clear the total, the accumulators and the scales."""
+        return (*super().prologue(plan), ClearScales())
+
+    def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
+        """Return the registers of the accumulators that are added to the total, and of the scales."""
+        return {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
+
+    def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
+        """Yield the reads of scales: of a thread's rows one by one, of its columns two neighbours at a time."""
+        rows, columns = scales_of(plan)
+        lanes = np.arange(32)
+        warps = plan.consumer_warps * plan.body.readers
+        if not rows.by_block:
+            first = np.arange(warps) // plan.consumer_warps * rows.extent + np.arange(warps) % plan.consumer_warps * 16
+            own = np.arange(0, rows.extent, _PERIOD["m"])[:, None] + np.array([0, 8])
+            elements = first[:, None, None] + (lanes // 4)[None, :, None] + own.reshape(-1)
+            yield SmemAccess(f"read {rows.name.upper()}", rows.name, "load", elements, 32)
+        if not columns.by_block:
+            pairs = (lanes % 4 * 2)[:, None] + np.arange(0, columns.extent, _PERIOD["n"])
+            elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
+            elements = np.repeat(elements, warps, axis=0)
+            yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
+
+    def rules(self, plan: GemmPlan) -> Iterable[str]:
+        """Yield the rules that the scales break."""
+        operands, bk = plan.operands, plan.cta_tile[2]
+        if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
+            have = ", ".join(operands.of_mainloop) or "none"
+            yield f"the scales are {have}; one operand for the rows of D and one for its columns are needed."
+            return
+        if bk != BLOCK:
+            yield f"bK = {bk}; scales belong to {BLOCK} of K. Take bK = {BLOCK}."
+        if plan.cluster_k > 1 or operands.gated:
+            yield "block scales are read for the columns of one CTA's tile. Leave out cluster_k and gated epilogues."
+        streams = [stream.name for stream in plan.streams]
+        for scales in scales_of(plan):
+            operand = operands.matrix(scales.name)
+            along, deep = operand.modes
+            wanted = (f"{scales.mode}/{BLOCK}" if scales.by_block else scales.mode, f"k/{BLOCK}")
+            if operand.dtype != f32 or (along, deep) != wanted:
+                yield f"{scales.name} is {operand.dtype} with the modes {operand.modes}; f32 with {wanted} is needed."
+            if (scales.name in streams) == scales.by_block:
+                where = "read from global memory" if scales.by_block else "an operand stream"
+                yield f"{scales.name} has the modes {operand.modes}; such scales are {where}."

@@ -1,0 +1,32 @@
+"""The benchmark of block-scaled GEMMs: how its matrices are quantized."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.evidence.scaled import RECIPES, SHAPES, dequantized, plans_for, quantized
+from tests.scaled import BLOCKS, ROWS
+
+
+@pytest.mark.parametrize("granularity", [ROWS, BLOCKS])
+@pytest.mark.parametrize("shape", [(256, 512), (200, 300)])
+def test_quantized(granularity: str, shape: tuple[int, int]) -> None:
+    """e4m3 has 3 bits of the significand; the largest element of a block is exact."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    values, scales = quantized(x, granularity)
+    rows = -(-shape[0] // 128) if granularity == BLOCKS else shape[0]
+    assert scales.shape == (rows, -(-shape[1] // 128))
+    assert scales.stride()[granularity == BLOCKS] == 1
+    found = dequantized(values, scales, torch.arange(shape[0]))
+    assert ((found - x).abs() <= x.abs() * 2.0**-4 + scales.max() * 2.0**-10).all()
+    largest = x.abs().argmax()
+    assert found.flatten()[largest].item() == pytest.approx(x.flatten()[largest].item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_shape_has_plans(recipe: tuple[str, str]) -> None:
+    for m, _, _ in SHAPES:
+        plans = plans_for(m, recipe)
+        assert len(plans) > 5
+        assert {plan.swap_ab for plan in plans.values()} == {m <= 128}

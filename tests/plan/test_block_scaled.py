@@ -1,0 +1,180 @@
+"""Block-scaled plans: which scale belongs to which element, steps, rules and what the analysis says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cutegemm.analysis import check
+from cutegemm.build import sm90_plan
+from cutegemm.dtypes import bf16
+from cutegemm.errors import PlanError
+from cutegemm.layout import Layout, composition
+from cutegemm.plan import GemmPlan, Operand, Operands, Problem
+from cutegemm.plan.mainloop.block_scaled import BLOCK, BlockScaled, ReadScales, scales_of, with_scales
+from cutegemm.plan.mainloop.promoted import Promoted
+from cutegemm.plan.program.steps import Release, Wait
+from cutegemm.plan.signature import signature_of
+from cutegemm.simulator import simulate
+from tests.scaled import BLOCKS, FORMS, ROWS, form
+
+E4M3 = Operands.of("e4m3", layout="nt", out="bf16")
+LARGE = {"schedule": "cooperative", "tile": (128, 128, 128)}
+
+
+# --- which scale belongs to which element ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extent", [64, 96, 112, 128, 160, 192])
+def test_elements_of_a_run_share_a_block(extent: int) -> None:
+    """Element -> block is (128, blocks):(0, 1). Composed with the runs of a tile, neighbours have the stride 0."""
+    scales = scales_of(sm90_plan(E4M3, scales=(ROWS, BLOCKS), **{**LARGE, "tile": (128, extent, 128)}))[1]
+    runs = extent // scales.run
+    tiles = BLOCK // scales.run  # after as many tiles, blocks and tiles start together
+    block_of = Layout((BLOCK, extent * tiles // BLOCK), (0, 1))
+    within = composition(block_of, Layout((scales.run, runs * tiles), (1, scales.run)))
+    assert all(within((i, run)) == within((0, run)) for run in range(runs * tiles) for i in range(scales.run))
+    for tile in range(tiles):
+        for element in range(extent):
+            register = scales.layout(element)
+            assert (tile * extent + register * scales.run) // BLOCK == block_of(tile * extent + element)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_register_has_the_scale_of_each_of_its_accumulators(name: str) -> None:
+    """By the thread-value layout of the MMA: accumulators of a register have one row or column, or one run of them."""
+    plan = form(name)
+    rows, columns = plan.consumer_mma_tile
+    table = plan.consumer_mma.offsets_c(Layout((rows, columns)))  # (threads, values, MMA_M, MMA_N)
+    table = table.reshape(table.shape[0], 2, 2, -1, *table.shape[2:], order="F")
+    _, _, _, eights, down, across = table.shape
+    for number, scales in enumerate(scales_of(plan)):
+        own: dict[tuple[int, int], set[int]] = {}
+        for v0, v1, eight, m, n in np.ndindex(2, 2, eights, down, across):
+            place = (64 * m, 8 * (n * eights + eight))[number]
+            register = scales.register(place, (v1, v0)[number])
+            for thread in (0, 37, 127):
+                at = int(table[thread, v0, v1, eight, m, n])
+                own.setdefault((thread, register), set()).add((at % rows, at // rows)[number])
+        assert {register for _, register in own} == set(range(scales.registers))
+        if scales.by_block:
+            assert all({scales.layout(x) for x in found} == {register} for (_, register), found in own.items())
+        else:
+            assert all(len(found) == 1 for found in own.values())
+
+
+def test_operands_that_are_swapped() -> None:
+    operands = with_scales(E4M3, (ROWS, BLOCKS))
+    swapped = operands.transposed
+    assert swapped.modes("scale_a") == ("n", "k/128")
+    assert swapped.modes("scale_b") == ("m/128", "k/128")
+    assert swapped.transposed == operands
+    plan = form("rows_blocks", swap_ab=True)
+    assert [each.name for each in scales_of(plan)] == ["scale_b", "scale_a"]
+    assert "; ".join(map(str, signature_of(plan))) == (
+        "a: e4m3 (m, k); b: e4m3 (k, n); scale_a: f32 (m, k/128); scale_b: f32 (n/128, k/128); d: f32 (m, n)"
+    )
+
+
+# --- what a plan is ----------------------------------------------------------------------------------------------
+
+
+def test_text() -> None:
+    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE)
+    text = str(plan.program("consumer 0"))
+    assert "clear    scales" in text
+    assert "read     scales of A[k], B[k]" in text
+    assert "add      second acc * scales to total" in text
+    described = plan.describe()
+    assert f"(128,1,{plan.stages}):(1,128,128)" in next(
+        line for line in described.splitlines() if "shared SCALE_A" in line
+    )
+    assert "scale_b f32 k-major, 4-byte aligned" in described
+    assert plan.barrier("full").transaction_bytes == 2 * 128 * 128 + 128 * 4
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_scales_are_read_between_the_barrier_and_the_release(name: str) -> None:
+    """Each stage is read once, and released in the next k-tile. The other steps are those of accumulator promotion."""
+    plan = form(name)
+    _, loop = BlockScaled().k_tiles(plan)
+    _, plain = Promoted().k_tiles(plan)
+    order = [type(each) for each in loop.steps if isinstance(each, (ReadScales, Release)) or each == Wait("full")]
+    assert order == [Wait, Release, ReadScales] * 2
+    others = [each for each in loop.steps if not isinstance(each, ReadScales)]
+    assert [str(each).replace(" * scales", "") for each in others] == [str(each) for each in plain.steps]
+
+
+def test_two_accumulators_or_halves() -> None:
+    """With the 32 registers of the scales of 128 columns, two accumulators and a total do not fit."""
+    assert sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE).b_column_blocks == 1
+    assert sm90_plan(E4M3, scales=(BLOCKS, ROWS), **LARGE).b_column_blocks == 2
+    assert sm90_plan(E4M3, scales=(ROWS, ROWS), **LARGE).registers()["scales"] == 2 + 128 // 4
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scales", [(ROWS,), (ROWS, "1x64"), ROWS, 3])
+def test_unknown_granularities(scales: object) -> None:
+    with pytest.raises(PlanError, match="two of '1x128' or '128x128' are needed, for A and for B"):
+        sm90_plan(E4M3, scales=scales, **LARGE)  # type: ignore[arg-type]
+
+
+def test_rules() -> None:
+    with pytest.raises(PlanError, match=r"bK = 64; scales belong to 128 of K. Take bK = 128"):
+        sm90_plan(E4M3, scales=(ROWS, BLOCKS), **{**LARGE, "tile": (128, 128, 64)})
+    with pytest.raises(PlanError, match="Leave out cluster_k"):
+        sm90_plan(E4M3, scales=(ROWS, BLOCKS), cluster_k=2, **{**LARGE, "tile": (128, 64, 128)})
+    plan = sm90_plan(E4M3, scales=(ROWS, BLOCKS), **LARGE)
+    with pytest.raises(PlanError, match="one operand for the rows of D and one for its columns are needed"):
+        plan.with_(operands=replace(plan.operands, aux=plan.operands.aux[:1]))
+    with pytest.raises(PlanError, match=r"scale_b is bf16 with the modes \('n/128', 'k/128'\)"):
+        plan.with_(operands=plan.operands.with_aux(scale_b=Operand(bf16, "k", modes=("n/128", "k/128"))))
+    with pytest.raises(PlanError, match="such scales are an operand stream"):
+        plan.with_(streams=plan.streams[:2])
+
+
+def test_strides_that_tma_does_not_take() -> None:
+    """Scales of rows with M contiguous need rows in fours; scales of blocks have any stride."""
+    plan = form("rows_blocks")
+    violations = plan.violations(problem=Problem(130, 128, 256, operands=plan.operands))
+    assert (
+        "SCALE_A has the stride 130, 520 bytes, which is not a multiple of 16, as TMA needs. Pad its rows."
+        in violations
+    )
+    leading = (("scale_a", 132), ("scale_b", 3), ("d", 128))
+    assert plan.violations(problem=Problem(130, 128, 256, operands=plan.operands, ld=leading)) == []
+
+
+def test_a_missing_operand() -> None:
+    ones = np.ones((128, 128))
+    with pytest.raises(PlanError, match=r"scale_b is missing; .* Pass an array of shape \(n/128, k/128\)"):
+        simulate(form("rows_blocks"), ones, ones, scale_a=np.ones((128, 1)))
+
+
+def test_saved() -> None:
+    plan = form("rows_blocks_halves_2x1")
+    assert GemmPlan.from_json(plan.to_json()) == plan
+
+
+# --- analysis ----------------------------------------------------------------------------------------------------
+
+
+def problem_of(plan: GemmPlan) -> Problem:
+    return Problem(1024, 1024, 1024, operands=plan.operands)
+
+
+@pytest.mark.parametrize("name", ["rows_rows", "rows_blocks_halves_2x1", "rows_of_128"])
+def test_reads_of_scales_have_no_bank_conflicts(name: str) -> None:
+    plan = form(name)
+    report = check(plan, problem_of(plan))
+    load = next(each for each in report.global_ if each.name == "load SCALE_A")
+    assert load.sectors == load.ideal == plan.cta_tile[0] * 4 // 32
+    reads = [each for each in report.shared if each.name.startswith("read SCALE")]
+    assert len(reads) == (2 if name == "rows_rows" else 1)
+    assert all(each.cost.wavefronts == each.cost.ideal for each in reads)
+    # A warp reads two rows of 64 of its consumer's
+    assert reads[0].cost.requests == plan.threads // 32 // 3 * 2 * 2 * plan.consumer_tile[0] // 64
