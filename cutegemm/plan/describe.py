@@ -89,7 +89,7 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         what = f"{pipeline.kind}, {'persistent' if plan.persistent else 'one tile each'}"
         overlapped = "a tile is stored behind the products of the next" if pipeline.overlapped else ""
         rows.append(("CTAs", str(plan.persistent or tiles), what, overlapped))
-    if plan.persistent is not None:
+    elif plan.persistent is not None:
         rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.pdl:
         rows.append(("launch", "1", "pdl", "begins before the kernel ahead of it has ended; A is read at once"))

@@ -127,8 +127,8 @@ def emulate(
             buffers[name] = _placed(memory, matrices[name], GlobalMemory.OUTSIDE)
         tensors.append(name)
     loaded = ("b", "a") if plan.swap_ab else ("a", "b")
-    named = (*loaded, *plan.operands.of_mainloop, *tensors, *written)
-    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in named]
+    in_order = (*loaded, *plan.operands.of_mainloop, *tensors, *written)
+    arguments = [_argument(plan, matrices[name], buffers[name], name) for name in in_order]
     spaces = _workspaces(memory, plan, problem) if needs_workspace(plan) else []
     arguments += [argument for argument, _ in spaces]
     host = host_function(compiled.folder / "kernel.so")

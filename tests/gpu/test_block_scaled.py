@@ -13,7 +13,7 @@ from tests.scaled import BLOCKS, FORMS, ROWS, arguments, check_result, dequantiz
 
 RANDOM_PROBLEMS, REPEATS = 30, 1000
 GUARD = 64  # elements of NaN before and after a matrix, and after each contiguous row or column
-TENSOR_CORES = 2.0**-12  # error of a sum of products by wgmma, as a share of the sum of their magnitudes
+TENSOR_CORES = 2.0**-11  # error of a sum of products by wgmma, as a share of the sum of their magnitudes
 CTAS = (4, 132)
 
 
@@ -123,7 +123,7 @@ def test_the_error_is_at_most_twice_that_of_torch(name: str, arch: str) -> None:
     a, b, scale_a, scale_b = (torch.from_numpy(given[each]).cuda() for each in ("a", "b", "scale_a", "scale_b"))
     a, b = a.to(torch.float8_e4m3fn), b.t().contiguous().to(torch.float8_e4m3fn).t()
     scale_a = scale_a.t().contiguous().t()
-    scale_b = scale_b.t() if FORMS[name][1] == BLOCKS else scale_b.t().contiguous()
+    scale_b = scale_b.t() if FORMS[name][1] == BLOCKS else scale_b.t().contiguous().t()
     theirs = torch.nn.functional.scaled_mm(a, b, scale_a, of_a, scale_b, of_b, output_dtype=torch.float32)
     want = np.matmul(*dequantized(plan, given))
     errors = [np.abs(each - want).max() for each in (multiplied(plan, arch, given), theirs.cpu().numpy())]

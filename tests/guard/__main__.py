@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress
 
 from cutegemm.compile.cache import dsl_version
-from cutegemm.compile.workers import processors, spread
+from cutegemm.compile.workers import map_in_processes, processors
 from tests.guard.differences import differences
 from tests.guard.recorded import choices, interleavings, machine_code, programs
 
@@ -62,7 +62,7 @@ def measured(sections: Any) -> dict[str, Any]:
             task = progress.add_task(section, total=len(plans))
             of_plan = {"machine_code": machine_code, "programs": programs, "interleavings": interleavings}[section]
             each = [(plan, arch) if section == "machine_code" else (plan,) for plan, arch in plans.values()]
-            values = spread(of_plan, each, processors(), lambda task=task: progress.advance(task))
+            values = map_in_processes(of_plan, each, processors(), lambda task=task: progress.advance(task))
             found[section] = dict(zip(plans, values, strict=True))
     return found
 

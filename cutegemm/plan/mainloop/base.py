@@ -32,8 +32,11 @@ class Mainloop:
         return ()
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the steps of a k-tile. Its last MMAs may still run when they end."""
-        raise NotImplementedError
+        """Return the steps of a k-tile. Its last MMAs may still run when they end.
+
+        () means that the loop has no steps of single k-tiles; then no epilogue overlaps with it.
+        """
+        return ()
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the loop over the k-tiles of a work tile. The last MMAs may still run when it ends."""
