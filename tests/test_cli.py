@@ -38,6 +38,12 @@ def run(*arguments: str, status: int = 0) -> str:
 
 
 @pytest.fixture(autouse=True)
+def no_limit_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the width that workers of pytest-xdist set; a pipe of a user has none."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cutegemm.cli.gemm._gpu", lambda: "")
 

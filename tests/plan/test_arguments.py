@@ -52,8 +52,8 @@ from cutegemm.simulator import simulate
         ),
         (
             lambda: sm90_plan(Operands.of("tf32"), tile=(64, 24, 32), cluster=(1, 3), split_k=0),
-            ["B is n-major, but wgmma takes tf32",
-             "D of f32 leaves in epilogue tiles of 16 or 32 columns, none of which",
+            ["B is n-major, but wgmma takes only k-major tf32",
+             "TMA stores D of f32 in epilogue tiles of 16 or 32 columns, but none",
              "tile = (64, 24, 32), cluster = (1, 3): A: 64 rows of ", "parts = 0; at least 1"],
         ),
         (

@@ -174,7 +174,7 @@ def test_the_analysis_counts_the_pass():
     plan = plan_named("sm90_epi_stages+repack", problem.operands)
     found = check(plan, problem)
     (packed,) = found.passes
-    assert (packed.name, packed.read_bytes, packed.write_bytes) == ("pack B", 512 * 500 * 4, 512 * 512 * 4)
+    assert (packed.name, packed.read_bytes, packed.write_bytes) == ("repack B", 512 * 500 * 4, 512 * 512 * 4)
     nt = Operands.of("tf32", layout="nt")
     alone = check(plan_named("sm90_epi_stages", nt), Problem(512, 512, 500, operands=nt))
     moved = packed.read_bytes + packed.write_bytes

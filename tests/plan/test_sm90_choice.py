@@ -487,7 +487,7 @@ def test_short_runs_of_lanes_take_longer_to_store():
     shapes = [BY_NAME[name] for name in names]
     odd = replace(BF16, d=replace(BF16.d, align_bytes=8))
     model = Model(Shapes.of(shapes, odd), odd)
-    assert model._of_short_runs.tolist() == pytest.approx([2.0, 1.25, 1 + 1 / 1024], abs=1e-4)
+    assert model._short_run_factor.tolist() == pytest.approx([2.0, 1.25, 1 + 1 / 1024], abs=1e-4)
     problem = Problem(4920, 3236, 104, operands=odd)
     by_eight, by_sixteen, _ = [predicted_us(shape, odd, problem) for shape in shapes]
     assert by_eight > 1.2 * by_sixteen
