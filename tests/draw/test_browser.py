@@ -148,7 +148,8 @@ def test_pointing_at_an_operand(page: Page, operand: str) -> None:
     x, k = 77, 11
     plan = page.plan
     said = page.point(operand, *((x, k) if operand == "a" else (k, x)))
-    layout, load, kind = (getattr(plan, f"{part}_{operand}") for part in ("smem", "load", "read"))
+    stream = plan.stream(operand)
+    layout, load, kind = stream.smem, stream.load, stream.read
     byte = layout(x, k, 0) * kind.dtype.bits // 8
     thread = int(np.argwhere(load.offsets_d(Layout((128, plan.cta_tile[2]))) == x + 128 * k)[0][0])
     assert said["element"] == (f"A[{x}, {k}]" if operand == "a" else f"B[{k}, {x}]")
