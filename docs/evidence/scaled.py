@@ -41,7 +41,7 @@ _TILES: dict[str, dict[str, Any]] = {
     }
     for rows, columns, schedule in (
         (128, 112, "cooperative"), (128, 128, "cooperative"), (128, 160, "cooperative"), (128, 176, "cooperative"),
-        (128, 192, "cooperative"), (64, 192, "pingpong"),
+        (128, 192, "cooperative"), (64, 128, "pingpong"), (64, 192, "pingpong"),
     )
     for along_m, along_n in ((1, 1), (2, 1), (1, 2))
 }  # fmt: skip
