@@ -26,7 +26,7 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 @dataclass(frozen=True)
 class Glu:
-    """Which columns of a CTA's accumulators are gate projections, and which are up projections.
+    """The arrangement of gate and up columns in a CTA's tile of accumulators, and in B.
 
     by        position in B of the gate and up columns of column j of D. "halves": j and j + N / 2; "pairs": 2j and
               2j + 1

@@ -21,7 +21,7 @@ ACCUMULATOR_VECTOR = 4  # accumulators that a thread sends or stores in one acce
 
 @dataclass(frozen=True)
 class SlicedK:
-    """The reduction of the accumulators of warps that split K (sliced-K) to those of a tile of D.
+    """Sliced-K: the warps of a CTA split K, and their accumulators are added in shared memory.
 
     The warps of a CTA multiply different k of the same rows and columns. If the CTAs of a cluster along M split K too,
     each CTA multiplies the rows of all of them, and stores its own rows. After the mainloop:
@@ -29,7 +29,7 @@ class SlicedK:
     1. Each warp writes its accumulators to its own region of shared memory.
     2. Each thread of `added` adds the accumulators of all warps, in the order of the warps, for its elements of every
        CTA's tile. Sums for another CTA's tile are written to that CTA's shared memory.
-    3. The same threads add the sums from all CTAs, in the order of their ranks.
+    3. These threads add the sums from all CTAs, in the order of their ranks.
 
     added      tiled MMA whose C layout maps threads to the elements of the CTA's tile (bM, bN) that they add and store
     by_warp    offsets of the warps' accumulators in shared memory: (bM * CTAs, bN, warps)

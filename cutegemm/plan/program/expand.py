@@ -45,7 +45,7 @@ class Place:
 
 @dataclass
 class State:
-    """A role's position in its program and in the mainloop pipeline.
+    """A role's position in its program and in the mainloop pipeline; steps change it as they are expanded.
 
     position    number of k-tiles that the CTA has passed through the mainloop pipeline before the present one
     previous    `position` of the k-tile before in the same work tile; None at the first k-tile of a work tile
@@ -493,17 +493,18 @@ def accumulators_sender(rank: int, warp: int = 0) -> str:
     """Return the operand name of the accumulators that one warp of a CTA sends to the others (cluster split-K).
 
     rank   rank of the sending CTA among the CTAs that split K
+    warp   index of the warp in its consumer
     """
     return f"sums {rank}.{warp}"
 
 
 def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
-    """Return the bytes of a k-tile of an operand that arrive in the shared memory of one CTA."""
+    """Return the number of bytes of an operand's k-tile in the shared memory of one CTA."""
     return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8
 
 
 def c_bytes(plan: GemmPlan) -> int:
-    """Return the bytes of an epilogue tile of C, which TMA loads to an epilogue stage."""
+    """Return the number of bytes of an epilogue tile of C, which TMA loads to an epilogue stage."""
     assert plan.epi_stages is not None
     assert isinstance(plan.epi_stages.load_c, TmaBox)
     return product(plan.epi_stages.epi_tile) * plan.epi_stages.load_c.dtype.bits // 8

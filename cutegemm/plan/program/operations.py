@@ -51,7 +51,7 @@ class FlipPhase:
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrive `count` times on an mbarrier of each of some CTAs."""
+    """Arrive `count` times on an mbarrier of each of `ctas`."""
 
     barrier: str
     index: int
@@ -61,7 +61,7 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """Arrive once on an mbarrier and expect bytes: mbarrier.arrive.expect_tx."""
+    """Arrive once on an mbarrier and announce the bytes that its phase waits for: mbarrier.arrive.expect_tx."""
 
     barrier: str
     index: int
@@ -153,7 +153,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Branch:
-    """Skip the next `count` operations if a flag is not set."""
+    """Skip the next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
 
     flag: str
     count: int
@@ -217,7 +217,7 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class CopyEpiStage:
-    """Copy the share of one warp of an epilogue stage's pieces to global memory.
+    """Copy one warp's share of some pieces of an epilogue stage to global memory.
 
     readers   number of warps that copy these pieces. The pieces are free when all of them have read
     """

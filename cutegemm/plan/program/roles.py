@@ -79,7 +79,7 @@ def producer(in_cluster: bool) -> Program:
 
 
 def consumer(plan: GemmPlan) -> Program:
-    """Return the program of all consumers of a plan."""
+    """Return the program that every consumer of a plan executes."""
     roles = warp_roles(plan)
     if roles.kind == "pingpong":
         return _pingpong(plan)
@@ -146,8 +146,8 @@ def _semaphore(plan: GemmPlan) -> Steps:
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
     """Return the steps from the accumulators of one work tile to D.
 
-    With cluster split-K, the CTAs first exchange accumulators. With split-K or stream-K, only the K split that ends
-    last stores D, after it has added the accumulators of the others.
+    With cluster split-K, the CTAs of the cluster first exchange accumulators. With split-K or stream-K, only the K
+    split that ends last stores D, after it has added the accumulators of the others.
 
     leave   the steps that store the complete accumulators; see `_leave`
     """

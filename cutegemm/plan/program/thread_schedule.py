@@ -110,8 +110,8 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 class ThreadSchedule(hooks.Shown):
     """The steps of all threads of a CTA: before the loop over k-tiles, and in each iteration of the loop.
 
-    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants let code that also handles
-    `WarpRoles` read the same names of both.
+    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of
+    the fields and properties of `WarpRoles` for a plan without roles.
 
     stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
     fragments   number of buffers of fragments in registers
@@ -230,7 +230,7 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
     """Return `ThreadSchedule.hazards` as a tuple.
 
-    It is cached: plans that differ only in their layouts have equal schedules, and one takes some hundred steps.
+    Results are cached, because many plans that differ only in their layouts have the same schedule.
     """
     watch = StageWatch(schedule, is_async, k_tiles)
     for tile, step in schedule.play(k_tiles):
@@ -286,12 +286,12 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """Return the text of a sum of a name and a number; "" as name stands for 0."""
+    """Return "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for an empty name and 2."""
     return str(number) if not start else f"{start} + {number}" if number else start
 
 
 class StageWatch:
-    """Tracker of one operand's k-tiles in shared memory and registers while a schedule is executed.
+    """A checker of thread schedules: it follows the k-tiles of one operand through shared memory and registers.
 
     It knows which k-tile each stage holds, whether its copy has ended and which threads may read it, and collects a
     sentence for each error in `found`. The simulator derives from this class and moves data in the hooks `fetched`,

@@ -61,7 +61,7 @@ class WorkTile:
 
 @dataclass(frozen=True)
 class KDivision:
-    """A division of the k-tiles of a problem into numbered work tiles. The docstring of the file explains the terms.
+    """A division of the k-tiles of a problem into numbered work tiles; the module docstring explains the terms.
 
     k_tiles      number of k-tiles of a tile
     shared       number of tiles whose K is split. They come first

@@ -255,11 +255,11 @@ class TileGrid:
         return np.stack(np.broadcast_arrays(*found, rank + 0 * tile)[:3], axis=-1)
 
     def along(self, k: Any) -> WorkGrid:
-        """Return the work tiles for an extent of K, in elements."""
+        """Return the work tiles of a problem with extent `k` of K, in elements."""
         return self.work(self.arithmetic.ceil_div(k, self.scheduler.cta_tile[2]))
 
     def work(self, k_tiles: Any) -> WorkGrid:
-        """Return the work tiles for a number of k-tiles of each tile."""
+        """Return the work tiles of a problem whose tiles have `k_tiles` k-tiles each."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
         count, division = self.count, None
         if scheduler.splits_are_rows:
@@ -391,7 +391,10 @@ class WorkGrid:
     # --- pingpong consumers, which alternate between the work tiles of a CTA ------------------------------------
 
     def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """Return the number of the first work tile of consumer `turn` of `turns` consumers that alternate."""
+        """Return the number of the first work tile of consumer `turn` of `turns` pingpong consumers.
+
+        cluster   place of the cluster
+        """
         if not self.scheduler.split.fixup:
             return cluster + turn * self.clusters
         number = cluster
@@ -443,7 +446,7 @@ class WorkGrid:
         return WorkTile(tile, 0, 0, splits, 0, slot)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the slot of a K split of the tile that a work tile belongs to."""
+        """Return the workspace slot of K split `k_split` of the tile that a work tile belongs to."""
         if self.scheduler.splits_are_rows:
             return k_split * self.tiles.count + work_tile.slot
         return work_tile.slot + k_split

@@ -14,7 +14,7 @@ _MOST_WAVES = 1024  # waves that stream-K may divide; no problem has as many
 
 @dataclass(frozen=True)
 class KSplit:
-    """How the k-tiles of a tile of D are divided among several CTAs: split-K and stream-K.
+    """A division of the k-tiles of a tile of D among several CTAs: split-K or stream-K.
 
     splits      number of K splits of each tile; 1: no split-K
     waves       stream-K, instead of `splits`: the k-tiles of the tiles that do not fill the persistent grid, and of
@@ -60,7 +60,7 @@ class KSplit:
 
     @property
     def k_step(self) -> int:
-        """Return the distance from one k-tile of a K split to its next."""
+        """Return the difference of the indices of a K split's k-tile and its next one."""
         return self.splits if self.order == "strided" else 1
 
     def k_range(self, k_split: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
@@ -94,7 +94,7 @@ def by_last_cta(split_k: int = 1, stream: int = 0, fixup: bool = False) -> KSpli
     split_k   number of K splits of each tile; 1: no split-K
     stream    number of stream-K waves; 0: no stream-K
     fixup     whether the last wave is divided with fixup
-    raises   PlanError with every rule that is broken
+    raises    PlanError with every rule that is broken
 
     >>> by_last_cta(fixup=True).waves, by_last_cta(split_k=3).splits
     (1, 3)
