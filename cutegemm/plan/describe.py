@@ -1,4 +1,7 @@
-"""A plan in words: the hierarchy from the grid down to a value, a line a level."""
+"""Print a plan as text: the hierarchy from the grid to a value, memory, copies, roles and barriers.
+
+Each line is a row of (name, count, shape or unit, details).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
-    """Rows of (level, count, shape, layout), aligned."""
+    """Return the description of a plan as aligned rows of (level, count, shape, layout), after a headline.
+
+    problem   the problem whose tiles are counted; None: the grid is given as a formula
+    """
     rows = [*_hierarchy(plan, problem), *_memory(plan), *_pipeline(plan)]
     width = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [
@@ -34,14 +40,17 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def stated_operands(plan: GemmPlan) -> str:
-    """Return the operands as the user states them, and a line for the swap if the plan computes D^T = B^T A^T."""
+    """Return the operands as the user specified them; with swap A/B a second line says so."""
     if not plan.swap_ab:
         return str(plan.operands)
     return f"{plan.operands.transposed}\n  swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
 
 
 def describe_programs(plan: GemmPlan) -> str:
-    r"""What each role does, under its name: roles of one program together, all threads where they follow a schedule.
+    r"""Return the programs of the roles as text, each under the name of its role.
+
+    Roles with equal programs are printed once, with all names. A plan without roles has one schedule, under "all
+    threads".
 
     >>> from cutegemm.build import sm90_plan
     >>> print(*describe_programs(sm90_plan()).splitlines()[:5], sep="\n")
@@ -62,16 +71,17 @@ def describe_programs(plan: GemmPlan) -> str:
 
 
 def _together(roles: list[str]) -> str:
-    """consumer 0, 1 of the names consumer 0 and consumer 1."""
+    """Return the heading of roles with equal programs: "consumer 0, 1" for consumer 0 and consumer 1."""
     first, *others = roles
     return ", ".join([first, *[role.split()[-1] for role in others]])
 
 
 Row = tuple[str, str, str, str]
-_LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}
+_LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}  # what a reduction along N or M leaves
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
+    """Return the rows from the grid down to the MMA atom."""
     bm, bn, bk = plan.cta_tile
     mma, atom = plan.tiled_mma, plan.tiled_mma.atom
     if problem is None:
@@ -126,10 +136,12 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
 
 
 def _per_sm(plan: GemmPlan) -> str:
+    """Return the text of the number of CTAs of an SM, such as "2 CTAs per SM"."""
     return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
+    """Return the rows of shared memory, copies, the epilogue and stores."""
     used = plan.smem_bytes()
     rows = [
         (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
@@ -173,7 +185,11 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
-    """The epilogue; where it costs something whatever its scalars are, instructions, operands and further results."""
+    """Return the rows of the epilogue's expression.
+
+    If the epilogue needs instructions for any values of its scalars, the rows give their number, the operands that are
+    loaded, and the auxiliary outputs that are stored.
+    """
     epilogue, acting = plan.epilogue, plan.epilogue.acting()
     if not acting.steps:
         return [("epilogue", "1", "an element of D", str(epilogue))]
@@ -184,13 +200,14 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
     for name in (*acting.tensors, *epilogue.outputs[1:]):
         verb = "store" if name in epilogue.outputs else "load"
         if name == plan.fetched_tile:
-            continue  # told with the epilogue stages
+            continue  # printed with the epilogue stages
         bits = "through epilogue stages" if name in plan.epi_stage_results else f"{plan.access(name).bits} bits"
         rows.append((f"{verb} {name}", str(registers[name]), f"registers, {bits}", str(plan.operands.matrix(name))))
     return rows
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
+    """Return the rows of the epilogue stages and their copies; none if the plan has no epilogue stages."""
     epi_stages = plan.epi_stages
     if epi_stages is None:
         return []
@@ -215,8 +232,11 @@ def _epilogue(plan: GemmPlan) -> list[Row]:
 
 
 def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], more: str = "") -> Row:
-    """
-    more   that is said of a box
+    """Return the row of a copy: the shape of its tile, or the number and shape of its TMA boxes.
+
+    label        first column of the row
+    tile_shape   rows and columns that are copied in all
+    more         text that is appended if the copy is a TMA box
     """
     if isinstance(copy, TmaBox):
         boxes = product(tile_shape) // product(copy.box) // copy.multicast
@@ -227,6 +247,7 @@ def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], mor
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:
+    """Return the rows of roles, barriers and registers."""
     rows: list[Row] = []
     for role in plan.roles:
         registers = f"{role.registers} registers" if role.registers else ""

@@ -1,8 +1,8 @@
-"""Gated epilogues: a column of D is made of two columns of A @ B, a gate and an up, and D has half of B's columns.
+"""Gated epilogues (GLU): a column of D is computed from a gate column and an up column of A @ B.
 
-A CTA sums up blocks of gates and of their ups in turn, so that a thread has both sums of an element of D. Nothing but
-where B is read from, and which of the sums are D's, knows of it: the tile, its shared memory and the mainloop are those
-of a plan that is not gated.
+D has half as many columns as B. In a CTA's tile, blocks of gate columns and of the matching up columns alternate, so
+that a thread has both accumulators of an element of D. Only the columns that are loaded from B and the epilogue differ
+from a plan that is not gated; the tile, its shared memory and the mainloop are the same.
 
 >>> glu = Glu("halves", 4, 16)
 >>> [glu.d_column(column) for column in range(16)]
@@ -26,11 +26,12 @@ from cutegemm.tile.tiled_mma import TiledMma
 
 @dataclass(frozen=True)
 class Glu:
-    """Which columns of a CTA's accumulators are gate projections, and which are up projections.
+    """The arrangement of gate and up columns in a CTA's tile of accumulators, and in B.
 
-    by        where the gate and up columns of D's column j are in B: "halves": j and j + N / 2; "pairs": 2j, 2j + 1
-    block     adjacent gate columns in the tile; as many up columns follow them
-    columns   columns of the tile
+    by        position in B of the gate and up columns of column j of D. "halves": j and j + N / 2; "pairs": 2j and
+              2j + 1
+    block     number of adjacent gate columns in the tile; as many up columns follow them
+    columns   number of columns of the tile, gate and up together
     """
 
     by: str
@@ -48,7 +49,7 @@ class Glu:
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
-        """Return 1 if a column of the tile is an up projection, else 0; also for an array of columns."""
+        """Return 1 if a column of the tile is an up projection, or 0 if it is a gate; also for an array of columns."""
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
@@ -56,14 +57,22 @@ class Glu:
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """Return the column of B that a column of the tile is the product with, if B has n columns."""
+        """Return the column of B that a column of the tile is computed from.
+
+        n_tile   index of the tile along N
+        column   column of the tile
+        n        number of columns of B
+        """
         return half_column(self.by, n_tile * self.d_columns + self.d_column(column), self.is_up(column), n // 2)
 
 
 def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
-    """Where gate or up of a column of D lie.
+    """Return the column of B that has the gate or the up projection of a column of D.
 
-    half   columns of D
+    by       "halves" or "pairs"; see `Glu`
+    column   column of D
+    is_up    1 for the up projection, 0 for the gate
+    half     number of columns of D
 
     >>> half_column("halves", 3, 1, 100), half_column("pairs", 3, 1, 100)
     (103, 7)
@@ -73,11 +82,11 @@ def half_column(by: str, column: Any, is_up: Any, half: Any) -> Any:
 
 @dataclass(frozen=True)
 class GluPairs:
-    """The accumulators of a thread as pairs of a gate and an up projection.
+    """Pairs of accumulators of a thread: a gate and the up projection of the same element of D.
 
-    block   adjacent gate columns in the tile
-    gates   indices of the accumulators that are gates, in the order of the accumulators
-    ups     index of the up projection of each gate
+    block   number of adjacent gate columns in the tile
+    gates   indices of the accumulators that are gates, ascending
+    ups     for each gate, the index of the accumulator that is its up projection
     """
 
     block: int
@@ -87,8 +96,12 @@ class GluPairs:
 
 @lru_cache(maxsize=1024)
 def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
-    """How a tile's columns are divided into gates and ups in the largest blocks of which each thread has both sums of a
-    pair, at the same place among its own; None where no blocks are such.
+    """Return the pairs for the largest block of gate columns for which each thread has both accumulators of a pair.
+
+    The pairs are the same in all threads. None if no size of blocks allows this.
+
+    mma    the tiled MMA, whose C layout assigns accumulators to threads
+    tile   (rows, columns) of the accumulators
 
     >>> from cutegemm.dtypes import bf16
     >>> from cutegemm.tile.mma_atoms import wgmma
@@ -102,10 +115,17 @@ def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
 
 
 def _blocks(columns: int) -> Iterator[int]:
+    """Yield the sizes of blocks that divide a tile into gate and up blocks, the largest first."""
     return (columns // (2 * count) for count in range(1, columns // 2 + 1) if columns % (2 * count) == 0)
 
 
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
+    """Return the pairs for a size of blocks, or None if a thread lacks an accumulator of a pair.
+
+    held    offset in the tile, column by column, of each accumulator: (threads, accumulators)
+    rows    number of rows of the tile
+    block   number of adjacent gate columns
+    """
     is_up = held // rows // block % 2
     if (is_up != is_up[:1]).any():
         return None
@@ -121,11 +141,14 @@ def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
 
 
 def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) -> np.ndarray:
-    """(vector, vectors) of a thread's sums, by their number in the order of the accumulators: those that are stored at
-    once lie in an atom, or side by side along D's contiguous mode.
+    """Return the indices of a thread's accumulators, grouped to vectors: an array (vector, number of vectors).
 
-    shape   (values of an atom, atoms along M, atoms along N)
-    major   "m" or "n": D's contiguous mode
+    The accumulators of a vector are stored together. They are adjacent values of an atom, or values of neighbouring
+    atoms along the contiguous mode of D.
+
+    shape    (values of an atom, atoms along M, atoms along N)
+    vector   number of accumulators of a vector
+    major    contiguous mode of D: "m" or "n"
 
     >>> accumulator_vectors((1, 2, 4), 2, "n").T.tolist()
     [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -141,9 +164,12 @@ def accumulator_vectors(shape: tuple[int, int, int], vector: int, major: str) ->
 def paired_vectors(
     pairs: GluPairs, shape: tuple[int, int, int], vector: int, major: str
 ) -> tuple[tuple[int, int], ...] | None:
-    """The vectors of gates, each with that of its ups, by their numbers; None where one has both.
+    """Return (index of a vector of gates, index of the vector of their up projections) for all gate vectors.
 
-    See `accumulator_vectors`.
+    None if a vector contains both gates and up projections, or if the up projections of a vector are not one vector.
+    `accumulator_vectors` explains the other arguments.
+
+    pairs   the pairs of accumulators
 
     >>> paired_vectors(GluPairs(4, (0, 1, 2, 3), (4, 5, 6, 7)), (1, 1, 8), 2, "n")
     ((0, 2), (1, 3))

@@ -1,4 +1,7 @@
-"""Accumulators of warps, or CTAs of a cluster, that multiply different k of one tile, added in shared memory."""
+"""Sliced-K and cluster split-K: add accumulators of warps, or of CTAs of a cluster, in shared memory.
+
+The warps or CTAs multiply different k of the same tile of D.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,26 @@ from cutegemm.tile.tiled_mma import TiledMma
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-ACCUMULATOR_ALIGN_BYTES = 16  # of where they lie in shared memory
-ACCUMULATOR_VECTOR = 4  # of a thread of a pipeline, which go to other CTAs, or to the workspace, at once: 16 bytes
+ACCUMULATOR_ALIGN_BYTES = 16  # alignment of accumulators in shared memory
+ACCUMULATOR_VECTOR = 4  # accumulators that a thread sends or stores in one access: 16 bytes
 
 
 @dataclass(frozen=True)
 class SlicedK:
-    """How the sums of warps that share K become those of a tile of D.
+    """Sliced-K: the warps of a CTA split K, and their accumulators are added in shared memory.
 
-    The warps of a CTA multiply different k of the same rows and columns. So do the CTAs of a cluster along M: each
-    multiplies the rows of all of them, and stores its own. When K is done,
+    The warps of a CTA multiply different k of the same rows and columns. If the CTAs of a cluster along M split K too,
+    each CTA multiplies the rows of all of them, and stores its own rows. After the mainloop:
 
-        write   each warp its sums of these rows to a place of its own
-        add     each thread of `added` the sums of all warps, of its elements of the tile of every CTA, in the order of
-                the warps; those of another CTA's tile are written to that CTA's shared memory
-        add     the same threads those of all CTAs, in the order of their ranks: the sums of the CTA's tile
+    1. Each warp writes its accumulators to its own region of shared memory.
+    2. Each thread of `added` adds the accumulators of all warps, in the order of the warps, for its elements of every
+       CTA's tile. Sums for another CTA's tile are written to that CTA's shared memory.
+    3. These threads add the sums from all CTAs, in the order of their ranks.
 
-    added      threads -> elements of a CTA's tile (bM, bN), whose totals they have and store
-    by_warp    (bM * CTAs, bN, warps) of sums, to places in shared memory
-    by_cta     (bM, bN, CTAs) of the sums that have come from each CTA, behind these; None where a CTA is by itself
+    added      tiled MMA whose C layout maps threads to the elements of the CTA's tile (bM, bN) that they add and store
+    by_warp    offsets of the warps' accumulators in shared memory: (bM * CTAs, bN, warps)
+    by_cta     offsets of the sums received from each CTA, after those of `by_warp`: (bM, bN, CTAs); None if the CTAs
+               of a cluster do not split K
     """
 
     added: TiledMma
@@ -44,11 +48,13 @@ class SlicedK:
 
 
 def exchanged(plan: GemmPlan) -> Layout:
-    """Of a pipeline whose CTAs share K: where the sums of a CTA's columns lie in its shared memory, in elements:
-    (vector, threads, vectors, CTAs, consumers), from each of the CTAs that share K, itself among them.
+    """Return the layout of the accumulators that a CTA receives in shared memory, with cluster split-K.
 
-    Each thread sends vectors of its sums to the same thread of the CTA that stores these columns, 16 bytes at a time,
-    and neighbours side by side; that one adds what has come to its own places, in the order of the CTAs.
+    (vector, threads, vectors, CTAs, consumers) -> offset in elements. CTAs are the senders, the CTA itself included.
+
+    Each thread sends its accumulators of another CTA's columns to the thread of the same index there, in vectors of 16
+    bytes; vectors of neighbouring threads are adjacent. The receiving thread adds the vectors in the order of the CTAs.
+    The plan has warp roles.
 
     >>> from cutegemm.build import sm90_plan
     >>> str(exchanged(sm90_plan(tile=(64, 64, 64), cluster_k=4)))
@@ -60,8 +66,10 @@ def exchanged(plan: GemmPlan) -> Layout:
 
 
 def sent(plan: GemmPlan) -> Layout:
-    """Return which accumulators of a thread go to each of the CTAs that split K: (vector, vectors, CTAs) to registers,
-    in the order of `exchanged`. The plan has warp roles.
+    """Return the layout of the accumulators that a thread sends to each CTA, with cluster split-K.
+
+    (vector, vectors, CTAs) -> index of the accumulator in the thread's registers. Vectors are in the order of
+    `exchanged`; CTAs are the receivers. The plan has warp roles.
 
     >>> from cutegemm.build import sm90_plan
     >>> str(sent(sm90_plan(tile=(128, 64, 64), cluster_k=2)))

@@ -1,4 +1,6 @@
-"""Plans as JSON: every dataclass by the name of its class and its fields, so that a new field needs no code here.
+"""Save plans as JSON, and load them.
+
+Every dataclass is saved as the name of its class and its fields, so a new field needs no code here.
 
 | value                       | JSON                                                      |
 |-----------------------------|-----------------------------------------------------------|
@@ -23,12 +25,12 @@ from cutegemm.layout.inttuple import shown
 from cutegemm.version import __version__
 
 _PACKAGE = "cutegemm."
-_ROOMS = ("plan.", "tile.")  # subpackages whose dataclasses may be read
-_TYPE = "type"  # key of the class of a dataclass
+_ROOMS = ("plan.", "tile.")  # subpackages whose dataclasses may be loaded
+_TYPE = "type"  # JSON key of the name of a dataclass
 
 
 def saved(plan: Any) -> str:
-    """Return a plan as JSON, with the version of the package. The text depends only on the plan.
+    """Return a plan as JSON text, with the version of the package. Equal plans have equal texts.
 
     raises   UnsupportedError if a field holds a value that is not in the table above
     """
@@ -36,10 +38,10 @@ def saved(plan: Any) -> str:
 
 
 def loaded(text: str) -> Any:
-    """Return the object that `saved` wrote; its rules are checked again.
+    """Return the plan whose JSON text `saved` returned. Its rules are checked again.
 
-    raises   UnsupportedError for another text, and for a text of another version of the package; PlanError if a rule is
-             broken
+    raises   UnsupportedError if the text is not a saved plan, or was saved by another version of the package; PlanError
+             if the plan violates a rule
     """
     try:
         data = json.loads(text)
@@ -56,7 +58,10 @@ def loaded(text: str) -> Any:
 
 
 def _to_data(value: Any) -> Any:
-    """Return a value of a plan as plain data."""
+    """Return a value of a plan as data for `json.dumps`.
+
+    raises   UnsupportedError if the type of the value is not in the table of this file
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if type(value) is tuple:
@@ -73,7 +78,10 @@ def _to_data(value: Any) -> Any:
 
 
 def _from_data(data: Any) -> Any:
-    """Return the value of plain data."""
+    """Return the value of a plan that `_to_data` converted to `data`.
+
+    raises   UnsupportedError if a class or its fields are not those of this version
+    """
     if isinstance(data, list):
         return tuple([_from_data(entry) for entry in data])
     if not isinstance(data, dict):
@@ -96,7 +104,10 @@ def _from_data(data: Any) -> Any:
 
 
 def _class_named(name: Any) -> Any:
-    """Return the dataclass of a name such as "plan.work.split.KSplit"."""
+    """Return the dataclass with a name such as "plan.work.split.KSplit".
+
+    raises   UnsupportedError if `plan` and `tile` have no dataclass of this name
+    """
     module, _, short = str(name).rpartition(".")
     try:
         kind = getattr(import_module(f"{_PACKAGE}{module}"), short) if str(name).startswith(_ROOMS) else None
@@ -108,7 +119,7 @@ def _class_named(name: Any) -> Any:
 
 
 def _of_another_version(what: str) -> UnsupportedError:
-    """Return the error for a text whose classes are not those of this version."""
+    """Return the error for a text whose classes or fields are not those of this version."""
     return UnsupportedError(
         f"GemmPlan.from_json: the plan was saved by another version of cutegemm, or changed: {what}. Build the plan "
         "again with this version."

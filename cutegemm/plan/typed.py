@@ -1,4 +1,4 @@
-"""Check values against types and annotations, and say in words what is wrong."""
+"""Check values against types and annotations, and return a sentence for each value of a wrong type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLURALS = {int: "integers", str: "texts"}
 def not_of_types(values: Mapping[str, tuple[Any, tuple[type, ...]]]) -> list[str]:
     """Return a sentence for each value that is not of one of its types.
 
-    values   by name a value, and its types; a bool is not an int
+    values   (value, allowed types) by name. A bool is not an int
 
     >>> not_of_types({"fill": ("no", (bool,)), "pad": (4, (int,))})
     ["fill = 'no'; True or False is expected."]
@@ -43,9 +43,11 @@ def not_as_annotated(value: Any) -> Iterator[str]:
 class _Kind(NamedTuple):
     """One of the types that an annotation allows.
 
-    elements     what each element of a tuple may be; one entry for all elements if it may have any length
-    any_length   whether a tuple may have any length
-    is_open      whether it is a dataclass that has not checked its own fields
+    type         the class
+    elements     for a tuple with annotated elements, what each element may be; one entry for all elements if
+                 `any_length`. Otherwise ()
+    any_length   whether it is a tuple of any length
+    is_open      whether it is a dataclass without `__post_init__`, whose fields must be checked here
     """
 
     type: type
@@ -55,10 +57,11 @@ class _Kind(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """The types that an annotation allows.
+    """All types that an annotation allows.
 
-    leaves   the types whose values have no parts to check; nearly all values are of one of them
-    words    what is expected
+    kinds    the types
+    leaves   the types whose values need no further check; nearly all values are of one of them
+    words    the types as English text, such as "an integer or None"
     """
 
     kinds: tuple[_Kind, ...]
@@ -67,7 +70,7 @@ class _Expected(NamedTuple):
 
 
 def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the path to each wrong value in a dataclass, and the rest of the sentence."""
+    """Yield (path, rest of the sentence) for each wrong value in a dataclass. A path is, for example, "tile[0]"."""
     kind: Any = type(value)
     for name, expected in _fields(kind):
         if type(getattr(value, name)) in expected.leaves:
@@ -77,7 +80,7 @@ def _wrong_fields(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
-    """Yield the path to each wrong value in `value`, "" for itself, and the rest of the sentence."""
+    """Yield (path, rest of the sentence) for each wrong value in `value`. The path of `value` itself is ""."""
     kind = next((kind for kind in expected.kinds if _is_of(value, kind.type)), None)
     if kind is None or (kind.elements and not kind.any_length and len(kind.elements) != len(value)):
         yield "", f"= {value!r}; {expected.words} is expected."
@@ -93,12 +96,13 @@ def _wrong(value: Any, expected: _Expected) -> Iterator[tuple[str, str]]:
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, _Expected], ...]:
-    """The fields of a dataclass, and what their annotations allow."""
+    """Return (name, allowed types) of each field of a dataclass."""
     hints = get_type_hints(kind)
     return tuple([(field.name, _expected(hints[field.name])) for field in fields(kind)])
 
 
 def _expected(annotation: Any) -> _Expected:
+    """Return the types that an annotation allows; a union allows several."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = tuple(map(_kind, members))
     leaves = [kind.type for kind in kinds if not kind.elements and not kind.is_open]
@@ -106,6 +110,7 @@ def _expected(annotation: Any) -> _Expected:
 
 
 def _kind(member: Any) -> _Kind:
+    """Return the type that one member of a union allows."""
     if get_origin(member) is tuple:
         elements = get_args(member)
         any_length = elements[-1] is Ellipsis
@@ -115,13 +120,14 @@ def _kind(member: Any) -> _Kind:
 
 
 def _is_of(value: Any, kind: type) -> bool:
+    """Return whether a value is an instance of a type; a bool is not an int."""
     return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
 
 
 def _words(members: Sequence[Any]) -> str:
-    """Return the words for a value of one of `members`.
+    """Return the English text for a value of one of several types.
 
-    members   types and tuples of them, as annotations
+    members   types or annotations of tuples
 
     >>> _words((int, NoneType)), _words((tuple[int, int],)), _words((tuple[str, ...],))
     ('an integer or None', 'a tuple of 2 integers', 'a tuple of texts')

@@ -1,4 +1,4 @@
-"""The barriers of a plan, counted from its programs: who arrives, who waits, how many bytes come."""
+"""Count the barriers of a plan from its programs: number, arrivals per phase, and bytes that a phase waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cutegemm.plan.work.division import WorkTile
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# In the order in which they lie in shared memory, and in which named barriers are numbered.
+# The order of mbarriers in shared memory, and of the numbers of named barriers.
 NAMES = ("full", "empty", "read", "epi_tile", "c", "order", "splits", "accumulators", "consumed")
 _MBARRIERS = ("full", "empty", "c", "accumulators", "consumed")
 KINDS = {"read": "cta", **dict.fromkeys(_MBARRIERS, "mbarrier")}  # the others are named
@@ -21,12 +21,13 @@ KINDS = {"read": "cta", **dict.fromkeys(_MBARRIERS, "mbarrier")}  # the others a
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier, or one for each stage, epilogue stage or consumer.
+    """All barriers of one name: a single one, or one for each stage, epilogue stage or consumer.
 
-    kind                "cta" (all threads), "named" (some warps) or "mbarrier"
-    count               how many of them
-    arrivals            that complete a phase
-    transaction_bytes   that a phase waits for besides
+    name                one of `NAMES`
+    kind                "cta" (all threads of the CTA), "named" (the threads of some warps) or "mbarrier"
+    count               number of barriers of this name
+    arrivals            arrivals that complete a phase; for "cta" and "named" the number of threads
+    transaction_bytes   bytes that must also arrive before a phase of an mbarrier completes; 0 if it waits for none
     """
 
     name: str
@@ -37,11 +38,12 @@ class Barrier:
 
 
 def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
-    """The barriers of a plan whose warps have roles.
+    """Return the barriers of a plan that has warp roles, in the order of `NAMES`.
 
-    Each role of a CTA is taken through one tile of one k-tile for each consumer, on a ring so long that no stage comes
-    twice: what arrives at a barrier then is one phase, or one for each time that bytes are expected. As all CTAs of a
-    cluster do the same, as many arrivals come to one as it sends to all.
+    The programs of all roles of one CTA are expanded for a few work tiles of one k-tile, with more stages than
+    k-tiles, so that no stage is used twice. The arrivals at a barrier are then those of one phase. If bytes are
+    expected several times, each time is one phase. All CTAs of a cluster execute the same program, so a CTA receives
+    as many arrivals as it sends to all CTAs.
     """
     pipeline = plan.body
     tiles = [
@@ -57,7 +59,7 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
                 arrivals[each.barrier, each.index] += each.count * len(each.ctas)
             elif isinstance(each, op.Expect):
                 arrivals[each.barrier, each.index] += 1
-                phases[each.barrier, each.index] += 1  # each is said once how many bytes come
+                phases[each.barrier, each.index] += 1  # each phase expects its bytes once
                 size_bytes[each.barrier] = each.size_bytes
             elif isinstance(each, (op.NamedArrive, op.NamedSync)):
                 threads[each.barrier, each.index][number, type(each)] = each.threads

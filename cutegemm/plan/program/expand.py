@@ -1,4 +1,7 @@
-"""A program as operations: with every index, for one role of one CTA and the tiles that the CTA takes."""
+"""Expand the program of a role into operations: every barrier, stage and tile index, for the tiles that one CTA takes.
+
+The simulator executes the operations (see `operations`); the barriers of a plan are counted from them.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ TENSOR_CORES = "tensor cores"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program is carried out: the CTA, the role, and the warps of the role.
+    """The CTA, the role, and the warps of the role that execute a program.
 
-    cta        of the grid; the CTAs of a cluster follow one another, those along M first
-    role       its number among the plan's roles
-    warp       a part of the role's warps: which of them
-    warps      parts that each role is told apart by: 1, or its warps. What another one may have done and this one not
-               is seen only where they are told apart
+    cta        index of the CTA in the grid. The CTAs of a cluster have consecutive indices, along M first
+    role       index of the role in `plan.roles`
+    warp       index of the process in the role, in [0, warps)
+    warps      number of processes that the role is simulated as: 1, all its warps together; or one for each warp.
+               Errors in the order of two warps of a role are found only with one for each warp
     """
 
     cta: int
@@ -42,14 +45,15 @@ class Place:
 
 @dataclass
 class State:
-    """A role's position in its program.
+    """A role's position in its program and in the mainloop pipeline; steps change it as they are expanded.
 
-    position    of the ring: k-tiles that have passed
-    previous    the position of the k-tile before, of this tile; None where there is none
-    number      of the tile among those of the CTA; past the last where there is none
-    k           the k-tile
-    shared      tiles so far whose sums went to the CTAs of their columns
-    running     the stage of each group of products under way, the oldest first; None where a later group reads it too
+    position    number of k-tiles that the CTA has passed through the mainloop pipeline before the present one
+    previous    `position` of the k-tile before in the same work tile; None at the first k-tile of a work tile
+    number      index of the work tile in `tiles`; `len(tiles)` in a last iteration without a work tile
+    k           index of the k-tile in the work tile
+    shared      number of tiles whose accumulators the CTAs of the cluster have exchanged so far (cluster split-K)
+    running     the stage that each unfinished group of MMAs reads, the oldest group first; None if a later group
+                reads the same stage and ends the reading
     """
 
     position: int = 0
@@ -68,12 +72,12 @@ def expand(
     stages: int = 0,
     reads_c: bool = True,
 ) -> tuple[Op, ...]:
-    """The operations of a role.
+    """Return the operations that a role executes for the work tiles of its CTA, in order.
 
-    tiles     that the CTA takes, in their order: of each k_count, parts, part, tile and epilogue stage, as a work tile
-              has them
-    stages    of the ring; those of the plan where left out
-    reads_c   whether the epilogue reads tile operands: beta is not 0
+    place     the CTA, the role and its warps
+    tiles     the work tiles that the CTA takes, in order; `WorkTile`, or any object with its fields
+    stages    number of stages of the mainloop pipeline; 0: as many as the plan has
+    reads_c   whether the epilogue reads its tile operands, such as C: beta is not 0
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.work.division import WorkTile
@@ -87,7 +91,9 @@ def expand(
 def lines_of(
     plan: GemmPlan, program: Program, place: Place, tiles: Sequence[Any], reads_c: bool = True
 ) -> tuple[int, ...]:
-    """The line of the program's text that each of a role's operations comes from, counted from 0; see `expand`.
+    """Return, for each operation that `expand` returns, the line of the printed program that it comes from.
+
+    Lines are counted from 0. The arguments are those of `expand`.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan.work.division import WorkTile
@@ -100,6 +106,11 @@ def lines_of(
 
 
 class Expansion(StepReader):
+    """A reader of programs that yields the operations of each step; `expand` explains the arguments.
+
+    The methods `on_...` take a step, the state of the role, and the index `i` of the epilogue tile if there is one.
+    """
+
     def __init__(self, plan: GemmPlan, place: Place, tiles: Sequence[Any], stages: int, reads_c: bool) -> None:
         self.plan, self.pipeline, self.place, self.tiles = plan, warp_roles(plan), place, tiles
         self.stages, self.reads_c = stages, reads_c and bool(plan.epilogue.tiles)
@@ -113,18 +124,24 @@ class Expansion(StepReader):
         self.rank = rank
         self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
         row = tuple(range(first + self.m_rank, first + cm * cn, cm))
-        self.row = row if cluster_k == 1 else (place.cta,)  # CTAs with the same rows and k-tiles of A
-        self.sharers = row if cluster_k > 1 else ()  # CTAs with the same tile, and other k-tiles
-        self.column = tuple(range(place.cta - self.m_rank, place.cta - self.m_rank + cm))  # the same columns of B
+        self.row = row if cluster_k == 1 else (place.cta,)  # CTAs that read the same rows and k-tiles of A
+        self.sharers = row if cluster_k > 1 else ()  # CTAs that split the K of the same tile
+        self.column = tuple(
+            range(place.cta - self.m_rank, place.cta - self.m_rank + cm)
+        )  # CTAs that read the same columns of B
         self.sources = tuple(sorted({*self.row, *self.column}))
         self.epi_stages = plan.epi_stages
         self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
+        """Yield the operations of a program from its start."""
         yield from self.steps(program.steps, State())
 
     def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
-        """The operations of some steps; `i` is the epilogue tile, where there is one."""
+        """Yield the operations of some steps, which change `at`.
+
+        i   index of the epilogue tile, in a loop over epilogue tiles
+        """
         for each in steps:
             yield from self.read(each, at, i)
 
@@ -191,20 +208,23 @@ class Expansion(StepReader):
             yield from self.steps(branch.steps, at, i)
 
     def branch(self, flag: str, ops: Any) -> Iterator[Op]:
-        """Operations that are passed over where a flag is not set."""
+        """Yield operations after a `Branch` that skips them if a flag is not set.
+
+        Nothing is yielded if `ops` is empty.
+        """
         body = list(ops)
         if body:
             yield op.Branch(flag, len(body))
             yield from body
 
-    # --- the ring -------------------------------------------------------------------------------------------
+    # --- the mainloop pipeline ------------------------------------------------------------------------------
 
     def k_tiles(self, at: State) -> int:
-        """Of the tile; none where there is no tile."""
+        """Return the number of k-tiles of the present work tile; 0 if there is no work tile."""
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
     def stage(self, position: int) -> tuple[int, int]:
-        """The stage at a position of the ring, and the parity of its phase."""
+        """Return the stage at a position of the mainloop pipeline, and the parity of its phase."""
         return position % self.stages, position // self.stages & 1
 
     @reads(step.Wait)
@@ -246,7 +266,7 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """A lane of each warp tells all CTAs that load to this stage."""
+        """Return the arrival that releases a stage: a lane of each warp arrives in every CTA that loads to it."""
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
     @reads(step.Skip)
@@ -261,7 +281,7 @@ class Expansion(StepReader):
         at.previous, at.position, at.k = at.position, at.position + 1, at.k + 1
         yield from ()
 
-    # --- turns and barriers of threads ----------------------------------------------------------------------
+    # --- order barriers and other named barriers ------------------------------------------------------------
 
     @reads(step.OpenOrder)
     def on_open_order(self, turns: step.OpenOrder, at: State, i: int) -> Iterator[Op]:
@@ -303,14 +323,18 @@ class Expansion(StepReader):
         yield op.Compute(hold, (at.number, i))
         yield op.Mark(KEPT, True)
 
-    # --- parts of a tile ------------------------------------------------------------------------------------
+    # --- K splits of a tile ---------------------------------------------------------------------------------
 
     def counter(self, tile: Any) -> int:
-        """Of a consumer's rows of a CTA's tile."""
+        """Return the index of the semaphore of this consumer's rows of the CTA's tile."""
         return self.place_of(int(tile.tile))
 
     def place_of(self, epi_stage: int) -> int:
-        """Of the sums of a consumer's rows of a CTA's tile in the workspace, counted as counters are."""
+        """Return the index of this consumer's rows of the CTA's tile, for a tile or workspace slot of the cluster.
+
+        The index counts (slot, CTA of the cluster, consumer), the consumer fastest. It identifies a semaphore if
+        `epi_stage` is the index of a tile, and accumulators in the workspace if it is a workspace slot.
+        """
         readers = self.pipeline.readers
         own = self.consumer if readers > 1 else 0
         return (epi_stage * product(self.plan.cluster_mn) + self.rank) * readers + own
@@ -344,11 +368,14 @@ class Expansion(StepReader):
                 yield op.ReadAccumulators(counter, self.place_of(tile.slot + k_split), warp, (at.number, k_split))
         yield op.Compute(reduce, tag)
 
-    # --- sums of CTAs that share K --------------------------------------------------------------------------
+    # --- cluster split-K ------------------------------------------------------------------------------------
 
     @property
     def accumulators_stage(self) -> int:
-        """The place of this consumer's sums from all CTAs: numbered behind the stages of the ring."""
+        """Return the number of the memory that receives this consumer's accumulators from all CTAs of the cluster.
+
+        It is numbered like a stage, after the stages of the mainloop pipeline.
+        """
         return self.stages + self.consumer
 
     @reads(step.SendAccumulators)
@@ -379,7 +406,10 @@ class Expansion(StepReader):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def epi_stage_of(self, i: int, result: str = "d") -> tuple[int, tuple[int, ...]]:
-        """The epilogue stage of an epilogue tile of a result among all of the CTA's, and its parts."""
+        """Return the epilogue stage of epilogue tile `i` of a result, and the indices of all its pieces.
+
+        The stage is numbered among those of all consumers of the CTA. A piece is what one process of the role writes.
+        """
         assert self.epi_stages is not None
         epi_stage, _ = self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))
         return self.consumer * self.epi_stages.count + epi_stage, tuple(range(self.place.warps))
@@ -438,16 +468,16 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation, and the line of the program that it comes from."""
+    """An operation with the line of the printed program that it comes from, counted from 0."""
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """The same operations, each with its line."""
+    """Expansion that yields every operation as a `_Lined`."""
 
-    line = 0  # of the first of the steps that come next
+    line = 0  # line of the first step of the next call of `steps`
 
     def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Any]:
         first = line = self.line
@@ -460,17 +490,21 @@ class _WithLines(Expansion):
 
 
 def accumulators_sender(rank: int, warp: int = 0) -> str:
-    """The part of the place of a consumer's sums that comes from a CTA, of those that share K, or from a warp of it."""
+    """Return the operand name of the accumulators that one warp of a CTA sends to the others (cluster split-K).
+
+    rank   rank of the sending CTA among the CTAs that split K
+    warp   index of the warp in its consumer
+    """
     return f"sums {rank}.{warp}"
 
 
 def stage_bytes(plan: GemmPlan, stream: OperandStream) -> int:
-    """Return the bytes of a k-tile of an operand stream that come to one CTA."""
+    """Return the number of bytes of an operand's k-tile in the shared memory of one CTA."""
     return product(stream.tile) * plan.operands.matrix(stream.name).dtype.bits // 8
 
 
 def c_bytes(plan: GemmPlan) -> int:
-    """Of an epilogue tile of C, as it comes to an epilogue stage."""
+    """Return the number of bytes of an epilogue tile of C, which TMA loads to an epilogue stage."""
     assert plan.epi_stages is not None
     assert isinstance(plan.epi_stages.load_c, TmaBox)
     return product(plan.epi_stages.epi_tile) * plan.epi_stages.load_c.dtype.bits // 8

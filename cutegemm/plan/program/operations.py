@@ -1,6 +1,16 @@
-"""Operations: what the steps of a program do at barriers and in memory, with every index, for one role of one CTA.
+"""Operations: the effects of a program's steps on barriers and memory, with every index, for one role of one CTA.
 
-`expand` makes them from a program. The simulator plays them one at a time, in any order relative to other roles.
+`expand` makes them from a program. The simulator executes them one at a time, interleaved in any order with those of
+other roles. These fields have the same meaning in all classes:
+
+    barrier      name of a barrier, such as "full"
+    index        index of the barrier among those of its name
+    stage        index of a stage of the mainloop pipeline
+    epi_stage    index of an epilogue stage among those of all consumers of the CTA
+    piece        index of a piece of an epilogue stage: the rows of one warp
+    tag          the tile and k-tile, or epilogue tile, that data belongs to
+    size_bytes   bytes that are announced, or copied
+    ctas         the CTAs whose barriers or shared memory an operation reaches
 """
 
 from __future__ import annotations
@@ -10,22 +20,22 @@ from typing import Union
 
 from cutegemm.plan.program.steps import Step
 
-Tag = tuple[
-    int, int
-]  # (tile, k-tile), or of an epilogue stage (tile, epilogue tile); tiles are counted in their order in a CTA
+# The data of a stage: (tile, k-tile). The data of an epilogue stage: (tile, epilogue tile). A tile is its index among
+# the work tiles of a CTA.
+Tag = tuple[int, int]
 
 WHOLE_TILE = -1  # in a tag, instead of a k-tile: the whole tile
 LAST, KEPT = "last", "held"  # flags: this is the last K split of a tile; a tile is kept in registers, to be stored
 
-# --- barriers, stages and what one role has at a time --------------------------------------------------------
+# --- barriers, stages and exclusive resources ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until a phase of an mbarrier of this CTA has ended.
+    """Wait until a phase of an mbarrier of this CTA has completed.
 
     parity    parity of the phase
-    flipped   whether each `FlipPhase` of this program that came before inverts the parity
+    flipped   whether each earlier `FlipPhase` of this program inverts the parity
     """
 
     barrier: str
@@ -36,12 +46,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class FlipPhase:
-    """From here on, waits with `flipped` wait for the other parity."""
+    """Invert the parity that all later waits with `flipped` wait for."""
 
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrive `count` times on an mbarrier of each of some CTAs."""
+    """Arrive `count` times on an mbarrier of each of `ctas`."""
 
     barrier: str
     index: int
@@ -51,7 +61,7 @@ class Arrive:
 
 @dataclass(frozen=True)
 class Expect:
-    """Arrive once on an mbarrier and expect bytes: mbarrier.arrive.expect_tx."""
+    """Arrive once on an mbarrier and announce the bytes that its phase waits for: mbarrier.arrive.expect_tx."""
 
     barrier: str
     index: int
@@ -60,9 +70,9 @@ class Expect:
 
 @dataclass(frozen=True)
 class Load:
-    """Copy part of an operand to a stage of some CTAs; completes bytes on a barrier of each of them.
+    """Load a box of an operand to a stage in each of `ctas`, and complete bytes on a barrier of each of them.
 
-    operand   which box, such as "A0": the one that CTA 0 of the row loads for all of them
+    operand   name of the box. "A0" is the box of A that the first CTA of `ctas` loads for all of them
     """
 
     barrier: str
@@ -76,7 +86,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Send(Load):
-    """Send a role's accumulators to some CTAs. They are kept like a stage, numbered after those of the pipeline.
+    """Send a consumer's accumulators to the CTAs of a cluster that splits K.
+
+    The memory that receives them is numbered like a stage, after the stages of the mainloop pipeline.
 
     sender   rank of the sending CTA among those that split K
     """
@@ -86,7 +98,7 @@ class Send(Load):
 
 @dataclass(frozen=True)
 class BeginRead:
-    """Begin to read a stage. Every operand in it must hold `tag`."""
+    """Begin to read a stage. All operands in it must belong to `tag`."""
 
     stage: int
     tag: Tag
@@ -101,21 +113,21 @@ class EndRead:
 
 @dataclass(frozen=True)
 class Enter:
-    """Take a resource of the CTA for this role."""
+    """Acquire a resource of the CTA, such as the tensor cores, for this role alone."""
 
     resource: str
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Give back a resource of the CTA."""
+    """Release a resource of the CTA that `Enter` acquired."""
 
     resource: str
 
 
 @dataclass(frozen=True)
 class NamedArrive:
-    """Arrive at a named barrier with `threads` threads, which do not wait: bar.arrive."""
+    """Arrive at a named barrier with `threads` threads, without waiting: bar.arrive."""
 
     barrier: str
     index: int
@@ -133,7 +145,7 @@ class NamedSync:
 
 @dataclass(frozen=True)
 class Mark:
-    """Set a flag of this program."""
+    """Set a flag of this program, `LAST` or `KEPT`, to a value."""
 
     flag: str
     value: bool
@@ -141,7 +153,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Branch:
-    """Skip the next `count` operations if a flag is not set."""
+    """Skip the next `count` operations if a flag, `LAST` or `KEPT`, is not set."""
 
     flag: str
     count: int
@@ -149,9 +161,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Compute:
-    """Carry out a step that changes registers only.
+    """Execute a step whose results are in registers, or in global memory that no other operation reads.
 
-    stage   the stage of shared memory that it reads, or -1
+    stage   the stage that it reads, or -1
     """
 
     step: Step
@@ -159,13 +171,12 @@ class Compute:
     stage: int = -1
 
 
-# --- epilogue stages of shared memory that D leaves through, and C comes to
-# ---------------------------------------------
+# --- epilogue stages: shared memory that C is loaded to, and D is stored through ------------------------------
 
 
 @dataclass(frozen=True)
 class LoadEpiStage:
-    """Load C to all pieces of an epilogue stage by a bulk copy; completes bytes on a barrier."""
+    """Load C to the pieces of an epilogue stage by TMA, and complete bytes on a barrier."""
 
     barrier: str
     index: int
@@ -196,7 +207,7 @@ class WriteEpiStage:
 
 @dataclass(frozen=True)
 class StoreEpiStage:
-    """Start a bulk store of pieces of an epilogue stage. They are read at any later time."""
+    """Start a bulk store of pieces of an epilogue stage. It may read them until a `WaitStores` has waited for it."""
 
     epi_stage: int
     pieces: tuple[int, ...]
@@ -206,9 +217,9 @@ class StoreEpiStage:
 
 @dataclass(frozen=True)
 class CopyEpiStage:
-    """Copy pieces of an epilogue stage to global memory by one of `readers` warps.
+    """Copy one warp's share of some pieces of an epilogue stage to global memory.
 
-    The pieces are free when all of these warps have read them.
+    readers   number of warps that copy these pieces. The pieces are free when all of them have read
     """
 
     epi_stage: int
@@ -220,7 +231,7 @@ class CopyEpiStage:
 
 @dataclass(frozen=True)
 class WaitStores:
-    """Wait until all bulk stores of this program but the last `pending` have read their epilogue stages."""
+    """Wait until all bulk stores of this program, except the last `pending`, have read their epilogue stages."""
 
     pending: int
 
@@ -228,15 +239,12 @@ class WaitStores:
 EpiStageOp = Union[LoadEpiStage, ReadEpiStage, WriteEpiStage, StoreEpiStage, CopyEpiStage, WaitStores]
 
 
-# --- the parts of a tile, where K is split --------------------------------------------------------------------
+# --- K splits of a tile; `tile` is the index of its semaphore: one for each tile, CTA of a cluster and consumer
 
 
 @dataclass(frozen=True)
 class IncrementSemaphore:
-    """Increment a tile's semaphore and write its old value to the consumer's place in shared memory.
-
-    tile   index of the semaphore: one for each tile, consumer row and CTA of a cluster
-    """
+    """Increment a tile's semaphore, and write its old value to shared memory for the consumer."""
 
     tile: int
     consumer: int
@@ -245,7 +253,7 @@ class IncrementSemaphore:
 
 @dataclass(frozen=True)
 class ReadSemaphore:
-    """Set the flag `LAST` if the consumer of this warp is the last of `splits` K splits of a tile."""
+    """Read the old value of the semaphore, and set the flag `LAST` if this is the last of `splits` K splits to end."""
 
     tile: int
     consumer: int
@@ -264,14 +272,14 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """Count a K split whose accumulators are stored, unless this is the last one."""
+    """Count, in the tile's semaphore, a K split whose accumulators are stored, unless this is the last one."""
 
     tile: int
 
 
 @dataclass(frozen=True)
 class AwaitAccumulators:
-    """The last K split waits until `others` have stored their accumulators."""
+    """Wait, in the last K split, until `others` K splits have stored their accumulators."""
 
     tile: int
     others: int
@@ -279,14 +287,14 @@ class AwaitAccumulators:
 
 @dataclass(frozen=True)
 class ResetCounter:
-    """The last K split sets the tile's counter to zero."""
+    """Reset the tile's semaphore to 0, in the last K split."""
 
     tile: int
 
 
 @dataclass(frozen=True)
 class ReadAccumulators:
-    """The last K split: a warp adds what the same warp of another K split has stored."""
+    """Add, in the last K split, the accumulators that the same warp of another K split has stored."""
 
     tile: int
     slot: int
@@ -296,7 +304,7 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """A warp has stored its share of a tile, or begun to."""
+    """Mark that a warp has stored its rows of a tile, or has started the last store."""
 
     tile: int
     warp: int

@@ -1,4 +1,7 @@
-"""The registry of steps: what each reader of programs (expansion, kernels, simulator) does with a class of steps."""
+"""The registry of step handlers: for each reader of programs, the function that handles a class of steps.
+
+Readers are the expansion to operations, the kernels and the simulator.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
 
 
 class StepReader:
-    """Base of the classes that go through a program step by step.
+    """Base class of readers, which handle a program step by step.
 
     A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
-    so a component brings its own steps:
+    so that a component can define steps of its own:
 
     >>> from dataclasses import dataclass
     >>> from cutegemm.plan.program.steps import Program
@@ -44,6 +47,7 @@ class StepReader:
     _handlers: ClassVar[dict[type[Step], str | Callable[..., Any]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Register the methods of a new reader that are decorated with `reads`."""
         super().__init_subclass__(**options)
         cls._handlers = {}
         for name, method in vars(cls).items():
@@ -52,7 +56,10 @@ class StepReader:
 
     @classmethod
     def handles(cls, *kinds: type[Step]) -> Callable[[_Function], _Function]:
-        """Register a function, called with the reader, the step and the reader's other arguments."""
+        """Decorate a function that handles steps of these classes.
+
+        It is called with the reader, the step, and the other arguments of `read`.
+        """
 
         def register(function: _Function) -> _Function:
             cls._handlers.update(dict.fromkeys(kinds, function))
@@ -62,7 +69,7 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the name of the method, or the function, that handles a class of steps; None if there is none."""
+        """Return the handler of a class of steps: the name of a method, or a function; None if it has no handler."""
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)
             if found is not None:
@@ -70,8 +77,9 @@ class StepReader:
         return None
 
     def read(self, step: Step, *rest: Any) -> Any:
-        """Handle a step.
+        """Call the handler of a step, and return its result.
 
+        rest     further arguments of the handler
         raises   UnsupportedError if nothing is registered for its class
         """
         handler = self.handler_of(type(step))

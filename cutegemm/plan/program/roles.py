@@ -1,15 +1,15 @@
-"""The programs of the roles of a plan with a ring of stages: the schedules, made of pieces that they share.
+"""Build the programs of the producer and the consumers of a plan with warp roles.
 
-| schedule      | the consumers                                                                             |
-|---------------|-------------------------------------------------------------------------------------------|
-| pingpong      | take the CTA's tiles in turn: one multiplies while another stores                         |
-| cooperative   | share each tile                                                                           |
-| deferred      | share each tile, and store it behind the products of the next one                         |
-| multistage    | share a tile; there is no producer, and a warp of theirs loads ahead                      |
-| of warps      | share each tile, a warp each: mma.sync, fragments read ahead                              |
+| schedule             | consumers                                                                                    |
+|----------------------|----------------------------------------------------------------------------------------------|
+| pingpong             | alternate between the tiles of the CTA: one multiplies while another stores                  |
+| cooperative          | share each tile                                                                              |
+| overlapped epilogue  | share each tile, and store it during the MMAs of the next tile                               |
+| single               | share a tile; there is no producer, and one of their warps loads ahead                       |
+| warps as consumers   | share each tile: each consumer is one warp, issues mma.sync, and reads fragments ahead       |
 
-Sums on two levels, parts of a split K, sums of CTAs that share K, and the way to global memory are pieces: any schedule
-may have them.
+The mainloop of the plan supplies the steps of a k-tile, with accumulator promotion if it has that. Functions of this
+file supply the steps of split-K, of cluster split-K and of the epilogue. Every schedule may use them.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ Steps = tuple[Step, ...]
 
 
 def producer(in_cluster: bool) -> Program:
-    """Fills the ring with the k-tiles of the CTA's tiles.
+    """Return the program of the producer: it loads the k-tiles of the CTA's work tiles to the mainloop pipeline.
 
-    in_cluster   no CTA of a cluster ends while a consumer of another one may still arrive at its barriers
+    in_cluster   whether the CTA is in a cluster of several. The producer then waits at the end until every stage is
+                 empty, because consumers of the other CTAs may still arrive at barriers in its shared memory
     """
     tiles = ForTiles((ForKTiles((Wait("empty"), Load())),))
     return Program((tiles, ForStages((Wait("empty"),))) if in_cluster else (tiles,))
 
 
 def consumer(plan: GemmPlan) -> Program:
-    """Return the program of all consumers of a plan."""
+    """Return the program that every consumer of a plan executes."""
     roles = warp_roles(plan)
     if roles.kind == "pingpong":
         return _pingpong(plan)
@@ -86,6 +87,7 @@ def consumer(plan: GemmPlan) -> Program:
 
 
 def _pingpong(plan: GemmPlan) -> Program:
+    """Return the program of consumers that alternate between tiles, ordered by the order barrier."""
     mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
@@ -103,6 +105,7 @@ def _pingpong(plan: GemmPlan) -> Program:
 
 
 def _cooperative(plan: GemmPlan) -> Program:
+    """Return the program of consumers that share each tile, and store it before they start the next one."""
     mainloop = warp_roles(plan).mainloop
     tile = (
         *_early(plan),
@@ -116,6 +119,7 @@ def _cooperative(plan: GemmPlan) -> Program:
 
 
 def _overlapped(plan: GemmPlan) -> Program:
+    """Return the program of consumers that share each tile, and store it during the MMAs of the next one."""
     epi_tile, aux = _epi_tile(plan, is_overlapped=True), plan.epilogue.outputs[1:]
     mainloop = warp_roles(plan).mainloop
     tile = (
@@ -129,18 +133,24 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
+    """Return the step that delays each consumer's start; none if the plan has no stagger."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
 
 def _semaphore(plan: GemmPlan) -> Steps:
-    """The ticket of a part, which is drawn while the last products run."""
+    """Return the increment of the tile's semaphore, which runs during the last MMAs; no step if K is not split."""
     return (IncrementSemaphore(),) if plan.split.is_split else ()
 
 
 def _end(plan: GemmPlan, leave: Steps) -> Steps:
-    """The sums to D; where K is split, those of a tile's last part alone, with the other parts' added; where CTAs share
-    K, those of the own columns, from all of them."""
+    """Return the steps from the accumulators of one work tile to D.
+
+    With cluster split-K, the CTAs of the cluster first exchange accumulators. With split-K or stream-K, only the K
+    split that ends last stores D, after it has added the accumulators of the others.
+
+    leave   the steps that store the complete accumulators; see `_leave`
+    """
     if plan.cluster_k > 1:
         return (SendAccumulators(), AddAccumulators(), *leave)
     return (ReduceSplits(), If(IS_LAST_SPLIT, leave)) if plan.split.is_split else leave
@@ -150,24 +160,27 @@ def _end(plan: GemmPlan, leave: Steps) -> Steps:
 
 
 def _fetches(plan: GemmPlan) -> bool:
-    """Whether tile operands of the epilogue come to the epilogue stages by TMA."""
+    """Return whether TMA loads a tile operand of the epilogue, such as C, to the epilogue stages."""
     return plan.epi_stages is not None and plan.epi_stages.load_c is not None
 
 
 def _fetch(plan: GemmPlan) -> Steps:
-    """The first epilogue tiles of C, when the stores out of their epilogue stages have read them."""
+    """Return the load of the first epilogue tiles of C, after earlier stores have read these epilogue stages."""
     if not _fetches(plan):
         return ()
     return (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)
 
 
 def _early(plan: GemmPlan) -> Steps:
-    """C is asked for before the products; of a split tile only the last part reads it, behind them."""
+    """Return the load of C before the MMAs of a tile; no step if K is split.
+
+    If K is split, only the last K split reads C, so it loads C after its MMAs; see `_leave`.
+    """
     return () if plan.split.is_split else _fetch(plan)
 
 
 def _leave(plan: GemmPlan) -> Steps:
-    """The tile: straight out of registers, or through epilogue stages."""
+    """Return the steps that evaluate the epilogue and store a tile, from registers or through epilogue stages."""
     late = _fetch(plan) if plan.split.is_split else ()
     if plan.epi_stages is None:
         epilogue = plan.epilogue
@@ -177,8 +190,12 @@ def _leave(plan: GemmPlan) -> Steps:
 
 
 def _epi_stages_begin(plan: GemmPlan) -> Steps:
-    """Where the epilogue stages do not divide the epilogue tiles, a tile begins with those that the one before has
-    ended with: their stores have read them by then, but for a tile of few products."""
+    """Return the wait for stores before the first epilogue tile of a tile.
+
+    It is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile then
+    starts with the stages that the tile before ended with. Their stores have usually read them during the MMAs, except
+    for a tile of few k-tiles.
+    """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
     if not epi_stages.has_remainder(plan.consumer_d_tile):
@@ -189,14 +206,16 @@ def _epi_stages_begin(plan: GemmPlan) -> Steps:
 
 
 def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
-    """An epilogue tile's values through its epilogue stage.
+    """Return the steps that store an epilogue tile through its epilogue stage.
 
-    A wait for stores comes as late as it can, so that what is converted and written meanwhile costs nothing. Where C
-    comes by TMA, it comes right after the store, as C is asked for behind it. Where each warp stores its own rows, it
-    waits for its own stores before it writes; where the threads copy the epilogue stage, they have all read it when
-    they come to the next epilogue tile's barrier, or where there is one epilogue stage, to a barrier of its own.
+    A wait for earlier stores stands as late as possible, so that conversion and shared-memory writes overlap it:
 
-    is_overlapped   the values are those of D already
+    - If TMA loads C, the wait stands right after the store, because the load of a later epilogue tile follows it.
+    - If each warp stores its own rows by TMA, it waits for its own stores before it writes.
+    - If the threads copy the stage, no wait is needed. All have read the stage when they reach the barrier of the next
+      epilogue tile; with a single epilogue stage there is one more barrier for this.
+
+    is_overlapped   whether the registers hold values of D already, so that the epilogue is not evaluated again
     """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
@@ -223,7 +242,10 @@ def _epi_tile(plan: GemmPlan, is_overlapped: bool = False) -> Steps:
 
 
 def _values(plan: GemmPlan) -> Steps:
-    """An epilogue tile's values of D; other results leave at once."""
+    """Return the steps that evaluate the epilogue of an epilogue tile.
+
+    They also store its auxiliary outputs from registers, and fold its values into the reductions.
+    """
     epilogue, fetched = plan.epilogue, plan.fetched_tile
     read = tuple([name for name in epilogue.tail.tensors if name != fetched])
     aux = plan.aux_outputs
@@ -233,13 +255,15 @@ def _values(plan: GemmPlan) -> Steps:
 
 
 def _reduced(plan: GemmPlan) -> tuple[str, ...]:
-    """The results that are sums or maxima over rows, columns or all of D."""
+    """Return the names of the results that are sums or maxima over rows, columns or all of D."""
     return tuple([name for name, _ in plan.epilogue.reductions])
 
 
 def epi_stages_are_stored_by_rows(plan: GemmPlan) -> bool:
-    """Whether each warp stores its own rows of an epilogue stage by TMA: a box is lower than an epilogue tile, or a
-    consumer is a warp."""
+    """Return whether each warp stores its own rows of an epilogue stage by TMA.
+
+    It does if a TMA box has fewer rows than an epilogue tile, or if a consumer is a single warp.
+    """
     assert plan.epi_stages is not None
     if not isinstance(plan.epi_stages.store, TmaBox):
         return False
@@ -248,7 +272,10 @@ def epi_stages_are_stored_by_rows(plan: GemmPlan) -> bool:
 
 
 def _stores_end(plan: GemmPlan) -> Steps:
-    """The epilogue stages live as long as their readers, and barriers as long as who arrives there."""
+    """Return the last steps of a consumer, which keep its CTA alive while its shared memory is in use.
+
+    Bulk stores still read epilogue stages, and other CTAs of the cluster may still arrive at its barriers.
+    """
     consumed: Steps = (AwaitConsumed(),) if plan.cluster_k > 1 else ()
     if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
         return consumed

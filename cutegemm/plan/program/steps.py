@@ -1,7 +1,8 @@
 """Steps of warp-specialized roles, and the programs that are made of them.
 
-A program is read from top to bottom. The kernel traces its steps into code. The simulator plays them as operations on
-barriers and memory (see `expand`). `str` prints them. The barriers of a plan are counted from them (see `barriers`).
+A program is executed from top to bottom. The kernel traces its steps into code. The simulator executes them as
+operations on barriers and memory (see `expand`). `str` prints them. The barriers of a plan are counted from them (see
+`barriers`).
 
 Each role has a position in the mainloop pipeline: a stage, and the parity of the stage's phase. `ForKTiles` advances
 the position by one after each k-tile. `Skip` advances it by the k-tiles that other consumers take.
@@ -51,19 +52,19 @@ TILES_ARE_READ = "C is read, in warp 0"
 IS_FIRST_WARP = "in warp 0"
 
 EACH_WARP, FIRST_WARP, ALL = "each warp", "warp 0", "all warps"  # who carries out a step
-BEFORE, OTHERS = "the consumers before", "the other consumers"  # whose k-tiles are skipped
-# Accumulators of a consumer: all; one of two; or half of the columns
+BEFORE, OTHERS = "the consumers before", "the other consumers"  # consumers that own the skipped k-tiles
+# Accumulators of a consumer: the only ones; the first or second set of two; or those of half of the columns
 ACC, FIRST, SECOND, LEFT, RIGHT = "acc", "first acc", "second acc", "left half of acc", "right half of acc"
-# What a step multiplies of a k-tile
+# The k-blocks of a k-tile that a step multiplies
 ALL_BLOCKS, FIRST_BLOCK, OTHER_BLOCKS = "all k-blocks", "k-block 0", "the other k-blocks"
-HEAD, TAIL = "head", "tail"  # sections of the epilogue: of all accumulators, and of each epilogue tile
+HEAD, TAIL = "head", "tail"  # sections of the epilogue: on all accumulators, and on each epilogue tile
 
 
 class Step:
     """A step of a program. `str` prints it on one line.
 
-    changes   names of the values that it changes, which a loop around it carries from one iteration to the next; see
-              `kernels.trace.At`
+    changes   names of the traced values that the step changes. A loop around it carries them from one iteration to
+              the next; see `kernels.trace.At`
     """
 
     changes: ClassVar[tuple[str, ...]] = ()
@@ -77,9 +78,9 @@ class Block(Step):
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Wait until a stage is full, or empty.
+    """Wait until the stage of a k-tile is full (consumer wait) or empty (producer acquire).
 
-    barrier   "full" or "empty"
+    barrier   the mbarrier to wait for: "full" or "empty"
     ahead     number of k-tiles from the role's position to the one that is waited for
     """
 
@@ -93,9 +94,10 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class Load(Step):
-    """Load the boxes of A and B of a k-tile to its stage. One warp does it.
+    """Load the boxes of A and B of a k-tile to its stage by TMA. One warp executes it.
 
-    ahead   number of k-tiles from the role's position to the one that is loaded. Past the last k-tile nothing is loaded
+    ahead   number of k-tiles from the role's position to the one that is loaded. Nothing is loaded if the work tile
+            has no such k-tile
     """
 
     ahead: int = 0
@@ -107,10 +109,10 @@ class Load(Step):
 
 @dataclass(frozen=True)
 class Multiply(Step):
-    """Issue the MMAs of a k-tile. They run while the role goes on.
+    """Issue the MMAs of a k-tile, without waiting for them.
 
-    accumulators   `ACC` adds to the accumulators of the k-tiles before. The others start from 0: `FIRST` or `SECOND` of
-                   two accumulators, or `LEFT` or `RIGHT`, half of the columns
+    accumulators   `ACC`: add to the accumulators of the k-tiles before. With the others the MMAs start from 0: `FIRST`
+                   or `SECOND` set of two, or `LEFT` or `RIGHT` half of the columns
     k_blocks       `ALL_BLOCKS` of the k-tile; or `FIRST_BLOCK`, and in a later step `OTHER_BLOCKS`
     """
 
@@ -135,7 +137,8 @@ class Multiply(Step):
 class WaitMma(Step):
     """Wait until at most the last `pending` groups of MMAs are unfinished.
 
-    of   what a group multiplies, in words: a k-tile, half of its columns, or a k-block
+    pending   number of groups that may be unfinished
+    of        name of what a group multiplies, for printing: a k-tile, half of its columns, or a k-block
     """
 
     pending: int
@@ -150,8 +153,8 @@ class WaitMma(Step):
 class Release(Step):
     """Release a stage: each warp that has read it arrives at its empty barrier, in every CTA that loads to it.
 
-    previous   releases the stage of the k-tile before. The first k-tile of a tile releases nothing. After the loop
-               the last k-tile is released
+    previous   whether to release the stage of the k-tile before this one. At the first k-tile of a work tile this
+               releases nothing; after the loop over k-tiles it releases the last k-tile
     """
 
     previous: bool = False
@@ -164,7 +167,8 @@ class Release(Step):
 class Skip(Step):
     """Advance the position by the k-tiles that other consumers take.
 
-    whose   `BEFORE`: those of the consumers before this one. `OTHERS`: those between this consumer's tile and its next
+    whose   `BEFORE`: the first work tiles of the consumers before this one. `OTHERS`: the work tiles between this
+            consumer's work tile and its next one
     """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
@@ -177,7 +181,7 @@ class Skip(Step):
 
 @dataclass(frozen=True)
 class Advance(Step):
-    """Advance the position by one k-tile, outside of a loop or before the last k-tile of an iteration."""
+    """Advance the position by one k-tile: outside of a loop, or between the two k-tiles of an iteration."""
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase", "last")
 
@@ -189,7 +193,8 @@ class Advance(Step):
 class Clear(Step):
     """Set accumulators to 0.
 
-    what   "total", or accumulators as in `Multiply` that are added to it before any k-tile has been multiplied
+    what   "total", the sum of accumulator promotion; or accumulators as in `Multiply`, if they are added to the total
+           before any k-tile has been multiplied
     """
 
     what: str
@@ -200,7 +205,10 @@ class Clear(Step):
 
 @dataclass(frozen=True)
 class OpenOrder(Step):
-    """Let the first pingpong consumer begin. The last consumer does it, once."""
+    """Signal the order barrier of the first pingpong consumer, so that it can start.
+
+    The last consumer executes it, once.
+    """
 
     def __str__(self) -> str:
         return "signal   order[0], by the last consumer"
@@ -208,7 +216,7 @@ class OpenOrder(Step):
 
 @dataclass(frozen=True)
 class AwaitOrder(Step):
-    """Wait until the consumer before this one has issued its MMAs."""
+    """Wait at the order barrier until the pingpong consumer before this one has issued its MMAs."""
 
     def __str__(self) -> str:
         return "wait     order of this consumer"
@@ -216,7 +224,7 @@ class AwaitOrder(Step):
 
 @dataclass(frozen=True)
 class PassOrder(Step):
-    """Let the next pingpong consumer issue its MMAs."""
+    """Signal the order barrier of the next pingpong consumer, so that it can issue its MMAs."""
 
     def __str__(self) -> str:
         return "signal   order of the next consumer"
@@ -224,9 +232,9 @@ class PassOrder(Step):
 
 @dataclass(frozen=True)
 class Stagger(Step):
-    """Start each consumer later than the one before.
+    """Delay the start of each consumer, so that they do not all store at the same time.
 
-    cycles   clock cycles between two consumers, counted from when the first stage is full
+    cycles   clock cycles from the start of one consumer to the next. The first one starts when stage 0 is full
     """
 
     cycles: int
@@ -237,7 +245,7 @@ class Stagger(Step):
 
 @dataclass(frozen=True)
 class SyncThreads(Step):
-    """Synchronize all threads of the CTA after all have read what they waited for."""
+    """Synchronize all threads of the CTA after they have read the stage that they waited for."""
 
     def __str__(self) -> str:
         return "sync     read"
@@ -245,7 +253,10 @@ class SyncThreads(Step):
 
 @dataclass(frozen=True)
 class IncrementSemaphore(Step):
-    """Increment the semaphore of the tile, if K is split. Its old value is the number of K splits that have ended."""
+    """Increment the semaphore of the tile, if K is split.
+
+    The old value is the number of K splits that have incremented it before.
+    """
 
     def __str__(self) -> str:
         return "signal   semaphore of the tile, if K is split"
@@ -253,7 +264,7 @@ class IncrementSemaphore(Step):
 
 @dataclass(frozen=True)
 class ReduceSplits(Step):
-    """Reduce the K splits of a tile: the last one to end adds the accumulators of all, the others store theirs."""
+    """Reduce the K splits of a tile: the K split that ends last adds all accumulators; the others store theirs."""
 
     def __str__(self) -> str:
         return "reduce   the K splits: the last one adds all accumulators, the others store theirs"
@@ -261,9 +272,9 @@ class ReduceSplits(Step):
 
 @dataclass(frozen=True)
 class SendAccumulators(Step):
-    """Send the accumulators of each CTA's columns to the shared memory of that CTA. The CTAs of the cluster split K.
+    """Send accumulators to the CTAs of a cluster that splits K: each CTA receives those of its own columns.
 
-    It waits until the receiver has added those of the tile before.
+    First waits until the receivers have added the accumulators of the tile before.
     """
 
     def __str__(self) -> str:
@@ -274,7 +285,7 @@ class SendAccumulators(Step):
 class AddAccumulators(Step):
     """Add the accumulators that all CTAs of the cluster have sent for this CTA's columns, in the order of the CTAs.
 
-    The memory they were sent to is free afterwards.
+    Afterwards the shared memory that received them is free.
     """
 
     changes: ClassVar[tuple[str, ...]] = ("accumulators_phase",)
@@ -285,7 +296,10 @@ class AddAccumulators(Step):
 
 @dataclass(frozen=True)
 class AwaitConsumed(Step):
-    """Wait until all CTAs of the cluster have added what this one sent last: no one arrives here any more."""
+    """Wait until all CTAs of the cluster have added the accumulators that this CTA sent last.
+
+    After that no other CTA arrives at a barrier of this CTA, so it may end.
+    """
 
     def __str__(self) -> str:
         return "wait     consumed"
@@ -293,13 +307,13 @@ class AwaitConsumed(Step):
 
 @dataclass(frozen=True)
 class LoadEpiTile(Step):
-    """Load the epilogue's tile operand, such as C, to free epilogue stages. One warp does it.
+    """Load the epilogue's tile operand, such as C, to free epilogue stages by TMA. One warp executes it.
 
-    ahead   None: the first epilogue tiles, one for each epilogue stage. A number: the epilogue tile that many further,
-            if it has not been loaded yet
+    ahead   None: load the first epilogue tiles, one for each epilogue stage. A number: load epilogue tile i + ahead,
+            if it exists and has not been loaded yet
     """
 
-    changes: ClassVar[tuple[str, ...]] = ("c_phase",)  # which the epilogue tiles after it flip
+    changes: ClassVar[tuple[str, ...]] = ("c_phase",)  # the epilogue tiles after this step invert it
 
     ahead: int | None = None
 
@@ -311,7 +325,7 @@ class LoadEpiTile(Step):
 
 @dataclass(frozen=True)
 class Evaluate(Step):
-    """Evaluate the epilogue: first its head, on all accumulators; then its tail, on one epilogue tile after the other.
+    """Evaluate a section of the epilogue: the head on all accumulators, or the tail on one epilogue tile.
 
     section   `HEAD` or `TAIL`
     fetched   name of the tile operand that TMA has loaded to the epilogue stage, or ""
@@ -334,7 +348,7 @@ class Evaluate(Step):
 class StoreAux(Step):
     """Store auxiliary outputs of an epilogue tile from registers to global memory.
 
-    names   of the outputs
+    names   names of the auxiliary outputs
     """
 
     names: tuple[str, ...]
@@ -345,11 +359,11 @@ class StoreAux(Step):
 
 @dataclass(frozen=True)
 class Reduce(Step):
-    """Add the values of an epilogue tile to the sums or maxima that a warp keeps of its rows or columns.
+    """Fold the values of an epilogue tile into a warp's partial sums or maxima of its rows or columns.
 
-    Sums and maxima that the last epilogue tile completes are stored to the workspace.
+    A partial result is stored to the workspace after the last epilogue tile that contributes to it.
 
-    names   of the results
+    names   names of the results that are reductions
     """
 
     names: tuple[str, ...]
@@ -360,7 +374,7 @@ class Reduce(Step):
 
 @dataclass(frozen=True)
 class KeepTile(Step):
-    """Evaluate the epilogue of a tile and keep the result in registers, to be stored during the next tile.
+    """Evaluate the epilogue of a tile and keep D in registers, to be stored during the MMAs of the next tile.
 
     read      names of the operands that are read from global memory
     aux       names of the auxiliary outputs, which are stored at once
@@ -383,7 +397,9 @@ class KeepTile(Step):
 class WaitStores(Step):
     """Wait until at most `pending` bulk stores of this warp still read their epilogue stages.
 
-    by   who waits: `FIRST_WARP` if it stores for all, `EACH_WARP`, or `ALL` if it does not matter who stores
+    pending   number of bulk stores that may still read
+    by        the warps that wait: `FIRST_WARP`, if it stores for all; `EACH_WARP`, if each stores its own rows; `ALL`,
+              in either case
     """
 
     pending: int
@@ -398,7 +414,7 @@ class WaitStores(Step):
 class WriteEpiStage(Step):
     """Write the values of an epilogue tile to its epilogue stage.
 
-    result   "d", or the name of an auxiliary output, which has an epilogue stage of its own
+    result   "d", or the name of an auxiliary output, which takes another epilogue stage than D
     """
 
     result: str = "d"
@@ -409,7 +425,10 @@ class WriteEpiStage(Step):
 
 @dataclass(frozen=True)
 class SyncEpiTile(Step):
-    """Synchronize the warps of the consumer: all have written the epilogue stage, and may write the next one."""
+    """Synchronize the warps of the consumer before an epilogue stage that all have written is stored.
+
+    Also used before a stage is written again, after a wait by one warp or copies by all threads.
+    """
 
     def __str__(self) -> str:
         return "sync     epilogue tile"
@@ -419,8 +438,9 @@ class SyncEpiTile(Step):
 class StoreEpiStage(Step):
     """Store an epilogue stage to global memory.
 
-    by       `FIRST_WARP`: the whole stage. `EACH_WARP`: its own rows. `ALL`: copies by all threads
-    by_tma   whether it is a bulk store, which `WaitStores` waits for
+    by       `FIRST_WARP`: warp 0 stores the whole stage. `EACH_WARP`: each warp stores its own rows. `ALL`: all threads
+             copy the stage
+    by_tma   whether it is a bulk store by TMA, which `WaitStores` waits for; otherwise threads copy the stage
     result   "d", or the name of an auxiliary output
     """
 
@@ -434,10 +454,10 @@ class StoreEpiStage(Step):
 
 @dataclass(frozen=True)
 class StoreTile(Step):
-    """Store the tile from registers to global memory.
+    """Evaluate the epilogue's tail and store the tile from registers to global memory.
 
     read      names of the epilogue's operands that are read from global memory
-    aux       names of the auxiliary outputs, which are stored too
+    aux       names of the auxiliary outputs, which are also stored
     reduced   names of the sums and maxima, whose partial results are stored to the workspace
     """
 
@@ -451,14 +471,17 @@ class StoreTile(Step):
 
 
 def _matrix(name: str) -> str:
+    """Return the printed name of a matrix: "C" for "c", and longer names as they are."""
     return name.upper() if len(name) == 1 else name
 
 
 def _reduced(names: tuple[str, ...]) -> str:
+    """Return the end of a printed line that names reductions, or "" if there are no names."""
     return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
 
 def _from_global(names: tuple[str, ...]) -> str:
+    """Return the text "C, bias from global memory" for the names ("c", "bias")."""
     return f"{', '.join([_matrix(name) for name in names])} from global memory"
 
 
@@ -469,8 +492,8 @@ def _from_global(names: tuple[str, ...]) -> str:
 class ForTiles(Block):
     """Run the steps for each work tile of the CTA that this role takes.
 
-    every     the role takes every `every`-th work tile, from its own first one
-    lasting   runs them once more at the end, without a work tile, if a tile is still kept in registers
+    every     1: the role takes all work tiles. n: it takes every n-th, and consumer i starts with work tile i
+    lasting   whether to run the steps once more at the end, without a work tile, to store the tile kept in registers
     """
 
     steps: tuple[Step, ...]
@@ -487,8 +510,9 @@ class ForTiles(Block):
 class ForKTiles(Block):
     """Run the steps for each k-tile of the work tile. The position advances after each.
 
-    but_last   leaves out the last k-tile, which has steps of its own
-    by         2: two k-tiles an iteration. The steps advance the position between them; an odd k-tile comes before
+    but_last   whether to leave out the last k-tile, because steps after the loop handle it
+    by         k-tiles of an iteration: 1 or 2. With 2, the steps advance the position between the two k-tiles, and
+               steps before the loop handle the first k-tile if their number is odd
     """
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
@@ -504,7 +528,10 @@ class ForKTiles(Block):
 
 @dataclass(frozen=True)
 class ForAhead(Block):
-    """Run the steps for the first `count` k-tiles of the work tile, before the loop. The position does not advance."""
+    """Run the steps for the first `count` k-tiles of the work tile, before the loop over all of them.
+
+    The position is the same afterwards as before.
+    """
 
     steps: tuple[Step, ...]
     count: int
@@ -515,7 +542,7 @@ class ForAhead(Block):
 
 @dataclass(frozen=True)
 class ForStages(Block):
-    """Run the steps for each stage of the mainloop pipeline once."""
+    """Run the steps once for each stage of the mainloop pipeline, from the role's position on."""
 
     changes: ClassVar[tuple[str, ...]] = ("stage", "phase")
 
@@ -529,7 +556,8 @@ class ForStages(Block):
 class ForEpiTiles(Block):
     """Run the steps for each epilogue tile of the consumer's tile.
 
-    overlapped   for those of the tile kept in registers that have not been stored yet
+    overlapped   whether to run them for the tile kept in registers instead, for the epilogue tiles that have not been
+                 stored yet
     """
 
     steps: tuple[Step, ...]
@@ -541,7 +569,7 @@ class ForEpiTiles(Block):
 
 @dataclass(frozen=True)
 class OverlappedEpiTile(Block):
-    """After the MMAs of the k-th k-tile: run the steps for the k-th epilogue tile of the tile kept in registers."""
+    """Run the steps for epilogue tile k of the tile kept in registers, after the MMAs of k-tile k of the next tile."""
 
     steps: tuple[Step, ...]
 
@@ -551,7 +579,10 @@ class OverlappedEpiTile(Block):
 
 @dataclass(frozen=True)
 class If(Block):
-    """Run the steps if a condition holds; see the constants at the top of this file."""
+    """Run the steps if a condition is true.
+
+    condition   one of the constants at the top of this file, such as `IS_LAST_SPLIT`
+    """
 
     condition: str
     steps: tuple[Step, ...]
@@ -587,7 +618,7 @@ class Program(hooks.Shown):
     def edited(self, edit: Any) -> Program:
         """Return the program with each step replaced by `edit(step)`; None removes the step.
 
-        Loops and branches are edited after the steps inside them. Tests plant faults with it.
+        Loops and branches are edited after the steps inside them. Tests use it to make faulty programs.
 
         >>> program = Program((ForTiles((ForKTiles((Wait("empty"), Load())),)),))
         >>> program.edited(lambda step: None if isinstance(step, Wait) else step).has(Wait)
@@ -597,6 +628,7 @@ class Program(hooks.Shown):
 
 
 def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """Yield some steps and the steps inside them, from top to bottom."""
     for step in steps:
         yield step
         if isinstance(step, Block):
@@ -604,6 +636,7 @@ def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
+    """Yield the printed lines of some steps, indented by `depth` levels."""
     for step in steps:
         yield f"{'  ' * depth}{step}"
         if isinstance(step, Block):
@@ -616,6 +649,7 @@ def height(step: Step) -> int:
 
 
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
+    """Return steps after an edit of each; see `Program.edited`."""
     out = []
     for step in steps:
         inner: Any = step
@@ -628,4 +662,5 @@ def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
 
 
 def _plus(ahead: int) -> str:
+    """Return " + 2" for 2, and "" for 0."""
     return f" + {ahead}" if ahead else ""

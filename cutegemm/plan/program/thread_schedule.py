@@ -1,8 +1,8 @@
-"""What all threads of a CTA do for each k-tile, as data.
+"""Thread schedules: the steps of all threads of a CTA for each k-tile, as data.
 
-A schedule is played by the simulator and traced by the kernels, step by step, so what is checked is what
-runs. It speaks of the k-tile t that is being multiplied, and of tiles ahead of it; the shared-memory stage
-of a tile is tile % stages, the fragment buffer of a k-block is k_block % fragments.
+The simulator executes the steps of a schedule, and the kernels trace the same steps into code. So the code that runs is
+the code that was checked. Steps name k-tiles relative to t, the k-tile that is being multiplied. K-tile i is in the
+shared-memory stage i % stages. The fragments of a k-block are in the buffer k_block % fragments.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Start moving k-tile t + ahead out of global memory: to its stage with cp.async, else to registers.
+    """Start to load k-tile t + ahead from global memory: to its stage with cp.async, or else to registers.
 
-    chunk, chunks   which share of the tile's copies; the first share gives the stage over to the tile
+    ahead    number of k-tiles from t to the k-tile that is loaded
+    chunk    index of the piece of the k-tile's copies that this step issues. Piece 0 overwrites the stage
+    chunks   number of pieces that the copies are cut into
     """
 
     ahead: int
@@ -35,31 +37,40 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Commit:
-    """Close a group of asynchronous copies."""
+    """Commit the copies since the last commit as a group: cp.async.commit_group."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Write the tile t + ahead, fetched to registers, to its stage. Nothing to do for cp.async."""
+    """Write k-tile t + ahead from registers to its stage. Does nothing if the k-tile is loaded by cp.async.
+
+    ahead   number of k-tiles from t to the k-tile that is written
+    """
 
     ahead: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Until no more than `pending` of this thread's groups are under way."""
+    """Wait until at most `pending` committed groups of this thread are unfinished: cp.async.wait_group."""
 
     pending: int
 
 
 @dataclass(frozen=True)
 class Sync:
-    """The barrier of all threads of the CTA."""
+    """Synchronize all threads of the CTA: bar.sync 0."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Shared memory to fragments: a k-block of the tile t + ahead."""
+    """Read a k-block of k-tile t + ahead to its buffer of fragments.
+
+    The source is shared memory, or global memory if the schedule has no stages.
+
+    k_block   index of the k-block in its k-tile
+    ahead     number of k-tiles from t to the k-tile that is read
+    """
 
     k_block: int
     ahead: int = 0
@@ -67,21 +78,26 @@ class Read:
 
 @dataclass(frozen=True)
 class Multiply:
-    """The products of the fragments of a k-block, added to the accumulators."""
+    """Multiply the fragments of a k-block of k-tile t, and add to the accumulators."""
 
     k_block: int
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """The steps several times over, their k-blocks further by `stride` each time: a loop in the kernel."""
+    """Repeat steps in a loop of the kernel; each iteration adds `stride` to their k-blocks.
+
+    times    number of iterations
+    stride   k-blocks from one iteration to the next
+    steps    the steps of the first iteration
+    """
 
     times: int
     stride: int
     steps: tuple[Union[Read, Multiply], ...]
 
     def expand(self) -> Iterator[Step]:
-        """The steps one by one."""
+        """Yield the steps of all iterations, in order."""
         for turn in range(self.times):
             for step in self.steps:
                 yield replace(step, k_block=step.k_block + turn * self.stride)
@@ -92,12 +108,15 @@ Step = Union[Fetch, Commit, Store, Wait, Sync, Read, Multiply, Repeat]
 
 @dataclass(frozen=True)
 class ThreadSchedule(hooks.Shown):
-    """The steps before the loop over k-tiles, where t = 0, and those of each turn.
+    """The steps of all threads of a CTA: before the loop over k-tiles, and in each iteration of the loop.
 
-    A Fetch, Store or Read of a tile past the last one does nothing.
+    A Fetch, Store or Read of a k-tile past the last one does nothing. The class constants are the values of
+    the fields and properties of `WarpRoles` for a plan without roles.
 
-    stages      of shared memory; 0 where fragments are read from global memory
-    fragments   buffers of fragments in registers
+    stages      number of k-tiles in shared memory; 0 if fragments are read from global memory
+    fragments   number of buffers of fragments in registers
+    prologue    the steps before the loop; t is 0 there
+    k_tile      the steps of an iteration
     """
 
     stages: int
@@ -125,7 +144,7 @@ class ThreadSchedule(hooks.Shown):
         return self.fragments, self.fragments
 
     def __str__(self) -> str:
-        """The steps as those of a role's program are printed.
+        """Return the schedule as text, in the form in which the programs of roles are printed.
 
         >>> print(single_stage(k_blocks=8, unroll=1))
         for k in tile.k_tiles:
@@ -143,7 +162,9 @@ class ThreadSchedule(hooks.Shown):
         return "\n".join(lines)
 
     def lined(self, steps: tuple[Step, ...]) -> list[tuple[int, Step]]:
-        """Steps of the prologue, of the body or of a loop in it, each with its line in the text of the schedule.
+        """Return (line, step) of some steps: the line of each in the printed schedule, counted from 0.
+
+        steps   `prologue`, `k_tile`, or the steps of a `Repeat` in one of them
 
         >>> schedule = single_stage(k_blocks=8, unroll=1)
         >>> [line for line, _ in schedule.lined(schedule.k_tile)]
@@ -155,7 +176,7 @@ class ThreadSchedule(hooks.Shown):
                 if isinstance(step, Repeat) and step.steps is steps:
                     return list(enumerate(steps, line + 1))
                 line += _height(step)
-            line += 1  # of the loop over k-tiles
+            line += 1  # the printed line of the loop over k-tiles
         line = 0 if steps is self.prologue else 1 + sum(map(_height, self.prologue))
         found = []
         for step in steps:
@@ -164,7 +185,10 @@ class ThreadSchedule(hooks.Shown):
         return found
 
     def play(self, k_tiles: int) -> Iterator[tuple[int, Step]]:
-        """(t, step) in the order of execution; the prologue has t = 0. Nothing at all without k-tiles."""
+        """Yield (t, step) in the order of execution, for a tile of `k_tiles` k-tiles.
+
+        The prologue has t = 0. Loops are expanded. Nothing is yielded if there are no k-tiles.
+        """
         if k_tiles == 0:
             return
         for step in self.prologue:
@@ -177,10 +201,14 @@ class ThreadSchedule(hooks.Shown):
                     yield tile, step
 
     def hazards(self, is_async: bool, k_tiles: int, k_blocks: int | None = None) -> list[str]:
-        """What goes wrong when it is played, in words; nothing for a sound schedule.
+        """Return a sentence for each error in the execution of the schedule; an empty list if it is correct.
 
-        is_async   whether tiles travel by cp.async
-        k_blocks   of a k-tile: each must be multiplied once; not looked at where left out
+        Errors are, for example, a stage that is overwritten while other warps may read it, and a read of a k-tile
+        whose copy has not been waited for.
+
+        is_async   whether k-tiles are loaded by cp.async
+        k_tiles    number of k-tiles to execute the schedule for
+        k_blocks   number of k-blocks of a k-tile. Each must be multiplied once; None: this is not checked
 
         >>> multistage(3, 4).hazards(is_async=True, k_tiles=5, k_blocks=4)
         []
@@ -200,7 +228,10 @@ def thread_schedule(plan: GemmPlan) -> ThreadSchedule:
 
 @functools.lru_cache(maxsize=1024)
 def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: int | None) -> tuple[str, ...]:
-    """Plans that differ in their layouts have one schedule, of which some hundred steps are played here."""
+    """Return `ThreadSchedule.hazards` as a tuple.
+
+    Results are cached, because many plans that differ only in their layouts have the same schedule.
+    """
     watch = StageWatch(schedule, is_async, k_tiles)
     for tile, step in schedule.play(k_tiles):
         watch.apply(tile, step)
@@ -210,14 +241,16 @@ def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: i
 
 
 def _height(step: Step) -> int:
+    """Return the number of printed lines of a step, including the steps of a loop."""
     return 1 + len(step.steps) if isinstance(step, Repeat) else 1
 
 
 def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") -> Iterator[str]:
-    """Steps as text.
+    """Yield the lines of steps as text.
 
-    tile      the k-tile that `ahead` counts from: "0" before the loop, "k" in it
-    k_block   what the k-blocks of a loop over them are counted from
+    depth     levels of indentation
+    tile      the name of the k-tile that `ahead` is added to: "0" before the loop, "k" in it
+    k_block   the name that k-blocks are added to: "i" in a loop over k-blocks, "" outside
     """
     for step in steps:
         yield "  " * depth + _line(step, tile, k_block)
@@ -226,6 +259,7 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
+    """Return the line of a step as text, without indentation; see `_lines` for the arguments."""
     if isinstance(step, Repeat):
         turns = [str(turn * step.stride) for turn in range(step.times)]
         if len(turns) > 3:
@@ -239,7 +273,7 @@ def _line(step: Step, tile: str, k_block: str) -> str:
     if isinstance(step, Sync):
         return "sync     all threads"
     if not isinstance(step, (Fetch, Store, Read, Multiply)):
-        return repr(step)  # no step: a rule of plans says so
+        return repr(step)  # not a step: a rule of plans reports it
     if isinstance(step, Multiply):
         return f"mma      k-block {_counted(k_block, step.k_block)} -> acc"
     at = _counted("" if tile == "0" else tile, step.ahead)
@@ -252,57 +286,59 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """A number counted from a name, or from 0."""
+    """Return "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for an empty name and 2."""
     return str(number) if not start else f"{start} + {number}" if number else start
 
 
 class StageWatch:
-    """Who may see what of one operand while a schedule is played, and what goes wrong.
+    """A checker of thread schedules: it follows the k-tiles of one operand through shared memory and registers.
 
-    The simulator derives from it and moves data in the hooks `fetched`, `started`, `shown` and `read_into`,
-    which do nothing here.
+    It knows which k-tile each stage holds, whether its copy has ended and which threads may read it, and collects a
+    sentence for each error in `found`. The simulator derives from this class and moves data in the hooks `fetched`,
+    `started`, `shown` and `read_into`, which do nothing here.
 
-    is_async   whether tiles travel by cp.async
-    k_tiles    that the schedule is played for
+    schedule   the schedule that is executed
+    is_async   whether k-tiles are loaded by cp.async
+    k_tiles    number of k-tiles that the schedule is executed for
     """
 
     def __init__(self, schedule: ThreadSchedule, is_async: bool, k_tiles: int) -> None:
         stages = schedule.stages
         self.stages, self.fragments = stages, schedule.fragments
         self.is_async, self.k_tiles = is_async, k_tiles
-        self.held: list[int | None] = [None] * stages  # the tile that is, or will be, in each stage
-        self.landed = [False] * stages  # for the thread that copied it
-        self.visible = [False] * stages  # for every thread
+        self.held: list[int | None] = [None] * stages  # the k-tile in each stage, complete or still being copied
+        self.landed = [False] * stages  # the copy has ended, as seen by the thread that issued it
+        self.visible = [False] * stages  # every thread may read the stage
         self.read_since_sync: set[int] = set()
-        self.to_land = [0] * stages  # shares of the tile in each stage that are still under way
-        self.groups: list[list[int]] = []  # for each committed group under way the tile of each share in it
+        self.to_land = [0] * stages  # pieces of the copy to each stage that have not ended
+        self.groups: list[list[int]] = []  # each unfinished group: the k-tile of each piece in it
         self.open_group: list[int] = []
         self.registers: int | None = None
-        self.at_hand: int | None = None  # the tile that fragments are read of, where there are no stages
-        self.load_chunks = 0  # of the tile last fetched
+        self.at_hand: int | None = None  # the k-tile whose fragments are read, if the schedule has no stages
+        self.load_chunks = 0  # pieces issued of the last k-tile fetched
         self.buffers: list[tuple[int, int] | None] = [None] * self.fragments
         self.multiplied: Counter[tuple[int, int]] = Counter()
         self.found: list[str] = []
 
     def fetched(self, tile: int) -> None:
-        """A tile has been read from global memory, to registers or to be copied on."""
+        """Handle the start of a load of a k-tile from global memory, to registers or to shared memory."""
 
     def started(self, tile: int, stage: int) -> None:
-        """A stage is given over to a tile: what it held is gone."""
+        """Handle the start of a write of a k-tile to a stage: the earlier content is lost."""
 
     def shown(self, tile: int, stage: int) -> None:
-        """Every thread may read a tile in its stage from here on."""
+        """Handle the completion of a k-tile: every thread may read it in its stage from here on."""
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """A k-block of a stage, whatever it holds, has been read to a buffer of fragments."""
+        """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile."""
 
     def fail(self, message: str) -> None:
-        """Notes a fault, once."""
+        """Add a sentence to `found`, unless it is there already."""
         if message not in self.found:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
-        """One step of the schedule, at k-tile `tile`."""
+        """Execute one step of the schedule, with t = `tile`."""
         if isinstance(step, Fetch):
             self._fetch(tile + step.ahead, step.chunk, step.chunks)
         elif isinstance(step, Commit):
@@ -325,7 +361,7 @@ class StageWatch:
             self._multiply(tile, step.k_block)
 
     def finish(self, k_blocks: int) -> None:
-        """After the last step: every k-block of every k-tile must have been multiplied once."""
+        """Check, after the last step, that every k-block of every k-tile has been multiplied once."""
         wanted = {(tile, k_block) for tile in range(self.k_tiles) for k_block in range(k_blocks)}
         wrong: dict[tuple[int, int], list[int]] = {}
         for tile, k_block in sorted(wanted | set(self.multiplied)):
@@ -340,6 +376,7 @@ class StageWatch:
             self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
+        """Assign the stage of a k-tile to it, and return the stage. Fails if the earlier content is still in use."""
         stage = tile % self.stages
         if stage in self.read_since_sync:
             self.fail(
@@ -356,6 +393,7 @@ class StageWatch:
         return stage
 
     def _fetch(self, tile: int, chunk: int, chunks: int) -> None:
+        """Execute a `Fetch` of a k-tile."""
         if tile >= self.k_tiles:
             return
         if chunk == 0:
@@ -374,6 +412,7 @@ class StageWatch:
             self.open_group.append(tile)
 
     def _store(self, tile: int) -> None:
+        """Execute a `Store` of a k-tile."""
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
@@ -383,6 +422,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
+        """Execute a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
@@ -390,10 +430,11 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
+        """Execute a `Read` of a k-block of a k-tile."""
         if tile >= self.k_tiles:
             return
         if self.stages == 0:
-            if self.at_hand != tile:  # its k-blocks are asked for one after the other
+            if self.at_hand != tile:  # the k-blocks of a k-tile are read one after the other
                 self.fetched(tile)
                 self.started(tile, 0)
                 self.shown(tile, 0)
@@ -413,6 +454,7 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
+        """Execute a `Multiply` of a k-block of a k-tile."""
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(
@@ -423,32 +465,35 @@ class StageWatch:
 
 
 def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
-    """Each k-block read and multiplied; a loop of `unroll` of them at a time, where that is given."""
+    """Return the steps that read and multiply one k-block after the other.
+
+    unroll   k-blocks of an iteration of a loop; None: no loop
+    """
     steps = tuple([step for k in range(unroll or k_blocks) for step in (Read(k), Multiply(k))])
     return list(steps) if unroll in (None, k_blocks) else [Repeat(k_blocks // unroll, unroll, steps)]
 
 
 def single_stage(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """Fetch, store, barrier, multiply, barrier: the tiled GEMM of the textbook.
+    """Return the schedule of the textbook's tiled GEMM: load a k-tile, barrier, multiply, barrier.
 
-    k_blocks   of a k-tile
-    unroll     k-blocks laid out in the code, a divisor of `k_blocks`; all of them where left out
+    k_blocks   number of k-blocks of a k-tile
+    unroll     k-blocks that are unrolled in an iteration of the loop over k-blocks, a divisor of `k_blocks`; None: all
     """
     blocks = _in_turn(k_blocks, unroll)
     return ThreadSchedule(1, 1, (), (Fetch(0), Commit(), Store(0), Wait(0), Sync(), *blocks, Sync()))
 
 
 def direct() -> ThreadSchedule:
-    """No shared memory at all: a k-tile is one k-block, read from global memory to the fragments."""
+    """Return the schedule without shared memory whose k-tile is one k-block, read from global memory to fragments."""
     return ThreadSchedule(0, 1, (), (Read(0), Multiply(0)))
 
 
 def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
-    """No shared memory: fragments of k-blocks are asked of global memory before those ahead of them are multiplied.
+    """Return the schedule that reads fragments ahead from global memory, without shared memory.
 
-    k_blocks      of a k-tile; there are registers for the fragments of all of them
-    load_chunks   that they are cut into, a divisor: those of all shares but one are under way while one is multiplied.
-                  With a single one, those of a k-tile are asked for at once and then multiplied
+    k_blocks      number of k-blocks of a k-tile. Registers hold the fragments of all of them
+    load_chunks   number of equal groups of k-blocks, a divisor of `k_blocks`. While one group is multiplied, the reads
+                  of the other groups are under way. 1: all fragments of a k-tile are read, then multiplied
 
     >>> print(streamed(2))
     read     A[0], B[0]: k-block 0
@@ -469,7 +514,9 @@ def streamed(k_blocks: int, load_chunks: int = 2) -> ThreadSchedule:
 
 
 def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
-    """One stage of shared memory, the next k-tile on its way to registers meanwhile: two barriers a k-tile.
+    """Return the schedule with one stage that loads the next k-tile to registers while one is multiplied.
+
+    It needs two barriers for each k-tile.
 
     k_blocks, unroll   see `single_stage`
     """
@@ -481,17 +528,18 @@ def prefetched(k_blocks: int, unroll: int | None = None) -> ThreadSchedule:
 def multistage(
     stages: int, k_blocks: int, unroll: int | None = None, *, load_chunks: int = 1, fragments: int = 2
 ) -> ThreadSchedule:
-    """`stages` - 1 k-tiles on their way while one is multiplied, and fragments read a k-block ahead.
+    """Return the schedule that loads `stages` - 1 k-tiles ahead and reads fragments one k-block ahead.
 
-    With two stages and copies through registers this is double buffering: one barrier a k-tile.
+    It needs one barrier for each k-tile. With two stages and copies through registers it is double buffering.
 
-    stages        2 or more
-    k_blocks      of a k-tile, 1 or more
-    unroll        k-blocks that are laid out one after the other in the code, an even divisor of `k_blocks`; the turns
-                  before the last are a loop. All of them where it is left out. Fewer registers are taken by a loop: the
-                  compiler cannot move every read of the tile to its front
-    load_chunks   that the copies of a k-tile are cut into, one a k-block, so that they do not come all at once
-    fragments     1: each k-block is read just before it is multiplied
+    stages        number of k-tiles in shared memory, 2 or more
+    k_blocks      number of k-blocks of a k-tile, 1 or more
+    unroll        k-blocks that are unrolled in an iteration of the loop over k-blocks, an even divisor of `k_blocks`.
+                  The last `unroll` k-blocks follow the loop. None: no loop. A loop takes fewer registers, because the
+                  compiler cannot move all reads of a k-tile to its start
+    load_chunks   number of pieces that the copies of a k-tile are cut into. They are issued with different k-blocks,
+                  not all at once
+    fragments     2, or 1: each k-block is read just before it is multiplied
 
     >>> [type(step).__name__ for step in multistage(2, 2).k_tile]
     ['Read', 'Fetch', 'Commit', 'Multiply', 'Store', 'Wait', 'Sync', 'Read', 'Multiply']
@@ -508,7 +556,7 @@ def multistage(
     body: list[Step] = []
     if fragments == 1:
         for k in range(k_blocks):
-            last = turn_over if k == k_blocks - 1 else []  # the last read of the stage is done: hand it over
+            last = turn_over if k == k_blocks - 1 else []  # the stage has been read: prepare the next one
             body += [Read(k), *ahead[k], *last, Multiply(k)]
         return ThreadSchedule(stages, 1, tuple(prologue), tuple(body))
     prologue.append(Read(0))
@@ -522,6 +570,6 @@ def multistage(
             body += [Read(k + 1), *ahead[k], Multiply(k)]
         elif k % 2:
             body += [*ahead[k], *turn_over, Read(0, ahead=1), Multiply(k)]
-        else:  # the next tile's first fragments go to the buffer that this k-block is in
+        else:  # the next k-tile's first fragments are read to the buffer of this k-block
             body += [*ahead[k], Multiply(k), *turn_over, Read(0, ahead=1)]
     return ThreadSchedule(stages, min(2, k_blocks), tuple(prologue), tuple(body))

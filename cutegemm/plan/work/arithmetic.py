@@ -1,5 +1,8 @@
-"""What arithmetic of work needs besides operators, for which integers, numpy arrays and values that a kernel computes
-with have functions of their own."""
+"""Minimum, maximum and comparison for integers, numpy arrays and traced values, so that formulas serve all three.
+
+The tile scheduler computes with Python integers on the host, with arrays in the analysis, and with traced values in a
+kernel. Operators work on all of them; the functions of `Arithmetic` differ.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 
 def ceil_div(a: Any, b: Any) -> Any:
-    """The quotient of two values, rounded up: by operators alone, so that traced ones may be of two widths.
+    """Return a / b, rounded up. It uses operators only, so that traced values may have different widths.
 
     >>> ceil_div(7, 2), ceil_div(np.array([6, 7]), 2).tolist()
     (4, [3, 4])
@@ -21,10 +24,10 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Functions that integers, arrays and traced values have of their own.
+    """The functions that differ between integers, arrays and traced values.
 
-    minimum, maximum   of two values
-    ceil_div           the quotient of two values, rounded up
+    minimum, maximum   smaller and larger of two values
+    ceil_div           quotient of two values, rounded up
 
     >>> INTEGERS.minimum(3, 5), INTEGERS.ceil_div(7, 2), ARRAYS.maximum(np.array([3, 5]), 4).tolist()
     (3, 4, [4, 5])
@@ -35,7 +38,7 @@ class Arithmetic:
     ceil_div: Callable[[Any, Any], Any] = ceil_div
 
     def is_below(self, value: Any, bound: Any) -> Any:
-        """1 where a value is less than a bound, else 0: a comparison without a branch.
+        """Return 1 if an integer is less than a bound, else 0: a comparison without a branch.
 
         >>> [INTEGERS.is_below(value, 2) for value in range(4)], ARRAYS.is_below(np.arange(4), 2).tolist()
         ([1, 1, 0, 0], [1, 1, 0, 0])

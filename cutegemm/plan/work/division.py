@@ -1,17 +1,19 @@
-"""How the k-tiles of tiles are divided among the CTAs of a persistent grid: split-K and stream-K.
+"""Divide the k-tiles of tiles among the CTAs of a persistent grid: split-K, stream-K and fixup.
 
-A work tile is a run of k-tiles of one tile. The tiles whose k-tiles are shared come first, in the order of the raster;
-each is a stretch of `span` k-tiles of one long line, which workers cut into runs:
+A work tile is a run of k-tiles of one tile. The tiles whose K is split come first, in the order of the raster. Their
+k-tiles, `span` of each tile, are concatenated to a line, and workers (CTAs or clusters) take runs of the line. In these
+examples of 3 tiles with 5 k-tiles, bars separate tiles, and a letter is the worker that takes a k-tile:
 
-    split of 2 parts, 3 tiles of 5 k-tiles    |aaabb|cccdd|eeeff|        a worker for each part, each span 6
-    stream of 1 wave, 3 tiles, a grid of 4    |aaaab|bbbcc|ccddd|        a worker for each CTA of the grid
-    the same, each tile with an owner      aaaa bbbb cccc |abc|          a worker for each CTA without a tile
+    split-K by 2                     |aaabb|cccdd|eeeff|    a worker for each K split; span 6
+    stream-K of 1 wave, grid of 4    |aaaab|bbbcc|ccddd|    a worker for each CTA of the grid; span 5
+    fixup, grid of 4                 |aaaad|bbbbd|ccccd|    owners a, b, c; worker d is the CTA without a tile; span 1
 
-A worker's run goes over the ends of tiles, so that it is several work tiles, of neighbouring tiles. An owner takes the
-first k-tiles of its tile, and only the rest of them are on the line: all owners read the same k-tiles of A and B at
-about the same time, as where nothing is shared. Behind the shared tiles come the others, a work tile each. All is
-arithmetic on the number of a work tile, for integers, arrays of them, and values that a kernel computes with; who
-takes which number, and what else a work tile is, is said by `scheduler`.
+A run that crosses the end of a tile is several work tiles, of neighbouring tiles. With fixup, each split tile has an
+owner, a CTA that takes its first k-tiles; only the rest is on the line. So all owners read the same k-tiles of A and B
+at about the same time, as they do without a split. The tiles that are not split follow, one work tile each.
+
+Every function computes with integers, arrays of integers, or values of a traced kernel, without branches. `scheduler`
+decides which cluster takes which work tile.
 """
 
 from __future__ import annotations
@@ -23,27 +25,25 @@ from typing import Any
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic, ceil_div
 from cutegemm.plan.work.split import KSplit
 
-LEAST_RUN = 8  # k-tiles of a worker: below that a CTA more costs more than it brings
-# Where tiles have owners: the time that a part takes besides its products, in k-tiles; the fewest k-tiles of each tile
-# that pay for it; and the most workers for each tile. Of 0 to 10 k-tiles 5 to 8 were seen to be best, for pingpong and
-# cooperative consumers alike.
-FIXUP_K_TILES = 5
-LEAST_REST = 6
-MOST_WORKERS = 4
+LEAST_RUN = 8  # fewest k-tiles of a worker: with shorter runs, one more worker costs more time than it saves
+# Constants of fixup.
+FIXUP_K_TILES = 5  # time that a K split takes in addition to its MMAs, in k-tiles; of 0 to 10, 5 to 8 are the fastest
+LEAST_REST = 6  # fewest k-tiles of a tile that are worth a fixup
+MOST_WORKERS = 4  # most workers for each tile
 
 
 @dataclass(frozen=True)
 class WorkTile:
-    """k-tiles of a tile.
+    """Some or all k-tiles of one tile: the unit of work that a cluster takes.
 
-    tile      its number in the raster's order; tiles are counted in clusters
-    k_first   the first of the k-tiles
-    k_count   how many
-    splits    work tiles that share the tile, its peers and itself: with 1 there is nothing to add up; 0 is a work tile
-              in which there is nothing to do
-    k_split   which of them this is, in the order of their k-tiles, which is that of adding
-    slot      by which `WorkGrid.slot_of` finds the places of the parts' sums in the workspace
-    group     problem of a grouped GEMM; see `scheduler`
+    tile      index of the tile in the order of the raster. A tile here is that of a whole cluster
+    k_first   index of the first k-tile
+    k_count   number of k-tiles
+    splits    number of K splits of the tile, this one included. 1: no accumulators to add. 0: an empty work tile,
+              which has no k-tiles
+    k_split   index of this K split, in the order of its k-tiles. Accumulators are added in this order
+    slot      workspace slot of the tile's first K split, in the unit that `WorkGrid.slot_of` expects
+    group     index of the problem in a grouped GEMM; see `scheduler`
     """
 
     tile: Any
@@ -55,26 +55,29 @@ class WorkTile:
     group: Any = 0
 
     def map(self, function: Callable[[Any], Any]) -> WorkTile:
-        """A function of each field."""
+        """Return the work tile with `function` applied to each field."""
         return WorkTile(*[function(getattr(self, f.name)) for f in fields(self)])
 
 
 @dataclass(frozen=True)
 class KDivision:
-    """How the tiles of a problem are divided.
+    """A division of the k-tiles of a problem into numbered work tiles; the module docstring explains the terms.
 
-    k_tiles      of a tile
-    shared       tiles whose k-tiles are shared
-    span         of a shared tile on the line of the workers
-    workers      that cut the line; the first `longer` of them take `run` + 1 of it, the others `run`
-    columns      numbers from one work tile of a worker to its next
-    pieces       work tiles of a worker
-    count        numbers of work tiles in all, the whole tiles with them
-    slots        of a shared tile's sums in the workspace
-    arithmetic   functions of these values
-    fixup        k-tiles of a shared tile that its owner takes, and which are not on the line; the first columns are the
-                 owners', the workers' are behind them. None where no tile has an owner
-    divisors     those of `divided_by`, in a form that is faster to divide by
+    k_tiles      number of k-tiles of a tile
+    shared       number of tiles whose K is split. They come first
+    span         k-tiles of a split tile on the line of the workers
+    workers      number of workers
+    run          k-tiles of a worker's run
+    longer       number of workers, the first ones, whose run has one more k-tile
+    columns      difference of the numbers of a worker's work tile and its next one: number = piece * columns + column.
+                 Without fixup, a column is a worker. With fixup, the first `shared` columns are the owners, and the
+                 workers follow
+    pieces       most work tiles of a worker
+    count        number of work tiles in all, including empty ones and tiles that are not split
+    slots        number of workspace slots for accumulators
+    arithmetic   functions for the type of these values
+    fixup        k-tiles of a split tile that its owner takes, and that are not on the line; None: no owners
+    divisors     the divisors of `divided_by` in a form that is faster to divide by; None: as numbers
     """
 
     k_tiles: Any
@@ -92,14 +95,14 @@ class KDivision:
     divisors: tuple[Any, ...] | None = None
 
     def work_tile(self, number: Any) -> WorkTile:
-        """The work tile of a number below `count`; one that has no k-tiles to take has 0 parts.
+        """Return the work tile of a number below `count`. An empty one has `splits` = 0.
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> division = k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1)
         >>> [(u.tile, u.k_first, u.k_count) for u in map(division.work_tile, range(division.count)) if u.splits]
         [(0, 0, 4), (0, 4, 1), (1, 3, 2), (2, 2, 3), (1, 0, 3), (2, 0, 2)]
         """
-        if self.fixup is None and self.pieces == 1:  # a split: each run is a work tile
+        if self.fixup is None and self.pieces == 1:  # split-K: each run is a work tile
             splits = self.span // self.run
             tile, k_split = number // splits, number % splits
             first = k_split * self.run
@@ -110,14 +113,16 @@ class KDivision:
         if self.fixup is not None:
             is_owner = self.arithmetic.is_below(column, self.shared)
             shared = self._either(is_owner, self._kept(column, piece), shared)
-        past = number - self.columns * self.pieces  # of the whole tiles, where it is not below 0
+        past = number - self.columns * self.pieces  # index among the tiles that are not split, if not below 0
         whole = WorkTile(self.shared + past, 0, self.k_tiles, 1, 0, 0)
         return self._either(self.arithmetic.is_below(past, 0), shared, whole)
 
     def following(self, number: Any, clusters: Any) -> Any:
-        """The number of the next work tile of the same cluster; owners have one of a shared tile.
+        """Return the number of the next work tile of the same cluster.
 
-        clusters   of the grid
+        With fixup, an owner takes a single work tile of split tiles, so the numbers of its other pieces are skipped.
+
+        clusters   number of clusters of the grid
 
         >>> from cutegemm.plan.work.split import FIXUP
         >>> division = k_division_of(FIXUP, 11, 95, 4)
@@ -129,13 +134,13 @@ class KDivision:
         return number + clusters * (1 + self.arithmetic.is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
-        """The k-tiles that the owner of a tile takes of it, by its first piece alone."""
+        """Return the work tile that the owner of a split tile takes: its first piece. Other pieces are empty."""
         splits, slot = self.sums_of(owner)
         is_first = self.arithmetic.is_below(piece, 1)
         return WorkTile(owner, 0, self.fixup * is_first, splits * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
-        """The k-tiles that the worker of a column takes off the line."""
+        """Return the work tile of a worker, given by its column, in the `piece`-th tile that its run meets."""
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         worker, kept = column, 0
         if self.fixup is not None:
@@ -151,13 +156,15 @@ class KDivision:
         return WorkTile(tile, kept + first - tile * span, count, splits * least(count, 1), k_split, slot)
 
     def _either(self, is_first: Any, first: WorkTile, second: WorkTile) -> WorkTile:
-        """The first where 1 is said, the second where 0 is."""
+        """Return `first` if `is_first` is 1, or `second` if it is 0: a selection without a branch."""
         names = [f.name for f in fields(WorkTile) if f.name != "group"]
         pairs = [(getattr(first, name), getattr(second, name)) for name in names]
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
-        """How many parts a tile below `shared` has, and the slot of the sums of the first of them.
+        """Return (K splits of a split tile, workspace slot of its first K split).
+
+        tile   index of a tile, below `shared`
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> [k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1).sums_of(tile) for tile in range(3)]
@@ -173,11 +180,11 @@ class KDivision:
         return last - first + 2, first + 2 * tile
 
     def _start(self, worker: Any) -> Any:
-        """Where a worker's run begins."""
+        """Return the position on the line where a worker's run starts, in k-tiles."""
         return worker * self.run + self.arithmetic.minimum(worker, self.longer)
 
     def _worker(self, place: Any) -> Any:
-        """Whose run a place is of."""
+        """Return the worker whose run contains a position on the line."""
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         longer = self.longer * (self.run + 1)
         _, by_longer, by_others = self.divided_by
@@ -185,7 +192,7 @@ class KDivision:
 
     @property
     def divided_by(self) -> tuple[Any, ...]:
-        """The divisors of places on the line: a tile's span, a longer run, and another one."""
+        """Return the three divisors of positions on the line: the span of a tile, a longer run, and a shorter run."""
         if self.divisors is not None:
             return self.divisors
         most = self.arithmetic.maximum
@@ -200,11 +207,16 @@ def k_division_of(
     arithmetic: Arithmetic = INTEGERS,
     least_run: int = LEAST_RUN,
 ) -> KDivision:
-    """How so many tiles of D are divided among a persistent grid.
+    """Return the division of the k-tiles of `tiles` tiles among a persistent grid.
 
-    split     parts > 1: each tile into so many, fewer where there are fewer k-tiles. waves > 0: those tiles
-              that do not fill the grid, and waves - 1 times a grid of tiles more, among all of the grid
-    grid      CTAs, or clusters where tiles are counted in clusters
+    split        splits > 1: each tile has `splits` K splits, or fewer if it has fewer k-tiles. waves > 0: the
+                 tiles % grid tiles that do not fill the grid, and those of waves - 1 full waves, are divided among all
+                 of the grid
+    tiles        number of tiles of D, in clusters
+    k_tiles      number of k-tiles of each tile
+    grid         number of clusters of the grid
+    arithmetic   functions for the type of these values
+    least_run    fewest k-tiles of a worker, with stream-K
 
     >>> from cutegemm.plan.work.split import KSplit
     >>> k_division_of(KSplit(3), 4, 7, 132).count, k_division_of(KSplit(waves=2), 448, 128, 132).shared
@@ -237,9 +249,10 @@ def _fixup_division(
     arithmetic: Arithmetic,
     least_run: int,
 ) -> KDivision:
-    """The tiles that do not fill the grid, each with an owner; none where the others cannot take enough of them.
+    """Return the division of the tiles that do not fill the grid, each with an owner; see `k_division_of`.
 
-    With what the parts take besides, all who take some have as much to do.
+    Owners and workers get equal time, with `FIXUP_K_TILES` added for each K split of a tile. No tile is split if fewer
+    than `LEAST_REST` k-tiles of each tile would go to the workers.
     """
     minimum, maximum = arithmetic.minimum, arithmetic.maximum
     ragged = tiles % grid

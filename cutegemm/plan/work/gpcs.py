@@ -1,16 +1,16 @@
-"""The order of the GPCs: which clusters of a persistent grid are neighbours on the chip.
+"""GPC-aware rasterization: number the clusters of a persistent grid so that those of one GPC are neighbours.
 
-The hardware hands clusters to GPCs in rounds, one to each GPC that has room left. Reads of A and B that meet in a GPC
-are joined on their way to L2, so clusters of one GPC had better have neighbouring tiles of D. `GpcRaster.place` numbers
-the clusters GPC by GPC; the tile scheduler takes it for the number of the first work tile of a cluster. It is a
-permutation of the clusters that are launched, wherever these run: a chip that hands them out otherwise is slower, and
-its results are the same.
+The hardware assigns clusters to GPCs in rounds: one cluster to each GPC that has room left. Reads of A and B by SMs of
+one GPC are coalesced on their way to L2, so clusters of one GPC should compute neighbouring tiles of D.
+`GpcRaster.place` numbers the clusters GPC by GPC, and the tile scheduler takes this number as the number of the
+cluster's first work tile. It is a permutation of the launched clusters, wherever they run. On a chip that assigns
+clusters in another order, the kernel is slower and the result is the same.
 
-Which GPC a round begins with depends on where the kernel before ended. So a round that lacks a GPC lacks one that is
-not known: its clusters are of the GPC at the same place of a full round, or of the next one. In a GPC the last rounds
-come first, so that either way clusters of a GPC are neighbours.
+The first GPC of a round depends on where the previous kernel ended. So if a round is shorter, it is not known which
+GPC is missing: a cluster of the round is on the GPC at the same position of a full round, or on the next GPC. Within a
+GPC the last rounds are numbered first, so that clusters of a GPC are neighbours in both cases.
 
-All is arithmetic without a branch on its values: see `plan.work.arithmetic`.
+All functions compute without branches on their values; see `plan.work.arithmetic`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from typing import Any
 
 from cutegemm.plan.work.arithmetic import INTEGERS, Arithmetic
 
-LEAST_ORDERED = 128 * 96  # elements of a tile: smaller ones did not gain by the order of the GPCs
-PAIR = 2  # multiprocessors of a TPC, and the most CTAs of a cluster of which it is known where they go
-_BYTES = 4  # of a number that the host hands to a kernel: one for each GPC
-_MOST_CTAS = 255  # whose places are bytes
-_QUOTIENT_BITS = 16
+LEAST_ORDERED = 128 * 96  # elements of a CTA tile: smaller tiles do not gain from GPC-aware rasterization
+PAIR = 2  # SMs of a TPC; also the largest cluster whose assignment to GPCs is known
+_BYTES = 4  # bytes of an integer that the host passes to a kernel; each byte describes a GPC
+_MOST_CTAS = 255  # most clusters: a place must fit in a byte
+_QUOTIENT_BITS = 16  # fraction bits of the reciprocal in `_quotient`
 
 
 @dataclass(frozen=True)
 class GpcRaster:
-    """How many clusters the hardware hands out in each round. A shorter round lacks the GPCs that came first in the one
-    before: they are full.
+    """The rounds in which the hardware assigns the clusters of a persistent grid to GPCs.
+
+    rounds   number of clusters that are assigned in each round, not increasing. A shorter round lacks the first GPCs
+             of the round before, because they are full
 
     >>> order = GpcRaster((3, 2, 1))  # GPC 0 takes the cluster 0; 1 takes 1 and 3; 2 takes 2, 4 and 5
     >>> [order.place(cluster, order.ends(6)) for cluster in range(6)]
@@ -45,12 +47,15 @@ class GpcRaster:
 
     @staticmethod
     def of(tpc_rounds: Sequence[int], cluster_size: int, ctas: int | None) -> GpcRaster | None:
-        """That of clusters of one or two CTAs, from the order in which pairs of multiprocessors (TPCs) are handed out.
+        """Return the rounds of clusters of one or two CTAs, or None if the assignment is not known.
 
-        Clusters of two fill a TPC each. Of single CTAs, each TPC of a round is given one, then each one more.
+        A cluster of two CTAs fills a TPC (a pair of SMs). Single CTAs come in two rounds for each round of TPCs: one
+        CTA to each TPC, then another one to each. The assignment is not known for larger clusters, for a grid that is
+        not persistent, and for more CTAs than SMs.
 
-        ctas      of the persistent grid
-        returns   None where that is not known: of larger clusters, and of more CTAs than there are multiprocessors
+        tpc_rounds     number of TPCs in each round of assignment; see `machine.device`
+        cluster_size   number of CTAs of a cluster
+        ctas           number of CTAs of the persistent grid; None: the grid is not persistent
 
         >>> GpcRaster.of((3, 2), 1, 10)
         GpcRaster(rounds=(3, 3, 2, 2))
@@ -61,7 +66,7 @@ class GpcRaster:
         return GpcRaster(tuple([count for count in tpc_rounds for _ in range(PAIR // cluster_size)]))
 
     def violations(self) -> Iterator[str]:
-        """What is wrong with the rounds.
+        """Yield a sentence for each rule that the rounds violate.
 
         >>> list(GpcRaster((2, 3)).violations())
         ['rounds of (2, 3) clusters; positive integers, none larger than the one before, and 255 in all at most are \
@@ -81,49 +86,51 @@ expected.']
 
     @property
     def clusters(self) -> int:
-        """That have a place."""
+        """Return the number of clusters that have a place."""
         return sum(self.rounds)
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
-        """Rounds of one size: the first cluster, the clusters of a round, and how many rounds."""
+        """Return (first cluster, clusters of a round, number of rounds) of each run of rounds of equal size."""
         grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
         firsts = accumulate([count * times for count, times in grouped], initial=0)
         return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
 
     @property
     def _alone(self) -> int:
-        """GPCs that are full when the first run of rounds is over, which come first."""
+        """Return the number of GPCs that are full after the first run of rounds. They have the first places."""
         sizes = [count for _, count, _ in self._runs]
         return sizes[0] - sizes[1] if len(sizes) > 1 else 0
 
     def ends(self, clusters: Any, arithmetic: Arithmetic = INTEGERS) -> tuple[Any, ...]:
-        """What `place` needs to know of a grid: the end of the places of each GPC but those that are full first, four
-        to a number.
+        """Return what `place` needs to know about a grid: where the places of each GPC end.
 
-        clusters   that are launched
+        Each end is a byte; an integer holds four of them. The GPCs that are full after the first run of rounds are left
+        out, because their places follow without it.
+
+        clusters   number of launched clusters
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         gpc_raster = self.rounds[0]
         begins = [*accumulate(self.rounds, initial=0)][:-1]
-        host = [most(clusters - begin, 0) for begin in begins]  # in this round, or later
+        host = [most(clusters - begin, 0) for begin in begins]  # clusters in this round or later ones
         words = []
         for word in range(self._alone, gpc_raster, _BYTES):
             value: Any = 0
             for gpc in range(word, min(word + _BYTES, gpc_raster)):
                 end: Any = 0
                 for here, count in zip(host, self.rounds, strict=True):
-                    until = gpc + 1 - (gpc_raster - count)  # in this round
+                    until = gpc + 1 - (gpc_raster - count)  # clusters of this round in GPCs up to this one
                     end = end + least(here, until) if until > 0 else end
                 value = value + end * (1 << (8 * (gpc - word)))
             words.append(value)
         return tuple(words)
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """The place of a cluster among all that are launched, GPC by GPC.
+        """Return the place of a cluster: its index if all launched clusters are counted GPC by GPC.
 
-        cluster   by the order in which clusters are launched
-        ends      see there
+        cluster   index of the cluster in launch order
+        ends      the result of `ends` for the grid
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         (_, widest, times), *runs = self._runs
@@ -139,12 +146,14 @@ expected.']
             is_later = arithmetic.is_below(_BYTES * i - 1, which)
             word = word + is_later * (ends[i] - ends[i - 1])
         place = ((word >> (which % _BYTES * 8)) & 255) - 1 - turn
-        # Those that are full first take their turns side by side.
+        # The GPCs that are full first are numbered together, round by round.
         return place + is_alone * (gpc + turn * alone - place)
 
 
 def _quotient(value: Any, divisor: int) -> Any:
-    """value // divisor of a small number that is not negative, by a product and a shift.
+    """Return value // divisor by a multiplication and a shift.
+
+    value   a small integer, at least 0; or an array, or a traced value
 
     >>> all(_quotient(i, d) == i // d for d in range(1, 67) for i in range(2 * 132))
     True

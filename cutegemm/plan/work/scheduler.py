@@ -1,33 +1,32 @@
-"""The tile scheduler: which work tile a cluster takes, in which order, and which tile of D each of its CTAs has in it.
+"""The tile scheduler: the work tiles of a problem, the cluster that takes each, and the tile of D of each CTA.
 
-A *work tile* is a tile of D of a whole cluster, in the order of the raster, and of this tile all k-tiles or, where K is
-split, some of them.
+A *work tile* is a tile of D of a whole cluster, with all its k-tiles or, if K is split, some of them. Work tiles are
+numbered; tiles are numbered in the order of the raster.
 
     TileScheduler   what a plan knows before it has a problem
-    TileGrid        with M, N and L: the tiles of D, their order, and which of them a CTA of a cluster has
-    WorkGrid        with K: the work tiles, and who takes which
+    TileGrid        for M, N and L: the tiles of D, their order, and the tile of each CTA of a cluster
+    WorkGrid        for K as well: the work tiles, and the clusters that take them
 
-Kernels trace these, the simulator, the analysis and the drawings enumerate them: nobody else turns a number into a tile
-of D, a rank into a tile, or a part into a slot of the workspace.
+Kernels trace these classes; the simulator, the analysis and the drawings enumerate them. No other code maps a number to
+a tile of D, a rank to a tile, or a K split to a workspace slot. All functions compute without branches on their values,
+for integers, numpy arrays and traced values.
 
-All is arithmetic without a branch on its values, for integers, numpy arrays, and values that a kernel computes with.
+The split of K decides what the number of a work tile means:
 
-How K is split decides what the number of a work tile means:
+| split                  | work tile `number`                                          | grid                        |
+|------------------------|-------------------------------------------------------------|-----------------------------|
+| none                   | tile `number`, all its k-tiles                              | a cluster for each work     |
+|                        |                                                             | tile, or persistent         |
+| split-K                | tile `number // splits`, K split `number % splits`. K       | the same                    |
+|                        | splits of a tile are neighbours, and none is empty          |                             |
+| split-K, `idle_ctas`   | tile `number % tiles`, K split `number // tiles`            | (tiles, K splits)           |
+| stream-K               | K splits first, then tiles that are not split: see          | persistent                  |
+|                        | `division`                                                  |                             |
 
-| split               | work tile `number`                                         | grid                 |
-|---------------------|------------------------------------------------------------|----------------------|
-| none                | tile `number`, all its k-tiles                             | a cluster for each,  |
-|                     |                                                            | or persistent        |
-| parts (split-K)     | tile `number // splits`, part `number % splits`: peers are   | the same             |
-|                     | neighbours, and none is without k-tiles                    |                      |
-| parts, `idle_ctas`  | tile `number % tiles`, part `number // tiles`              | (tiles, parts)       |
-| waves (stream-K)    | runs of k-tiles first, then whole tiles: see `division`      | persistent           |
-
-Groups and ranks. A single GEMM, or a batch of one size, is the group 0 of every work tile. A grouped GEMM (a mixture
-of experts) has the first number of each group in device memory: `WorkGrid.work_tile` is the place that looks the group
-of a number up there, subtracts its first number, and goes on with the tiles and k-tiles of that group. Several GPUs
-that share a GEMM have numbers of one order: the first number of a cluster, and `WorkGrid.following`, are the places
-where a GPU's rank enters.
+Extensions. In a single GEMM, or a batch of one size, every work tile has group 0. A grouped GEMM (mixture of experts)
+keeps the first number of each group in device memory: `WorkGrid.work_tile` is the place to look up the group of a
+number, subtract the group's first number, and continue with the group's tiles and k-tiles. If several GPUs share a
+GEMM, a GPU's rank enters in the first number of a cluster and in `WorkGrid.following`.
 """
 
 from __future__ import annotations
@@ -48,26 +47,27 @@ from cutegemm.tile.raster import Raster
 if TYPE_CHECKING:
     from cutegemm.plan.problem import Problem
 
-# Of `KDivision`, what the host works out and a kernel is handed.
+# Fields of `KDivision` that the host computes and passes to a kernel.
 _HOST_VALUES = ("shared", "span", "workers", "run", "longer")
 _FIXUP_HOST_VALUES = (*_HOST_VALUES, "fixup", "pieces")
 
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """How work tiles are numbered, and who takes which.
+    """The numbering of work tiles and their assignment to clusters, as a plan knows them before it has a problem.
 
-    raster       the order of the tiles of clusters
-    split        how K is split
+    raster       the order of the tiles. A tile is that of a whole cluster
+    split        the split of K: none, split-K or stream-K
     cta_tile     (bM, bN, bK)
     cluster_mn   CTAs of a cluster along M and N
-    persistent   CTAs of a persistent grid; None: a cluster for each work tile
-    batched      whether there may be several batches: the raster divides by the tiles of one
-    gpc_raster   the order of a persistent grid's clusters by which they take work tiles; None: that of their launch
-    idle_ctas    whether the launched grid follows from the tiles alone, so that CTAs may have nothing to do: (tiles,
-                 parts) of a split in parts, or all persistent CTAs. Else there are no more clusters than work tiles
-    cluster_k    CTAs of a cluster along N that share K: each loads the B of all of them, and multiplies its part of the
-                 k-tiles
+    persistent   number of CTAs of a persistent grid; None: the grid has a cluster for each work tile
+    batched      whether L may be greater than 1. The raster then divides by the number of tiles of a batch
+    gpc_raster   GPC-aware rasterization: the order in which clusters of a persistent grid take their first work tiles;
+                 None: launch order
+    idle_ctas    whether CTAs may be launched that have nothing to do. The grid is then (tiles, K splits) with split-K,
+                 or all persistent CTAs. False: at most as many clusters as work tiles are launched
+    cluster_k    number of CTAs of a cluster along N that split K: each loads the columns of B of all of them, for its
+                 own k-tiles. 1: no cluster split-K
     """
 
     raster: Raster
@@ -94,8 +94,11 @@ class TileScheduler:
         return rank % self.cluster_mn[0], rank // self.cluster_mn[0]
 
     def cluster_k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """Return the first k-tile of a CTA of a cluster that splits K, and the number of its k-tiles; see
-        `KSplit.k_range`.
+        """Return (first k-tile, number of k-tiles) of the CTA of a rank in a cluster that splits K.
+
+        rank      rank of the CTA in its cluster
+        k_tiles   number of k-tiles of the tile
+        minimum   see `KSplit.k_range`
 
         >>> scheduler = TileScheduler(Raster(), KSplit(), (64, 16, 64), (2, 2), cluster_k=2)
         >>> [scheduler.cluster_k_range(rank, 7) for rank in range(4)]
@@ -106,8 +109,9 @@ class TileScheduler:
         return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
-        """Return a work tile with the k-tiles that one CTA of the cluster takes: all of them unless the cluster
-        splits K.
+        """Return a work tile with only the k-tiles that the CTA of a rank takes.
+
+        Unless the cluster splits K, these are all k-tiles of the work tile.
         """
         if self.cluster_k == 1:
             return work_tile
@@ -121,8 +125,9 @@ class TileScheduler:
 
     @property
     def splits_are_rows(self) -> bool:
-        """Return whether the K splits of a tile are rows of the launched grid: one row for each, even if K has fewer
-        k-tiles.
+        """Return whether each K split is a row of the launched grid: blockIdx.y is the K split.
+
+        The grid then has all rows, even if K has fewer k-tiles than K splits.
         """
         return self.idle_ctas and self.split.splits > 1
 
@@ -143,15 +148,18 @@ class TileScheduler:
         l: Any = 1,  # noqa: E741
         arithmetic: Arithmetic = INTEGERS,
     ) -> TileGrid:
-        """Return the tiles of M x N x L elements."""
+        """Return the tiles of a D of M x N x L elements.
+
+        arithmetic   functions for the type of these values
+        """
         (bm, bn, _), (cm, cn), ceil_div = self.cta_tile, self.cluster_mn, arithmetic.ceil_div
         m_tiles, n_tiles = ceil_div(m, bm * cm), ceil_div(n, bn * cn)
         return TileGrid(self, m_tiles, n_tiles, m_tiles * n_tiles * l, arithmetic)
 
     def from_values(self, values: tuple[Any, ...], arithmetic: Arithmetic) -> WorkGrid:
-        """The work tiles as a kernel has them, from what `WorkGrid.host_values` handed it.
+        """Return the work tiles in a kernel, from the values of `WorkGrid.host_values`.
 
-        How many tiles and slots there are in all is known to the host alone.
+        The numbers of tiles and of workspace slots are None, because only the host needs them.
         """
         k_tiles, m_tiles, n_tiles, divisors, count, clusters, host, ends = values
         division = None
@@ -168,12 +176,12 @@ class TileScheduler:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The tiles of D, in clusters: 0 to `count` - 1 in the order of the raster.
+    """The tiles of D in the order of the raster, numbered from 0 to `count` - 1. A tile is that of a whole cluster.
 
-    m_tiles, n_tiles   along M and N
-    count              of all batches; None in a kernel that is handed its work: see `from_values`
-    arithmetic         functions of these values
-    divisors           those of the raster, in a form that is faster to divide by; None where the raster is to find them
+    m_tiles, n_tiles   number of tiles along M and along N
+    count              number of tiles of all batches; None in a kernel, see `TileScheduler.from_values`
+    arithmetic         functions for the type of these values
+    divisors           the divisors of the raster in a form that is faster to divide by; None: the raster computes them
 
     >>> scheduler = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1))
     >>> tiles = scheduler.tiles(600, 256)
@@ -189,9 +197,12 @@ class TileGrid:
     divisors: tuple[Any, ...] | None = None
 
     def tile_mnl(self, tile: Any, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of D that a CTA of a cluster has in a tile; past the edge of D for some ranks.
+        """Return the CTA tile (m_tile, n_tile, l) of D that one CTA of a cluster computes in a tile.
 
-        rank   of the CTA in its cluster: see `TileScheduler.rank_mn`
+        It may lie past the edge of D.
+
+        tile   number of the tile
+        rank   rank of the CTA in its cluster; see `TileScheduler.rank_mn`
         """
         (cm, cn), raster = self.scheduler.cluster_mn, self.scheduler.raster
         m, n, batch = raster.tile(
@@ -203,14 +214,15 @@ class TileGrid:
         return m * cm + m_rank, n * cn + n_rank, batch
 
     def loaded_mnl(self, tile_mnl: tuple[Any, Any, Any], m_tiles: Any, n_tiles: Any) -> tuple[Any, Any, Any]:
-        """(m_tile of A, n_tile of B, l) that a CTA loads for a tile of D: past the edge of D, those of the last tile.
-        The CTAs that share K load the same n_tile, of the columns of all of them.
+        """Return (m_tile of A, n_tile of B, l) that a CTA loads for its tile of D.
 
-        Nobody needs these products. But the CTAs of a cluster go on together, and a box of rows that are not there was
-        seen to take longer than one of rows that are: 813 x 2400 x 11168 of e4m3 by 128 x 160 in clusters of 1 x 2, of
-        which the last has half of its columns past the edge, took 56.0 us, and takes 48.2 so (one H100, 2026-11-22).
+        Past the edge of D these are the last m_tile and n_tile. The results are not used, but a TMA box outside of the
+        matrix takes longer, and the whole cluster waits for it: e4m3, 813 x 2400 x 11168, tile 128 x 160, cluster
+        1 x 2 takes 48.2 us, and 56.0 us with boxes past the edge (H100, 2026-11-22). With cluster split-K, the CTAs
+        that split K load the same n_tile, which has the columns of all of them.
 
-        m_tiles, n_tiles   of A and of B, that there are
+        tile_mnl           the CTA's tile of D; see `tile_mnl`
+        m_tiles, n_tiles   number of tiles of A along M, and of B along N
 
         >>> tiles = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1)).tiles(600, 256)
         >>> tiles.tile_mnl(2, rank=1), tiles.loaded_mnl(tiles.tile_mnl(2, rank=1), 5, 2)
@@ -223,15 +235,16 @@ class TileGrid:
         return m if cm == 1 else least(m, m_tiles - 1), n if cn == 1 else least(n, n_tiles - 1), batch
 
     def host_divisors(self, divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple) -> tuple[Any, ...]:
-        """Those of the raster, as the host hands them to a kernel.
+        """Return the divisors of the raster in the form in which the host passes them to a kernel.
 
-        divisors   makes numbers that are faster to divide by of some that are not negative
+        divisors   converts non-negative integers to a form that is faster to divide by
         """
         return divisors(self.scheduler.raster.divisors(self.m_tiles, self.n_tiles))
 
     def order(self) -> np.ndarray:
-        """Return (m_tile, n_tile, l) of every CTA as int64 (count, CTAs of a cluster, 3). Extents must be known
-        integers.
+        """Return (m_tile, n_tile, l) of every CTA as int64 array (count, CTAs of a cluster, 3).
+
+        The extents must be integers, not traced values.
 
         >>> scheduler = TileScheduler(Raster("along_n"), KSplit(), (128, 128, 64), cluster_mn=(2, 1))
         >>> scheduler.tiles(300, 256).order()[:, :, :2].tolist()
@@ -242,11 +255,11 @@ class TileGrid:
         return np.stack(np.broadcast_arrays(*found, rank + 0 * tile)[:3], axis=-1)
 
     def along(self, k: Any) -> WorkGrid:
-        """Return the work tiles for an extent of K, in elements."""
+        """Return the work tiles of a problem with extent `k` of K, in elements."""
         return self.work(self.arithmetic.ceil_div(k, self.scheduler.cta_tile[2]))
 
     def work(self, k_tiles: Any) -> WorkGrid:
-        """Return the work tiles for a number of k-tiles of each tile."""
+        """Return the work tiles of a problem whose tiles have `k_tiles` k-tiles each."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
         count, division = self.count, None
         if scheduler.splits_are_rows:
@@ -267,13 +280,13 @@ class TileGrid:
 class WorkGrid:
     """The work tiles of a problem, 0 to `count` - 1, and the clusters that take them.
 
-    tiles        of D
-    k_tiles      of each tile
-    count        numbers of work tiles; of some of stream-K nobody has anything to do
-    clusters     that are launched; the one at place c begins with the work tile c
-    division     how K is divided, where the parts of a tile are neither all of it nor rows of the grid
-    known_ends   the `ends`, where they were worked out before: a kernel is handed them
-    k_first      the first k-tile of each tile: see `of_rank`
+    tiles        the tiles of D
+    k_tiles      number of k-tiles of each tile
+    count        number of work tiles. With stream-K some are empty
+    clusters     number of launched clusters. The cluster at place c takes work tile c first
+    division     the division of K; None if K is not split, or if the K splits are rows of the launched grid
+    known_ends   the value of `ends` if it is known already, as in a kernel; None: it is computed
+    k_first      index of the first k-tile of each tile; not 0 only for CTAs of a cluster that splits K, see `of_rank`
 
     >>> scheduler = TileScheduler(Raster("along_m"), KSplit(), (128, 128, 64), cluster_mn=(2, 1), persistent=4)
     >>> work = scheduler.tiles(600, 256).along(512)
@@ -296,10 +309,10 @@ class WorkGrid:
         """Return the tile scheduler of these work tiles."""
         return self.tiles.scheduler
 
-    # --- what a number is --------------------------------------------------------------------------------------
+    # --- the work tile of a number ------------------------------------------------------------------------------
 
     def work_tile(self, number: Any) -> WorkTile:
-        """The work tile of a number below `count`; one that nobody has anything to do for has 0 parts."""
+        """Return the work tile of a number below `count`. An empty one has `splits` = 0."""
         if self.scheduler.splits_are_rows:
             return self.split_of(number % self.tiles.count, number // self.tiles.count)
         return self.whole(number) if self.division is None else self.division.work_tile(number)
@@ -309,8 +322,9 @@ class WorkGrid:
         return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
 
     def of_rank(self, rank: Any) -> WorkGrid:
-        """Return the work tiles with the k-tiles that one CTA of a cluster takes: all of them unless the cluster
-        splits K.
+        """Return the work tiles with only the k-tiles that the CTA of a rank takes.
+
+        Unless the cluster splits K, these are all k-tiles.
         """
         if self.scheduler.cluster_k == 1:
             return self
@@ -318,37 +332,44 @@ class WorkGrid:
         return replace(self, k_tiles=k_tiles, k_first=k_first)
 
     def split_of(self, tile: Any, k_split: Any) -> WorkTile:
-        """Return the work tile of a K split, if K splits are rows of the launched grid: blockIdx.x is the tile,
-        blockIdx.y the split.
+        """Return the work tile of a K split, if K splits are rows of the launched grid.
+
+        tile      blockIdx.x
+        k_split   blockIdx.y
         """
         split = self.scheduler.split
         k_first, k_count = split.k_range(k_split, self.k_tiles, self.tiles.arithmetic.minimum)
         return WorkTile(tile, k_first, k_count, split.splits, k_split, tile)
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of D that a CTA of a cluster has in a work tile: see `TileGrid.tile_mnl`."""
+        """Return the CTA tile (m_tile, n_tile, l) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`."""
         return self.tiles.tile_mnl(work_tile.tile, rank)
 
-    # --- the order in which a cluster takes them ---------------------------------------------------------------
+    # --- the work tiles of a cluster, in order -----------------------------------------------------------------
 
     def place(self, cluster: Any) -> Any:
-        """Return the number of the first work tile of a cluster, from the order in which clusters are launched.
+        """Return the place of a cluster: the number of its first work tile.
 
-        Everything that follows identifies a cluster by this place.
+        The other methods identify a cluster by its place.
+
+        cluster   index of the cluster in launch order
         """
         gpc_raster = self.scheduler.gpc_raster
         return cluster if gpc_raster is None else gpc_raster.place(cluster, self.ends, self.tiles.arithmetic)
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """Return what the host computes for `place`; see `GpcRaster.ends`."""
+        """Return the values that `place` needs, which the host computes; see `GpcRaster.ends`. () in launch order."""
         gpc_raster = self.scheduler.gpc_raster
         if self.known_ends is not None or gpc_raster is None:
             return self.known_ends or ()
         return gpc_raster.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
-        """Return the launch order of the cluster at each place. Extents must be known integers."""
+        """Return an array that maps the place of a cluster to its index in launch order.
+
+        The extents must be integers, not traced values.
+        """
         return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
 
     def following(self, number: Any, turns: int = 1) -> Any:
@@ -361,16 +382,19 @@ class WorkGrid:
         return number
 
     def numbers(self, cluster: int) -> Iterator[int]:
-        """Yield the numbers of the work tiles that a cluster takes, in order."""
+        """Yield the numbers of the work tiles that the cluster at a place takes, in order."""
         number = cluster
         while number < self.count:
             yield number
             number = self.following(number)
 
-    # --- consumers that take the work tiles of a CTA in turn (pingpong) -----------------------------------------
+    # --- pingpong consumers, which alternate between the work tiles of a CTA ------------------------------------
 
     def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """Return the number of the first work tile of consumer `turn` of `turns` consumers that alternate."""
+        """Return the number of the first work tile of consumer `turn` of `turns` pingpong consumers.
+
+        cluster   place of the cluster
+        """
         if not self.scheduler.split.fixup:
             return cluster + turn * self.clusters
         number = cluster
@@ -379,7 +403,10 @@ class WorkGrid:
         return number
 
     def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """Return the k-tiles that pass through the stages for earlier consumers before the first k-tile of this one."""
+        """Return the number of k-tiles of the first work tiles of the consumers before consumer `turn`.
+
+        They pass through the mainloop pipeline before its first k-tile.
+        """
         if not self.scheduler.split.is_split:
             return turn * self.k_tiles
         count = 0
@@ -389,13 +416,13 @@ class WorkGrid:
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
-        """Return the k-tiles that other consumers take between a consumer's work tile and its next."""
+        """Return the number of k-tiles that other consumers take between a consumer's work tile and its next one."""
         if not self.scheduler.split.is_split:
             return (turns - 1) * self.k_tiles
         theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
         return sum([work_tile.k_count for work_tile in theirs], 0)
 
-    # --- the parts of a tile -----------------------------------------------------------------------------------
+    # --- the K splits of a tile --------------------------------------------------------------------------------
 
     @property
     def shared(self) -> Any:
@@ -406,35 +433,37 @@ class WorkGrid:
 
     @property
     def slots(self) -> Any:
-        """Return the slots of the workspace. Each holds the accumulators of one K split of a cluster's tile."""
+        """Return the number of workspace slots. Each holds the accumulators of one K split of a cluster's tile."""
         if self.scheduler.splits_are_rows:
             return self.count
         return 0 if self.division is None else self.division.slots
 
     def peers(self, tile: Any) -> WorkTile:
-        """Part 0 of a tile below `shared`: in how many parts it is, and where their slots are; not which k-tiles."""
+        """Return K split 0 of a tile below `shared`, with its `splits` and `slot`. Its k-tiles are not computed."""
         if self.division is None:
             return WorkTile(tile, 0, 0, self.scheduler.split.splits, 0, tile)
         splits, slot = self.division.sums_of(tile)
         return WorkTile(tile, 0, 0, splits, 0, slot)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the slot of a K split of the tile that a work tile belongs to."""
+        """Return the workspace slot of K split `k_split` of the tile that a work tile belongs to."""
         if self.scheduler.splits_are_rows:
             return k_split * self.tiles.count + work_tile.slot
         return work_tile.slot + k_split
 
-    # --- from the host to the kernel, and all of it ------------------------------------------------------------
+    # --- values for a kernel, and the enumeration of all work tiles --------------------------------------------
 
     def host_values(
         self,
         integer: Callable[[Any], Any] = int,
         divisors: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple,
     ) -> tuple[Any, ...]:
-        """The values that the host hands to a kernel for `TileScheduler.from_values`: numbers, and tuples of them.
+        """Return the values that the host passes to a kernel: numbers and tuples of numbers.
 
-        integer    makes an argument of a number
-        divisors   makes numbers that are faster to divide by of some that are not negative
+        The kernel calls `TileScheduler.from_values` with them.
+
+        integer    converts a number to a kernel argument
+        divisors   converts non-negative integers to a form that is faster to divide by
         """
         host: tuple[Any, ...] = ()
         if self.division is not None:
@@ -454,14 +483,17 @@ class WorkGrid:
         )
 
     def of_arrays(self) -> WorkGrid:
-        """Return the same work tiles for arrays of numbers."""
+        """Return these work tiles with functions for numpy arrays of numbers."""
         tiles, division = replace(self.tiles, arithmetic=ARRAYS), self.division
         if division is not None:
             division = replace(division, arithmetic=ARRAYS)
         return replace(self, tiles=tiles, division=division, known_ends=self.ends)
 
     def assignment(self) -> Assignment:
-        """Return every work tile that has k-tiles, with the cluster that takes it. Extents must be known integers."""
+        """Return all work tiles that are not empty, with the clusters that take them.
+
+        The extents must be integers, not traced values.
+        """
         work, number = self.of_arrays(), np.arange(self.count, dtype=np.int64)
         clusters = max(1, self.clusters)
         cluster, turn = number % clusters, number // clusters
@@ -475,13 +507,13 @@ class WorkGrid:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Work tiles in the order of their numbers; each field but the first an array.
+    """Work tiles in the order of their numbers, as arrays with one entry for each.
 
-    tiles       of D
-    number      of the work tile
-    cluster     that takes it
-    turn        which it is of those that its cluster takes, those counted in which there is nothing to do
-    work_tile   the work tile
+    tiles       the tiles of D; not an array
+    number      number of the work tile
+    cluster     place of the cluster that takes it
+    turn        index of the work tile among those that its cluster takes, empty ones included
+    work_tile   the work tile, whose fields are arrays
     """
 
     tiles: TileGrid
@@ -491,13 +523,17 @@ class Assignment:
     work_tile: WorkTile
 
     def __len__(self) -> int:
+        """Return the number of work tiles."""
         return len(self.number)
 
     def where(self, which: Any) -> Assignment:
-        """Return the work tiles that a mask or an index selects."""
+        """Return the work tiles that a boolean mask or an array of indices selects."""
         work_tile = self.work_tile.map(lambda of: of[which])
         return Assignment(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
 
     def tile_mnl(self, rank: int = 0) -> tuple[Any, Any, Any]:
-        """(m_tile, n_tile, l) of D that a CTA of each cluster has: see `TileGrid.tile_mnl`."""
+        """Return arrays (m_tile, n_tile, l) of the CTA tiles of D that the CTAs of a rank compute.
+
+        rank   rank of the CTA in its cluster
+        """
         return self.tiles.tile_mnl(self.work_tile.tile, rank)

@@ -1,4 +1,4 @@
-"""Split-K and stream-K: several CTAs share a tile of D, and their accumulators are added at the end."""
+"""Split-K and stream-K: several CTAs compute one tile of D, and their accumulators are added at the end."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from cutegemm.errors import PlanError
 
 ORDERS = ("strided", "blocked")
 REDUCTIONS = ("kernel", "last")
-_MOST_WAVES = 1024  # that are shared: all of a problem, long before
+_MOST_WAVES = 1024  # waves that stream-K may divide; no problem has as many
 
 
 @dataclass(frozen=True)
 class KSplit:
-    """How the k-tiles of a tile of D are divided among several CTAs: split-K and stream-K.
+    """A division of the k-tiles of a tile of D among several CTAs: split-K or stream-K.
 
-    splits      CTAs that share each tile of D
-    waves       instead of `splits`: stream-K. The k-tiles of the tiles that do not fill the persistent grid are divided
-                evenly among all of its CTAs, together with those of `waves` - 1 whole waves. Other tiles are not split
-    fixup       of one such wave: each tile keeps a CTA of its own, which takes most of its k-tiles. The rest is divided
-                among the CTAs that the wave leaves without a tile
-    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each takes neighbours, the first
-                ones one more if `splits` does not divide the k-tiles. There may be fewer k-tiles than K splits
+    splits      number of K splits of each tile; 1: no split-K
+    waves       stream-K, instead of `splits`: the k-tiles of the tiles that do not fill the persistent grid, and of
+                `waves` - 1 full waves, are divided evenly among all CTAs. Other tiles are not split. 0: no stream-K
+    fixup       stream-K with `waves` = 1 in which each split tile has an owner, a CTA that takes most of its k-tiles.
+                The rest is divided among the CTAs that the last wave leaves without a tile
+    order       "strided": K split p takes the k-tiles p, p + splits, ...; "blocked": each K split takes adjacent
+                k-tiles, and the first ones take one more if `splits` does not divide their number. A K split may be
+                empty
     reduction   "kernel": a second kernel adds the accumulators of all K splits; "last": the CTA that ends last does
     raises      PlanError with every rule that is broken
 
@@ -59,11 +60,15 @@ class KSplit:
 
     @property
     def k_step(self) -> int:
-        """Return the distance from one k-tile of a K split to its next."""
+        """Return the difference of the indices of a K split's k-tile and its next one."""
         return self.splits if self.order == "strided" else 1
 
     def k_range(self, k_split: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """Return the first k-tile of a K split and the number of its k-tiles; also for values that a kernel computes.
+        """Return (first k-tile, number of k-tiles) of a K split.
+
+        k_split   index of the K split
+        k_tiles   number of k-tiles of the tile
+        minimum   `min`, or the function for the arrays or traced values that are passed
 
         >>> [KSplit(3, "blocked").k_range(p, 7) for p in range(3)]
         [(0, 3), (3, 2), (5, 2)]
@@ -77,6 +82,7 @@ class KSplit:
         return first, (k_split + 1) * each + minimum(k_split + 1, more) - first
 
     def __str__(self) -> str:
+        """Return the division and the reduction as text."""
         how = "a second kernel" if self.reduction == "kernel" else "the CTA that ends last"
         division = "each with an owner" if self.fixup else "divided evenly" if self.waves else self.order
         return f"{division}, added by {how}"
@@ -85,7 +91,10 @@ class KSplit:
 def by_last_cta(split_k: int = 1, stream: int = 0, fixup: bool = False) -> KSplit:
     """Return the split that the arguments of `sm90_plan` ask for. The CTA that ends last adds the accumulators.
 
-    raises   PlanError with every rule that is broken
+    split_k   number of K splits of each tile; 1: no split-K
+    stream    number of stream-K waves; 0: no stream-K
+    fixup     whether the last wave is divided with fixup
+    raises    PlanError with every rule that is broken
 
     >>> by_last_cta(fixup=True).waves, by_last_cta(split_k=3).splits
     (1, 3)
