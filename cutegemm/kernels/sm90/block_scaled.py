@@ -36,7 +36,7 @@ class Registers:
 def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *, loc=None, ip=None) -> Float32:
     """Return value * scale + total, computed before any MMA that is issued later.
 
-    Inline assembly with side effects fixes the position; the compiler would otherwise move the FMA to the first use.
+    Inline assembly with side effects fixes the position; the compiler would otherwise compute it at the first use.
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Float32(each).ir_value(loc=loc, ip=ip) for each in (value, scale, total)]

@@ -103,8 +103,8 @@ class ClusterSplitK(AccumulatorVectors):
     def add(self, total: cutlass.Constexpr, phase: Int32, who: cutlass.Constexpr):
         """Set `total` to the sum of the accumulators that all CTAs have sent for the own columns.
 
-        All threads of a consumer call it. It waits for the accumulators, and then arrives at the `consumed` barrier of each
-        CTA that sent some.
+        All threads of a consumer call it. It waits for the accumulators, and at the end arrives at the `consumed`
+        barrier of each CTA that sent some.
         """
         cute.arch.mbarrier_wait(self.arrived + who.consumer, phase)
         accumulators = self.by_vectors(total)

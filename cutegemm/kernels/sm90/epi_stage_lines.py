@@ -83,7 +83,7 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return by how many vectors the start of a line lies after an address of D that is aligned to the bytes of a piece."""
+        """Return how many vectors the start of a line lies after the last address of D that is aligned to a piece."""
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 

@@ -82,13 +82,13 @@ class OwnTile:
                 self.copy(name, source, target)
 
     def copy(self, name: str, source, target) -> None:
-        """Copy neighbouring elements of a row between registers and global memory, in as few accesses as alignment allows."""
+        """Copy neighbouring elements of a row between registers and global memory, in the widest aligned accesses."""
         access = self.plan.access(name)
         bits = min(access.bits, access.dtype.bits * cute.size(source))
         copy_vector(universal_copy(access.dtype, bits), source, target)
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, accumulators, extents):
-        """Return a thread's elements of each tensor's tile, and of `accumulators`, with shape (elements of a vector, vectors).
+        """Return a thread's elements of each tensor's tile, and `accumulators`, as (elements of a vector, vectors).
 
         vector    elements of a vector
         tensors   matrices (M, N, L); None stands for the coordinates (m, n)

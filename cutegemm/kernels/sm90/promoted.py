@@ -19,7 +19,7 @@ from cutegemm.plan.program.steps import RIGHT
 def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
     """Return total + value, computed before any MMA that is issued later.
 
-    Inline assembly with side effects fixes the position; the compiler would otherwise move the addition to the first use.
+    Inline assembly with side effects fixes the position; the compiler would otherwise add at the first use.
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]

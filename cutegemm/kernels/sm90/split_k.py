@@ -60,8 +60,8 @@ class Parts(AccumulatorVectors):
     def increment_semaphore(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):
         """Increment the semaphore of a tile, and return its previous value.
 
-        Only the first thread of a consumer increments; the others, and all threads if the tile is not split, return 0. The
-        result arrives while the last MMAs run.
+        Only the first thread of a consumer increments. Other threads, and all threads if the tile is not split, return 0.
+        The result arrives while the last MMAs run.
         """
         found = Int32(0)
         if tile.splits > 1 and tid == 0:
@@ -140,9 +140,9 @@ class Parts(AccumulatorVectors):
     def add(self, acc, work: WorkGrid, tile: WorkTile, rank, own, tid) -> None:
         """Set `acc` to the accumulators of all K splits, added in their order.
 
-        First the K splits before this one are added together and to `acc`, then those after it one by one. Vectors are
-        added in groups, so that loads are in flight together: `plan.vectors_at_once` before, and twice as many after, where
-        no registers hold a total.
+        First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.
+        Loads of a group of vectors are in flight together: `plan.vectors_at_once`, or twice as many if no registers are
+        needed for a total.
         """
         accumulators, at_once = self.by_vectors(acc), self.plan.vectors_at_once
         count = cute.size(accumulators, mode=[1])
