@@ -269,7 +269,7 @@ class Tracer(StepReader):
         return values
 
     def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
-        """Trace one k-tile, advance the pipeline state, and return the new values of the fields that the loop carries."""
+        """Trace one k-tile, advance the pipeline state, and return the new values of the carried fields."""
         at = replace(at, k_tile=k_tile)
         at.put(names, values)
         self.steps(loop.steps, at)
@@ -385,7 +385,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """Return the rank of the CTA whose `empty` barriers this lane arrives at: one of those that load to this CTA."""
+        """Return the rank of the CTA at whose `empty` barriers this lane arrives: one of those that load to this CTA."""
         cm, cn = self.plan.multicast_mn
         peer = lane  # multicast along one mode: every CTA of the cluster
         if cutlass.const_expr(self.plan.cluster_k > 1):  # cluster split-K: every CTA with the same k-tiles

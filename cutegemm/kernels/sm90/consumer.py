@@ -82,7 +82,7 @@ class ConsumerTracer(Tracer):
         super().trace(program, who, pipeline_state, work)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """Return the fragments and accumulators of the consumer: all rows of each k-tile, or its own rows if it shares tiles."""
+        """Return the fragments and accumulators of the consumer for all rows of a k-tile, or for its share of them."""
         plan, pipeline = self.plan, self.pipeline
         sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
@@ -149,7 +149,10 @@ class ConsumerTracer(Tracer):
         cute.gemm(mma, acc, tCrA, tCrB, acc)
 
     def read_a(self, tCsA, tCrA) -> None:
-        """Copy the A fragments of a k-tile from shared memory to registers. No MMA in flight may still read the registers."""
+        """Copy the A fragments of a k-tile from shared memory to registers.
+
+        No MMA in flight may read these registers.
+        """
         for i in range(cute.size(tCrA)):
             tCrA[i] = tCsA[i]
 
@@ -175,7 +178,10 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def open_order(self, first: Int32):
-        """Let the first consumer issue MMAs first, if there is a work tile. The last consumer arrives at its order barrier."""
+        """Let the first consumer issue its MMAs, if there is a work tile.
+
+        The last consumer arrives at its order barrier.
+        """
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
             self.pass_order()
 
@@ -226,7 +232,10 @@ class ConsumerTracer(Tracer):
     @reads(step.Load)
     @cute.jit
     def on_load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Load the k-tile `load.ahead` later to the stage of the previous k-tile, which all have read. The first warp loads."""
+        """Load a later k-tile to the stage of the previous one. Only the first warp loads.
+
+        The stage is free, because all threads have read it. `load.ahead` is the distance in k-tiles.
+        """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
                 self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last)

@@ -60,8 +60,8 @@ class Parts(AccumulatorVectors):
     def increment_semaphore(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):
         """Increment the semaphore of a tile, and return its previous value.
 
-        Only the first thread of a consumer increments. Other threads, and all threads if the tile is not split, return 0.
-        The result arrives while the last MMAs run.
+        Only the first thread of a consumer increments. Other threads, and all threads if the tile is not split, return
+        0. The result arrives while the last MMAs run.
         """
         found = Int32(0)
         if tile.splits > 1 and tid == 0:
