@@ -385,7 +385,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """Return the rank of the CTA at whose `empty` barriers this lane arrives: one of those that load to this CTA."""
+        """Return the cluster rank of the CTA at whose `empty` barriers this lane arrives: one that loads to this CTA."""
         cm, cn = self.plan.multicast_mn
         peer = lane  # multicast along one mode: every CTA of the cluster
         if cutlass.const_expr(self.plan.cluster_k > 1):  # cluster split-K: every CTA with the same k-tiles

@@ -72,9 +72,10 @@ class Storage(OwnTile):
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output stored through epilogue stages.
+        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output.
 
-        What TMA does not copy has the atom `unused`, and the tensor itself.
+        Only auxiliary outputs that are stored through epilogue stages count. What TMA does not copy has the atom
+        `unused`, and the tensor itself.
 
         operands   (tensors, results) of the epilogue, each (M, N, L)
         """
@@ -121,7 +122,10 @@ class Storage(OwnTile):
         return self.values.head(accumulators, k_tiles, self.plan.operands.d.dtype)
 
     def by_epi_tiles(self, acc):
-        """Return a view of the accumulators as (values of an epilogue tile, epilogue tiles); only the gates if D is gated."""
+        """Return a view of the accumulators as (values of an epilogue tile, epilogue tiles).
+
+        If D is gated, these are the gate accumulators only.
+        """
         threads = self.plan.consumer_threads
         shape = (product(self.epi_stages.epi_tile) // threads, self.epi_tiles)
         if not self.plan.operands.gated:
@@ -136,7 +140,10 @@ class Storage(OwnTile):
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """Return the accumulators of the i-th epilogue tile, and their up accumulators; None instead of these if D is not gated."""
+        """Return the accumulators of the i-th epilogue tile, and their up accumulators.
+
+        The second value is None if D is not gated.
+        """
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
@@ -395,7 +402,7 @@ class Storage(OwnTile):
     def wait_stores(self, pending: int, by: str) -> None:
         """Wait until at most `pending` stores of a warp still read their epilogue stages.
 
-        by   which warps have stored: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
+        by   which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
         """
         if by == step.FIRST_WARP:
             self.wait_by_first(pending)
