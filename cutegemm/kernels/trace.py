@@ -385,7 +385,10 @@ class Tracer(StepReader):
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """Return the cluster rank of the CTA at whose `empty` barriers this lane arrives: one that loads to this CTA."""
+        """Return the rank of the CTA at whose `empty` barriers this lane arrives.
+
+        It is one of the CTAs that load to this one.
+        """
         cm, cn = self.plan.multicast_mn
         peer = lane  # multicast along one mode: every CTA of the cluster
         if cutlass.const_expr(self.plan.cluster_k > 1):  # cluster split-K: every CTA with the same k-tiles

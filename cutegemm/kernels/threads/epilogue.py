@@ -230,7 +230,7 @@ class ScheduledEpilogue:
         return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
-        """Return a thread's elements of a tile of D as (elements of a vector, vectors), by the vectors that are stored."""
+        """Return a thread's elements of a tile of D by the vectors that are stored: (elements of a vector, vectors)."""
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):

@@ -36,7 +36,7 @@ class Reader:
     """A function that reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
 
     parts       number of steps that a read can be divided into
-    read_part   carries out one step: (step, buffer, k_block, stage) -> None. Each step reads whole atoms, in their order
+    read_part   carries out one step: (step, buffer, k_block, stage) -> None. A step reads whole atoms, in their order
     """
 
     parts: int

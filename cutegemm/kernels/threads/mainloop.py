@@ -72,8 +72,8 @@ class ThreadCopy:
     gX    global memory (V, REST_MN, REST_K, k_tiles)
     cX    coordinates (mn, k) of the elements, with the shape of gX
     sX    shared memory (V, REST_MN, REST_K, stages)
-    rX    registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by one,
-          each has a 32-bit register: see `load_half`
+    rX    registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
+          one, each has a 32-bit register: see `load_half`
     pX    predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
     """
 
@@ -311,7 +311,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Return the k at which the CTA's loads start: that of its first k-tile, if its k-tiles are contiguous; see `k_at`."""
+        """Return the k at which the CTA's loads start.
+
+        It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
+        """
         if not self.plan.split.is_split or self.plan.split.k_step > 1:
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
