@@ -28,8 +28,9 @@ class LaunchArguments:
 
     mainloop  further mainloop operands by name, in the order of `operands.of_mainloop`
     tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
-    results   outputs besides D, in the order of `epilogue.beside`
-    spaces    (workspace,) in bytes, if the plan needs one; (semaphores, workspace) if a plan with roles splits K; else ()
+    results   auxiliary outputs and results of reductions, in the order of `epilogue.beside`
+    spaces    (workspace,) in bytes, if the plan needs one; () if not; (semaphores, workspace) if a plan with roles
+              splits K
     scalars   scalars of the epilogue, in the order of `epilogue.scalars`
     """
 
@@ -114,7 +115,7 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """Return a view of an epilogue operand as (M, N, L), with stride 0 along each mode in which it is constant.
+    """Return a view of an epilogue operand as (M, N, L), with stride 0 along each mode that it does not have.
 
     For a row of a gated epilogue, the view has the gates only.
 
@@ -135,9 +136,7 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """Return the tensors of the epilogue and its outputs besides D, each as (M, N, L).
-
-    Results of reductions are not among the outputs.
+    """Return the tensors and the auxiliary outputs of the epilogue, each as (M, N, L).
 
     given   the arguments of the launch
     like    D as (M, N, L)

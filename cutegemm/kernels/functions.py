@@ -10,9 +10,9 @@
 
 The special-function unit of an SM computes 16 values per cycle, and the SM issues instructions for 128 threads. So 7
 other instructions are free next to one of these. `machine.functions` counts them, and `docs/functions.md` lists the
-errors. TANH has an absolute error near 1 that rounding to bf16 hides, but a type with more bits does not.
+errors. TANH has an absolute error near 1 that rounding to bf16 hides; a type with more bits would show it.
 
-There are no branches or calls. NaN gives NaN, and an infinity gives the limit of the function. Results below 2**-126
+The code has neither branches nor calls. NaN gives NaN, and an infinity gives the limit of the function. Results below 2**-126
 may be zero. Multiply-adds are written as `fma`, so that the compiler fuses nothing and the emulator rounds alike.
 
 f64 uses the DSL's functions, with errors of a few units in the last place.

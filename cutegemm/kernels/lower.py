@@ -107,7 +107,10 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
 
 
 def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """Return a tensor of shared memory that starts at `base`, with the alignment of `smem_align_bytes`; see `smem_tensor`."""
+    """Return a tensor of shared memory that starts at `base`; see `smem_tensor`.
+
+    base   pointer with the alignment of `smem_align_bytes`
+    """
     if not isinstance(given, ComposedLayout):
         return cute.make_tensor(cute.recast_ptr(base, dtype=dtype(kind)), layout(given))
     if not isinstance(given.inner, Swizzle) or given.offset != 0:
@@ -155,8 +158,8 @@ def tma_atom(
     """Return the TMA copy of tiles of a tensor, and the coordinate tensor that it takes. Runs on the host.
 
     given   layout of shared memory; its first two modes hold a tile
-    tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the first
-            two are modes of the tensor that share the first mode of shared memory
+    tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
+            first two are modes of the tensor that share the first mode of shared memory
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1

@@ -65,9 +65,9 @@ class Fold:
         return value
 
     def add(self, value, register: int, at, unit: Any = 0) -> None:
-        """Fold in the value of a register. After the last register of a result, write its partial result to the workspace.
+        """Fold in the value of a register, in ascending order of registers.
 
-        Registers must be added in ascending order.
+        After the last register of a result, its partial result is written to the workspace.
 
         register   index of the register
         at         coordinates (m, n) of the value in D

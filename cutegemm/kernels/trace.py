@@ -49,7 +49,7 @@ class Who:
     consumer    index of the consumer; None for a producer
     tid, lane   index of the thread in its consumer, and in its warp
     rank        rank of the CTA in its cluster
-    cluster     index of the cluster's first work tile
+    cluster     position of the cluster in the grid, which is the number of its first work tile
     """
 
     warp_idx: Any
@@ -68,10 +68,11 @@ class At:
     last                           stage of the previous k-tile
     first                          number of the role's first work tile
     number, tile                   number of the current work tile, and the work tile
-    k_count                        its number of k-tiles; 0 if there is no work tile
-    is_tile                        whether there is a work tile
+    k_count                        its number of k-tiles; 0 if the work tile does not exist
+    is_tile                        whether the work tile exists
     is_another                     whether the next consumer has a work tile
-    k_tile                         iteration of the loop over k-tiles; None outside of it
+    k_tile                         iteration of the loop over k-tiles. None: outside of the loop, or a previous k-tile of
+                                   the work tile is certain to exist
     i                              index of the epilogue tile
     accumulators_phase             phase of the barriers of cluster split-K
     semaphore                      previous value of the tile's semaphore, as the consumer found it
@@ -151,7 +152,7 @@ class Tracer(StepReader):
         """Trace steps in order, each with its line of the program."""
         first = line = self.line
         for each in steps:
-            self.line = line + 1  # of its own steps
+            self.line = line + 1  # first line of the steps inside of this one
             with from_line(self.name, line):
                 self.read(each, at)
             line += step.height(each)
@@ -224,7 +225,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """Return the number of k-tiles of a work tile; 0 if there is no work tile."""
+        """Return the number of k-tiles of a work tile; 0 if the work tile does not exist."""
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)
@@ -369,7 +370,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """Release the stage of the previous k-tile. At the first k-tile of a work tile there is none."""
+        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile."""
         if k_tile > 0:
             self.release(at.last)
 

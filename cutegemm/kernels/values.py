@@ -117,9 +117,9 @@ class Values:
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     tensors   operands (M, N, L) in global memory, by name
-    results   outputs besides D (M, N, L), by name; for a reduction its partial results
+    results   auxiliary outputs (M, N, L), by name; for a reduction its partial results
     scalars   scalars by name, all of type `kind`
-    kind      type in which the expression is computed
+    kind      type of all computations
     bits      largest number of significand bits of a stored result
     """
 
@@ -159,7 +159,10 @@ class Values:
         return out
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
-        """Return ((tensors, results), scalars) of a section of the epilogue, for a kernel that evaluates only this section."""
+        """Return ((tensors, results), scalars) of one section of the epilogue.
+
+        A kernel that evaluates only this section takes them as arguments.
+        """
         tensors = tuple([self.tensors[name] for name in part.tensors])
         results = tuple([self.results[name] for name in part.beside])
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
@@ -245,14 +248,19 @@ class Values:
         raise TypeError(f"no kernel has an expression {node!r}")
 
     def _as(self, value: Any, kind: Any) -> Any:
-        """Return a value in another type; fp8 is converted through `kind`, as no instruction converts it to integers."""
+        """Return a value in another type. fp8 is converted through `kind`.
+
+        No instruction converts fp8 to integers.
+        """
         is_byte = value.dtype.is_float and value.dtype.width == 8
         return value.to(self.kind).to(kind) if is_byte else value.to(kind)
 
     # --- on fragments --------------------------------------------------------------------------------------
 
     def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
-        """Apply the head to all accumulators of a thread, and return them: in place, or as f32 if D is not an integer type.
+        """Apply the head to all accumulators of a thread, and return them.
+
+        They are changed in place, or converted to f32 if they are integers and D is not.
 
         k_tiles   number of k-tiles; if it is 0, no MMA has set the accumulators, and they are set to 0
         result    element type of D
@@ -334,14 +342,14 @@ class Values:
     def worked_out(
         self, epilogue: Epilogue, accumulators: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
-        """Return a function that evaluates one result of an epilogue on a fragment, for several results or a gated epilogue.
+        """Return a function that evaluates one result of an epilogue on a fragment, which is not changed.
 
-        The fragment is not changed.
+        It is used for epilogues with several results, and for gated ones.
 
         fetch     returns an operand's values for the fragment, by the operand's name; all operands are loaded first
         ups       up accumulators, if `accumulators` are gates; else None
-        returns   function of a result's name and its type, which returns a fragment of its values, computed at each call; for a
-                  reduction, the values that are reduced
+        returns   function of a result's name and its type, which returns a fragment of its values, computed at each call;
+                  for a reduction, the values that are reduced
         """
         held = {name: fetch(name) for name in epilogue.tensors}
         expressions = {

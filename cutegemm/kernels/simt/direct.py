@@ -49,7 +49,7 @@ class DirectGemm(SimtGemm):
         self.end(thr_mma, mD, None, None, acc, tid, tiles.along(mA.shape[1]), tile)
 
     def take(self, gX, inside, fragments, k) -> None:
-        """Read the elements of a thread's rows or columns for one k. Those outside of the matrix are not read."""
+        """Read the elements of a thread's rows or columns for one k, without elements outside of the matrix."""
         atom = universal_copy(self.plan.operands.a.dtype, self.plan.operands.a.dtype.bits)
         for i, where in enumerate(inside):
             copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))

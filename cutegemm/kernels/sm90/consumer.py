@@ -24,7 +24,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
 
-NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
+NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # index in `Products.accs`
 
 
 @dataclass
@@ -416,7 +416,7 @@ class ConsumerTracer(Tracer):
     def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
         """Store the epilogue tiles that remain after a tile with too few k-tiles.
 
-        k_count   k-tiles of the tile, each of which has stored one epilogue tile
+        k_count   k-tiles of the tile; one epilogue tile has been stored after each
         left      epilogue tiles of the kept tile
         """
         for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):

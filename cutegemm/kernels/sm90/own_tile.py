@@ -70,7 +70,7 @@ class OwnTile:
 
         name    operand or result of the epilogue
         at      (m, n) of the first element in D
-        modes   modes of D in which the element may be outside; empty: no test
+        modes   modes of D along which the element may be outside; empty: no test
         """
         if cutlass.const_expr(not modes):
             self.copy(name, source, target)

@@ -59,8 +59,8 @@ from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 
-# With this many accumulators in a thread, the epilogue computes quotients without divisors from the host. Those take
-# fewer instructions, but up to 13 registers spill (simt_128x128, D not aligned, CUDA 13).
+# With this many accumulators in a thread, the epilogue does not use divisors from the host. They would save
+# instructions, but spill up to 13 registers (simt_128x128, D not aligned, CUDA 13).
 _MANY_ACCUMULATORS = 128
 _FEW_REGISTERS = 64  # with a smaller budget the start does without these divisors as well (sgemm_05_row_of_4)
 
