@@ -12,8 +12,9 @@ The special-function unit of an SM computes 16 values per cycle, and the SM issu
 other instructions are free next to one of these. `machine.functions` counts them, and `docs/functions.md` lists the
 errors. TANH has an absolute error near 1 that rounding to bf16 hides; a type with more bits would show it.
 
-The code has neither branches nor calls. NaN gives NaN, and an infinity gives the limit of the function. Results below 2**-126
-may be zero. Multiply-adds are written as `fma`, so that the compiler fuses nothing and the emulator rounds alike.
+The code has neither branches nor calls. NaN gives NaN, and an infinity gives the limit of the function. Results below
+2**-126 may be zero. Multiply-adds are written as `fma`, so that the compiler fuses nothing else and the emulator rounds
+in the same way.
 
 f64 uses the DSL's functions, with errors of a few units in the last place.
 """

@@ -49,5 +49,6 @@ def _launches_dependents(launch: Launch) -> Any:
 
 @cute.jit
 def _release(launches_dependents):
+    """Let the next kernel start, if the run-time condition holds."""
     if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

@@ -71,8 +71,8 @@ class At:
     k_count                        its number of k-tiles; 0 if the work tile does not exist
     is_tile                        whether the work tile exists
     is_another                     whether the next consumer has a work tile
-    k_tile                         iteration of the loop over k-tiles. None: outside of the loop, or a previous k-tile of
-                                   the work tile is certain to exist
+    k_tile                         iteration of the loop over k-tiles. None: outside of the loop, or if an earlier
+                                   k-tile of the work tile is certain to exist
     i                              index of the epilogue tile
     accumulators_phase             phase of the barriers of cluster split-K
     semaphore                      previous value of the tile's semaphore, as the consumer found it
@@ -194,6 +194,10 @@ class Tracer(StepReader):
         number: Int32,
         values: tuple,
     ):
+        """Trace the loop over work tiles, and return the final values of the carried fields.
+
+        number   number of the role's first work tile
+        """
         if cutlass.const_expr(loop.lasting):
             while number < self.work.count or self.is_overlapped(names, values):
                 values = self.tile(loop, at, names, number, values)
@@ -251,6 +255,7 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
+        """Trace a loop over `count` k-tiles, and return the final values of the carried fields."""
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
@@ -301,6 +306,7 @@ class Tracer(StepReader):
         condition,
         values: tuple,
     ):
+        """Trace steps under a condition, and return the values of the carried fields after the branch."""
         if condition:
             values = self.inside(steps, at, names, values)
         elif cutlass.const_expr(self.forgets(at)):

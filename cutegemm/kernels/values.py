@@ -248,9 +248,9 @@ class Values:
         raise TypeError(f"no kernel has an expression {node!r}")
 
     def _as(self, value: Any, kind: Any) -> Any:
-        """Return a value in another type. fp8 is converted through `kind`.
+        """Return a value in another type. fp8 is first converted to the type of computations.
 
-        No instruction converts fp8 to integers.
+        The machine does not convert fp8 to integers directly.
         """
         is_byte = value.dtype.is_float and value.dtype.width == 8
         return value.to(self.kind).to(kind) if is_byte else value.to(kind)
@@ -279,6 +279,7 @@ class Values:
 
     @cute.jit
     def _clear(self, accumulators: cutlass.Constexpr, k_tiles: Int32):
+        """Set the accumulators to 0 if there are no k-tiles, since no MMA has set them."""
         if k_tiles == 0:
             branch()  # without it the compiler emits a select for each accumulator of every tile
             accumulators.fill(0)
@@ -287,6 +288,7 @@ class Values:
     def _head_step(
         self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
     ):
+        """Apply one step of the head if it has an effect. The first step also clears accumulators without k-tiles."""
         if cutlass.const_expr(is_first):
             if self.acts(step) or k_tiles == 0:
                 if k_tiles == 0:
@@ -348,8 +350,8 @@ class Values:
 
         fetch     returns an operand's values for the fragment, by the operand's name; all operands are loaded first
         ups       up accumulators, if `accumulators` are gates; else None
-        returns   function of a result's name and its type, which returns a fragment of its values, computed at each call;
-                  for a reduction, the values that are reduced
+        returns   function of a result's name and its type, which returns a fragment of its values, computed at each
+                  call; for a reduction, the values that are reduced
         """
         held = {name: fetch(name) for name in epilogue.tensors}
         expressions = {

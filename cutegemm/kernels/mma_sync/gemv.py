@@ -215,6 +215,7 @@ class GemvGemm(ScheduledGemm):
 
     @cute.jit
     def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
+        """Read the fragments of some k-blocks of a k-tile, if the CTA has this k-tile."""
         if k_tile < k_tiles:
             for stream in streams:
                 self.read_vectors(stream, blocks, k_tile)

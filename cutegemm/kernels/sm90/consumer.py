@@ -71,6 +71,7 @@ class ConsumerTracer(Tracer):
         self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
     def trace(self, program, who, pipeline_state, work) -> None:
+        """Trace the program for one consumer, after partitioning its fragments and accumulators."""
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.products = self.partition(pipeline_state)
         who.lane = cute.arch.lane_idx()

@@ -93,4 +93,5 @@ class Lines:
 
 
 def _log2(power: int) -> int:
+    """Return the exponent of a power of two."""
     return power.bit_length() - 1

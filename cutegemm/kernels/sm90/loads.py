@@ -138,6 +138,7 @@ class ProducerTracer(Tracer):
         self.loads, self.first_mnl = loads, first_mnl
 
     def trace(self, program, who, pipeline_state, work) -> None:
+        """Trace the program of the producer, after partitioning the tensors that it loads."""
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
 

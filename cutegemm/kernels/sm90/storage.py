@@ -185,6 +185,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
+        """Load the i-th epilogue tile of C, if a tile operand is read."""
         if self.reads_tiles():
             self.fetch(own_mnl, i)
 
@@ -413,6 +414,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
+        """Wait in the first warp until at most `pending` stores still read their epilogue stages."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
@@ -455,6 +457,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
+        """Store the i-th epilogue tile of a result by TMA from the first warp."""
         if self.warp == 0:
             self.store_box(i, own_mnl, Int32(0), result)
 
@@ -614,7 +617,9 @@ class Storage(OwnTile):
 
 
 class Spread:
-    """A fragment of a broadcast operand: element i belongs to accumulator i. Several accumulators may share an element.
+    """A fragment of a broadcast operand: element i belongs to accumulator i.
+
+    Several accumulators may share an element.
 
     places   (registers, index) for each accumulator
     """

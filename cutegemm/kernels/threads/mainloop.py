@@ -434,6 +434,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return parts.k_first + k_tile * self.plan.split.k_step
 
     def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
+        """Copy a k-tile, or some chunks of it, from global memory to its stage or to registers."""
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
@@ -525,6 +526,7 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
+        """Trace one iteration of a loop over k-blocks, whose first k-block is `k_first`."""
         for line, step in self.plan.body.lined(loop.steps):
             with from_line(ALL_THREADS, line):
                 if isinstance(step, Read):

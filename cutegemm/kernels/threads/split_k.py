@@ -100,6 +100,7 @@ class SplitKGemm(ScheduledGemm):
 
     @cute.jit
     def take(self, number: Int32, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
+        """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty."""
         self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
         self.at_hand = self.current()
         if self.at_hand.splits > 0:
@@ -141,6 +142,7 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32,
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
+        """Store a whole tile to D, or the accumulators of a K split to the workspace, in a persistent grid."""
         if work_tile.splits == 1:
             ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
@@ -170,6 +172,7 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
         work_tile: cutlass.Constexpr,
     ):  # fmt: skip
+        """Increment the tile's semaphore; the last CTA adds all K splits in their order, and stores D."""
         splits = work_tile.splits
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
         cute.arch.sync_threads()
