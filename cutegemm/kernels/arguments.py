@@ -117,7 +117,7 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
     """Return a view of an epilogue operand as (M, N, L), with stride 0 along each mode that it does not have.
 
-    For a row of a gated epilogue, the view has the gates only.
+    The view of a row of a gated epilogue has the gates only; `glu.up_of` returns the ups.
 
     batched   whether the tensor has a batch mode, which comes first
     like      D as (M, N, L)

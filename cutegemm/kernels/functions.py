@@ -236,7 +236,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def _times_share(x: Any, share: Callable[[Any], Any]) -> Any:
-    """Return x * share(x), where share(x) goes to 0 for x to minus infinity.
+    """Return x * share(x), for a factor that goes to 0 as x goes to minus infinity.
 
     x is clamped to `_ENDS` from below, so that it stays finite where the factor is 0.
     """
@@ -304,6 +304,9 @@ NARROW: dict[str, Callable[[Any], Any]] = {
 
 
 def function(name: str, bits: int) -> Callable[[Any], Any]:
-    """Return the function `name` for results that are stored with `bits` bits of significand."""
+    """Return the traced function `name`, in the shortest version that is accurate enough for the result.
+
+    bits   significand bits with which the result is stored
+    """
     enough = [key for key in NARROW if key.startswith(f"{name}:") and bits <= int(key.split(":")[1])]
     return NARROW[enough[0]] if enough else FUNCTIONS[name]

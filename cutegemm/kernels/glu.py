@@ -77,13 +77,16 @@ def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
 
 
 def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
-    """Return the up numbers of a row (M, N, L), which is given as a view of its gates."""
+    """Return the up numbers of a row operand (M, N, L).
+
+    row   a view of the gates of the same operand
+    """
     _, to_up = steps(operand, 1, row.shape[1])
     return cute.make_tensor(row.iterator + to_up, row.layout)
 
 
 class Both:
-    """Pairs of (gate, up) fragments, element by element."""
+    """Pairs of gate and up values: element i is (gates[i], ups[i])."""
 
     def __init__(self, gates: Any, ups: Any) -> None:
         self.gates, self.ups = gates, ups

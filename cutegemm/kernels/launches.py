@@ -12,9 +12,9 @@ SMEM_CARVEOUT_PERCENT = 100  # percentage of an SM's L1 cache and shared memory 
 
 
 def begin(launch: Launch) -> None:
-    """End a kernel's prologue, before it first accesses global memory: wait for the previous kernel, launch the next.
+    """Wait for the previous kernel, and let the next one start, at the end of this kernel's prologue.
 
-    All threads call it. A `late` launch of the next kernel follows in `end`.
+    All threads call it before their first access to global memory. A `late` launch of the next kernel follows in `end`.
     """
     launches_dependents = _launches_dependents(launch)  # computed before the wait
     wait(launch)
@@ -40,7 +40,10 @@ def release(launch: Launch) -> None:
 
 
 def _launches_dependents(launch: Launch) -> Any:
-    """Return whether this kernel lets the next one start early. It is known at run time if it depends on the grid."""
+    """Return whether this kernel lets the next one start early.
+
+    The result is a value known at run time if it depends on the size of the grid.
+    """
     if launch.room is None:
         return launch.releases
     across, down, deep = cute.arch.grid_dim()

@@ -58,7 +58,7 @@ _CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.
 
 
 def dtype(kind: DType) -> type[cutlass.Numeric]:
-    """Return the DSL's element type."""
+    """Convert an element type of this package to the DSL's element type."""
     return _DTYPES[kind.name]
 
 
@@ -71,7 +71,7 @@ def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def layout(given: Layout | ComposedLayout) -> Any:
-    """Return the DSL's layout: the same function from coordinates to offsets, in the same unit."""
+    """Convert a layout to the DSL's layout: the same function from coordinates to offsets, in the same unit."""
     if isinstance(given, ComposedLayout):
         inner = swizzle(given.inner) if isinstance(given.inner, Swizzle) else layout(given.inner)
         return cute.make_composed_layout(inner, given.offset, layout(given.outer))
@@ -79,14 +79,14 @@ def layout(given: Layout | ComposedLayout) -> Any:
 
 
 def _stride(given: Any) -> Any:
-    """Return the DSL's stride of a layout's stride, mode by mode."""
+    """Convert a stride, mode by mode, to the DSL's stride. A coordinate stride becomes a multiple of `cute.E`."""
     if isinstance(given, tuple):
         return tuple([_stride(d) for d in given])
     return given.value * cute.E(list(given.mode)) if isinstance(given, ScaledBasis) else given
 
 
 def swizzle(given: Swizzle) -> cute.Swizzle:
-    """Return the DSL's swizzle: the same permutation of offsets, in the same unit."""
+    """Convert a swizzle to the DSL's swizzle: the same permutation of offsets, in the same unit."""
     return cute.make_swizzle(given.bits, given.base, given.shift)
 
 
@@ -94,8 +94,12 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
     """Allocate shared memory for a layout, and return the tensor of it.
 
     A plan's swizzle permutes offsets in elements. A pointer's swizzle permutes byte addresses, as the hardware and the
-    canonical layouts of wgmma do. Only this file converts one to the other; `smem_align_bytes` is the alignment at
-    which both agree.
+    canonical layouts of wgmma do. Only this file converts one to the other; both agree at the alignment that
+    `smem_align_bytes` returns.
+
+    kind     element type
+    given    layout of the shared memory, in elements
+    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
     """
     align_bytes = smem_align_bytes(kind, given)
     if not isinstance(given, ComposedLayout):
@@ -109,7 +113,10 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
 def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
     """Return a tensor of shared memory that starts at `base`; see `smem_tensor`.
 
-    base   pointer with the alignment of `smem_align_bytes`
+    base     pointer with the alignment of `smem_align_bytes`
+    kind     element type
+    given    layout of the shared memory, in elements
+    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
     """
     if not isinstance(given, ComposedLayout):
         return cute.make_tensor(cute.recast_ptr(base, dtype=dtype(kind)), layout(given))
@@ -126,9 +133,10 @@ def as_bits(tensor: cute.Tensor) -> cute.Tensor:
 
 
 def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cute.CopyAtom:
-    """Return the DSL's copy atom: plain copy, load with a cache hint, cp.async, ldmatrix or stmatrix.
+    """Convert a copy atom to the DSL's: plain copy, load with a cache hint, cp.async, ldmatrix or stmatrix.
 
-    moved   element type that a plain copy moves, of the same width; None: that of the atom
+    moved    element type that a plain copy moves, of the same width; None: that of the atom
+    raises   UnsupportedError if no kernel uses such an atom
     """
     family, *rest = atom.name.split(".")
     if family == "copy":
@@ -147,7 +155,10 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
 
 
 def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
-    """Return the DSL's tiled copy; see `copy_atom`."""
+    """Convert a tiled copy to the DSL's: the same atom, thread-value layout and tile.
+
+    moved   element type of the copy; see `copy_atom`
+    """
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
     return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)
 
@@ -190,10 +201,12 @@ def l2_policy(box: TmaBox) -> dict[str, Any]:
 
 
 def mma_op(atom: MmaAtom) -> Any:
-    """Return the DSL's operation of an MMA atom.
+    """Return the DSL's operation for an MMA atom.
 
     The DSL's FMA has one type for all operands, so it only partitions. A kernel whose inputs are narrower than its
     accumulators converts them and multiplies by itself.
+
+    raises   UnsupportedError if no kernel uses such an atom
     """
     family = atom.name.split(".")[0]
     if family == "fma":
@@ -219,7 +232,7 @@ class WgmmaTf32(warpgroup.MmaF16BF16Op):
 
 
 def _wgmma_op(atom: MmaAtom) -> Any:
-    """Return the DSL's wgmma operation of an MMA atom."""
+    """Return the DSL's wgmma operation for an MMA atom."""
     a_type, b_type, acc_type = dtype(atom.a_dtype), dtype(atom.b_dtype), dtype(atom.c_dtype)
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
     a_major, b_major = (_MAJOR_MODES[major] for major in (atom.a_major, atom.b_major))
@@ -231,7 +244,7 @@ def _wgmma_op(atom: MmaAtom) -> Any:
 
 
 def tiled_mma(mma: TiledMma) -> cute.TiledMma:
-    """Return the DSL's tiled MMA."""
+    """Convert a tiled MMA to the DSL's: the same atom, layout of atoms and permutation."""
     permutation = tuple([layout(p) if isinstance(p, Layout) else p for p in mma.permutation_mnk])
     whole = None if permutation == (None, None, None) else permutation
     return cute.make_tiled_mma(mma_op(mma.atom), layout(mma.atom_layout_mnk), whole)

@@ -80,7 +80,12 @@ class Fold:
             self.leave(self.totals.pop(group), at, unit)
 
     def leave(self, total, at, unit) -> None:
-        """Combine a thread's result with those of other lanes, and write the partial result to the workspace."""
+        """Combine a thread's result with those of the lanes that share it, and write it to the workspace.
+
+        total   the thread's result
+        at      coordinates (m, n) in D of the last value
+        unit    index of the vector, if vectors have partial results of their own; else 0
+        """
         for distance in self.folding.lanes:
             total = self.combine(total, cute.arch.shuffle_sync_bfly(total, distance))
         (m_tile, n_tile, batch), (bm, bn) = self.tile_mnl, self.plan.d_tile
@@ -98,12 +103,18 @@ class Fold:
 
     @cute.jit
     def write(self, total: cutlass.Constexpr, at: cutlass.Constexpr, writes: Boolean):
-        """Write a partial result if `writes` holds."""
+        """Write a partial result to the workspace if `writes` holds.
+
+        at   (result, index of the partial result, batch)
+        """
         if writes:
             self.put(total, at)
 
     def put(self, total, at) -> None:
-        """Write a partial result to its element of the workspace."""
+        """Write a partial result to the workspace.
+
+        at   (result, index of the partial result, batch)
+        """
         self.partials[at] = total
 
 
@@ -137,9 +148,12 @@ class Reducer:
         self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
-        """Return a tensor (results, partial results of each, L) in the workspace for each reduction.
+        """Return a tensor (results, partial results of each, L) in the workspace for each reduction. Runs on the host.
 
-        Runs on the host.
+        given   the arguments of the launch
+        mD      D as (M, N, L)
+        k       extent K
+        returns   an empty tuple if the epilogue has no reductions
         """
         plan, reductions = self.plan, self.plan.epilogue.reductions
         if not reductions:
@@ -186,7 +200,11 @@ class Second:
 
     @cute.kernel
     def reduce_kernel(self, mP: cute.Tensor, mX: cute.Tensor):
-        """Reduce every `runs`-th partial result of a result in each thread, in order; then combine threads pairwise."""
+        """Reduce partial results (results, partial results of each, L) to results (results, L).
+
+        Each thread reduces every `runs`-th partial result of a result, in their order. Then threads combine their
+        values pairwise in shared memory. The order is fixed, so the result is deterministic.
+        """
         begin(self.own)
         tid, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()

@@ -128,7 +128,7 @@ class Tracer(StepReader):
     Methods without a decorator are plain Python that runs while the kernel is traced.
 
     name      name of the program in line tables
-    carries   fields of `At` that a loop over tiles carries, besides those that its steps change
+    carries   fields of `At` that a loop over tiles carries in addition to those that its steps change
     """
 
     name = "consumer"
@@ -149,7 +149,7 @@ class Tracer(StepReader):
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
-        """Trace steps in order, each with its line of the program."""
+        """Trace steps in order, and note for each step its line of the program."""
         first = line = self.line
         for each in steps:
             self.line = line + 1  # first line of the steps inside of this one
@@ -159,7 +159,7 @@ class Tracer(StepReader):
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Trace the steps of a loop or branch, and return the new values of the fields that it carries.
+        """Trace the steps of a loop or branch, and return the new values of the carried fields.
 
         names, values   fields of `At` that are carried, and their values at the start
         known           further fields of `At` that are set inside
@@ -213,7 +213,11 @@ class Tracer(StepReader):
         return values[names.index("left")] > 0
 
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
-        """Trace one work tile, and return the new values of the fields that the loop carries."""
+        """Trace one work tile, and return the new values of the carried fields.
+
+        names, values   fields of `At` that the loop carries, and their values before the work tile
+        number          number of the work tile
+        """
         tile = self.work.work_tile(number)
         self.begin(tile)
         known = {"number": number, "tile": tile, "k_count": tile.k_count}
@@ -275,7 +279,11 @@ class Tracer(StepReader):
         return values
 
     def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
-        """Trace one k-tile, advance the pipeline state, and return the new values of the carried fields."""
+        """Trace one k-tile, advance the pipeline state, and return the new values of the carried fields.
+
+        names, values   fields of `At` that the loop carries, and their values before the k-tile
+        k_tile          index of the k-tile in its work tile
+        """
         at = replace(at, k_tile=k_tile)
         at.put(names, values)
         self.steps(loop.steps, at)
@@ -414,13 +422,21 @@ class Tracer(StepReader):
     # --- named barriers ------------------------------------------------------------------------------------------
 
     def sync(self, name: str, index) -> None:
-        """Wait at the named barrier `name` + `index` for all of its threads."""
+        """Wait until all threads of a named barrier have arrived.
+
+        name    name of a barrier of the plan
+        index   index among the barriers of this name, such as that of the consumer
+        """
         cute.arch.barrier(
             barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
         )
 
     def arrive(self, name: str, index) -> None:
-        """Arrive at the named barrier `name` + `index` without waiting."""
+        """Arrive at a named barrier without waiting.
+
+        name    name of a barrier of the plan
+        index   index among the barriers of this name, such as that of the consumer
+        """
         cute.arch.barrier_arrive(
             barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
         )

@@ -94,7 +94,7 @@ def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
-    """Return the functions whose values are only ever stored as they are, never used in further computation.
+    """Return the names of functions whose values are only ever stored, never used in further computation.
 
     These need no more precision than the stored type.
 
@@ -200,7 +200,7 @@ class Values:
 
         accumulated   value of the accumulator; (gate, up) in a gated epilogue
         operands      the element of each operand in memory, by name; (gate, up) for a row of a gated epilogue
-        kind          type of the accumulator, and of the result
+        kind          type of the accumulator, and of sums that contain it
         known         values of subexpressions for this element, which are computed once; None: none are known
         """
         known = {} if known is None else known
@@ -279,7 +279,7 @@ class Values:
 
     @cute.jit
     def _clear(self, accumulators: cutlass.Constexpr, k_tiles: Int32):
-        """Set the accumulators to 0 if there are no k-tiles, since no MMA has set them."""
+        """Set the accumulators to 0 if `k_tiles` is 0, because no MMA has set them."""
         if k_tiles == 0:
             branch()  # without it the compiler emits a select for each accumulator of every tile
             accumulators.fill(0)
@@ -372,7 +372,7 @@ class Values:
     def _each(self, expression: Expression, accumulators: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
         """Evaluate an expression on a fragment in place, register by register.
 
-        Vector code takes 150 more instructions.
+        A vector expression takes 150 more instructions.
         """
         for i in range(cute.size(accumulators)):
             operands = {name: values[i] for name, values in held.items()}

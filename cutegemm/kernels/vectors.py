@@ -31,14 +31,17 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """Return a predicate tensor for one access that holds the run-time Boolean `holds`."""
+    """Return a predicate for one access.
+
+    holds   a Boolean known at run time: whether the access is made
+    """
     out = cute.make_rmem_tensor((1,), Boolean)
     out[0] = holds
     return out
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a vector with one mode."""
+    """Return a view of a vector with one mode of its elements."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor

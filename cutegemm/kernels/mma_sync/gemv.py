@@ -153,10 +153,10 @@ class GemvGemm(ScheduledGemm):
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
-        """Carry out the schedule's prologue after the end of the previous kernel.
+        """Carry out the schedule's prologue, and wait for the previous kernel.
 
-        A plan with programmatic dependent launch reads A before that end. B may be written by the previous kernel, so
-        it is read after.
+        A plan with programmatic dependent launch reads A before the previous kernel ends. B may be written by that
+        kernel, so it is read after.
         """
         reads = list(self.plan.body.prologue)
         if not self.plan.pdl:
@@ -312,7 +312,12 @@ class GemvGemm(ScheduledGemm):
             total[i] = value
 
     def send(self, thr, of_ctas, rank, to: int, total) -> None:
-        """Write a thread's totals of CTA `to`'s tile to that CTA's shared memory. `to` may be this CTA."""
+        """Write a thread's totals for the tile of CTA `to` to that CTA's shared memory.
+
+        of_ctas   (rows, bN, CTAs) in shared memory, the same place in each CTA
+        rank      rank of this CTA, which is the index of its totals in `of_ctas`
+        to        rank of the receiving CTA, which may be this one
+        """
         own = thr.partition_C(of_ctas[None, None, rank])
         for i in range(cute.size(total)):
             place = own.iterator + cute.crd2idx(i, own.layout)

@@ -113,7 +113,11 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """Load one k-tile of each stream to a stage. One warp calls it."""
+        """Load one k-tile of each stream to a stage. One warp calls it.
+
+        tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
+        k_tile     index of the k-tile among all k-tiles of the problem
+        """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}
         full = self.pipeline_state.full + stage

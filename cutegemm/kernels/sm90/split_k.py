@@ -49,7 +49,11 @@ class Parts(AccumulatorVectors):
         self.arrivals, self.accumulators, self.semaphores = arrivals, accumulators, semaphores
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
-        """Return a pointer to the semaphore of a consumer's rows of a tile."""
+        """Return a pointer to the semaphore of a consumer's rows of a tile.
+
+        rank       rank of the CTA in its cluster
+        consumer   index of the consumer in the CTA
+        """
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
@@ -110,11 +114,14 @@ class Parts(AccumulatorVectors):
         return stores
 
     def keep(self, consumer, semaphore) -> None:
-        """Store the semaphore's value in shared memory for all threads of a consumer."""
+        """Store the semaphore's value in shared memory, where all threads of the consumer read it."""
         self.semaphores[consumer] = semaphore
 
     def meet(self, consumer) -> None:
-        """Wait at a named barrier for all threads of a consumer."""
+        """Wait at a named barrier for all threads of a consumer.
+
+        consumer   index of the consumer in the CTA
+        """
         barrier = self.plan.barrier("splits")
         cute.arch.barrier(barrier_id=self.plan.barrier_id("splits") + consumer, number_of_threads=barrier.arrivals)
 

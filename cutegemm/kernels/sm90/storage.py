@@ -118,7 +118,10 @@ class Storage(OwnTile):
             to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
 
     def head(self, accumulators, k_tiles):
-        """Apply the epilogue's head, which depends on the accumulators alone, to all accumulators of a thread."""
+        """Apply the epilogue's head, which depends on the accumulators alone, to all accumulators of a thread.
+
+        k_tiles   number of k-tiles; if it is 0, the accumulators are set to 0
+        """
         return self.values.head(accumulators, k_tiles, self.plan.operands.d.dtype)
 
     def by_epi_tiles(self, acc):
@@ -171,7 +174,10 @@ class Storage(OwnTile):
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
-        """Load the first epilogue tiles of C, one to each epilogue stage. One warp calls it."""
+        """Load the first epilogue tiles of C, one to each epilogue stage. One warp calls it.
+
+        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        """
         for i in range(self.epi_stages.count):
             self.fetch(own_mnl, i)
 

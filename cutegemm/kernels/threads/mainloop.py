@@ -327,7 +327,7 @@ class ScheduledGemm(ScheduledEpilogue):
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Set up what a family's steps need besides `parts`. By default nothing."""
+        """Set up what a family's steps need in addition to `parts`. By default nothing."""
 
     def shared_tensors(self):
         """Allocate shared memory, and return the tensors of A, B and D.

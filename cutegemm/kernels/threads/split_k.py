@@ -142,7 +142,10 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32,
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
-        """Store a whole tile to D, or the accumulators of a K split to the workspace, in a persistent grid."""
+        """Finish a work tile of a persistent grid.
+
+        A whole tile is stored to D, and the accumulators of a K split are written to the workspace.
+        """
         if work_tile.splits == 1:
             ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
@@ -228,7 +231,8 @@ class SplitKGemm(ScheduledGemm):
     def add_vectors(self, total, slots, tid, which) -> None:
         """Add one vector of a thread from each of several slots to `total`.
 
-        which   index of the vector in a slot
+        slots   slots of the workspace, one for each K split
+        which   index of the thread's vector in a slot
         """
         theirs = [self.partials_at(tid, slot)[None, which] for slot in slots]
         self.add_each([total] * len(slots), theirs, _ADDED_AT_ONCE)
@@ -236,7 +240,9 @@ class SplitKGemm(ScheduledGemm):
     def add_each(self, totals, lines, at_once: int) -> None:
         """Add vectors in the workspace to vectors of registers.
 
-        `at_once` accumulators are read before they are added.
+        totals    register vectors; the same one may occur several times
+        lines     vectors in the workspace, one for each of `totals`
+        at_once   number of accumulators that are read before they are added
         """
         vector = self.plan.store_d.values
         step = max(1, at_once // vector)
@@ -250,7 +256,10 @@ class SplitKGemm(ScheduledGemm):
                     totals[i][v] = totals[i][v] + line[v]
 
     def finish(self, mD, total, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
-        """Apply the epilogue's tail to one vector of accumulators over all of K, and store it to D."""
+        """Apply the epilogue's tail to one vector of accumulators over all of K, and store it to D.
+
+        which   index of the vector among those of the thread
+        """
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
         of_total = self.plan.epilogue.tail
         self.store_d(thr_mma, mD, None, total, of_total, work.tile_mnl(work_tile), tid, which)
