@@ -1,9 +1,10 @@
-"""Kernels in the CuTe DSL, each carrying out the plans of one family. Importing one imports the DSL.
+"""Kernels in the CuTe DSL, one set for each family of plans. Importing one of them imports the DSL.
 
-A plan's layouts and atoms lowered    `lower`; the arguments that a kernel is traced with: `arguments`
-The tile scheduler and the epilogue   `work`, `values`
-Programs of roles                     `trace`; `sm90`: `kernel`, `loads`, `consumer`, `storage`, `own_tile`, `parts`;
-                                      `mma_sync.tma`: warps that TMA loads for
-One schedule for all threads          `threads` (`mainloop`, `epilogue`, `fragments`); `simt` and `mma_sync.kernel`
-Operands packed before                `repack`
+Layouts and atoms of a plan in the DSL   `lower`
+Arguments of a compiled function         `arguments`
+Tile scheduler and epilogue              `work`, `values`
+Kernels with warp roles                  `trace`; `sm90`: `kernel`, `loads`, `consumer`, `storage`, `own_tile`,
+                                         `split_k`; `mma_sync.tma`: mma.sync with a TMA producer
+Kernels with one schedule                `threads`: `mainloop`, `epilogue`, `fragments`; `simt` and `mma_sync.kernel`
+Repack pass                              `repack`
 """

@@ -1,4 +1,4 @@
-"""Arguments that a kernel is traced with: they stand for all that its plan serves."""
+"""Arguments with which a kernel is traced. They stand for all tensors that its plan accepts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand
 from cutegemm.plan.signature import Argument, signature_of, tensor_names
 
-SPACE_ALIGN_BYTES = 16  # of a workspace
+SPACE_ALIGN_BYTES = 16  # alignment of a workspace
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """The arguments of a compiled function.
+    """The arguments of a compiled function, by their meaning.
 
-    Their order is (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream).
+    A caller passes them in the order (a, b, *mainloop, *tensors, d, *results, *spaces, *scalars, stream). The function
+    of a plan with swap A/B takes the matrices of A @ B; here they are those of B^T @ A^T.
 
-    The function of a plan that is transposed is given the matrices of A @ B; here they are those of B^T @ A^T.
-
-    mainloop  further operands of the mainloop by name, in the order of `operands.of_mainloop`
+    mainloop  further mainloop operands by name, in the order of `operands.of_mainloop`
     tensors   operands of the epilogue in memory, in the order of `epilogue.tensors`
-    results   what is stored beside D, in the order of `epilogue.beside`
-    spaces    where the plan needs a workspace: its bytes; before them, where a plan with a pipeline splits K, its
-              counters of arrivals
-    scalars   numbers of the epilogue, in the order of `epilogue.scalars`
+    results   auxiliary outputs and results of reductions, in the order of `epilogue.beside`
+    spaces    (workspace,) in bytes, if the plan needs one; () if not; (semaphores, workspace) if a plan with roles
+              splits K
+    scalars   scalars of the epilogue, in the order of `epilogue.scalars`
     """
 
     a: Any
@@ -47,7 +46,7 @@ class LaunchArguments:
 
 
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
-    """Return the arguments of a compiled function by what they are."""
+    """Return the arguments of a compiled function by their meaning, with A and B exchanged if the plan swaps A/B."""
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
     names = tensor_names(plan)
@@ -72,20 +71,22 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
 
 
 def _exchanged(tensor: cute.Tensor) -> cute.Tensor:
-    """A matrix as its transpose, or each of a batch, which comes first."""
+    """Return a view of the transpose of a matrix, or of each matrix of a batch, whose mode comes first."""
     *batch, rows, columns = range(cute.rank(tensor))
     return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[*batch, columns, rows]))
 
 
 def scalar_type(plan: GemmPlan) -> Any:
-    """The type of an epilogue's scalars: f32, or f64 where sums are that."""
+    """Return the DSL type of an epilogue's scalars: f32, or f64 if the accumulators are f64."""
     acc = plan.operands.acc
     return lower.dtype(acc if acc.bits > 32 else f32)
 
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Return what a plan is traced with: tensors of any extents and strides that its signature allows, see
-    `LaunchArguments`."""
+    """Return the arguments with which a plan is traced, in the order of `LaunchArguments`.
+
+    The tensors have symbolic extents and strides, with the divisors that the plan's signature states.
+    """
     counted = plan.body.has_roles and plan.split.is_split
     spaces = (cutlass.Int32, cutlass.Uint8) if counted else (cutlass.Uint8,)
     return (
@@ -97,12 +98,14 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
 
 
 def _fake_space(kind: Any) -> cute.Tensor:
+    """Return a one-dimensional tensor of symbolic size that stands for a workspace or for semaphores."""
     return cute.runtime.make_fake_compact_tensor(kind, (cute.sym_int64(),), assumed_align=SPACE_ALIGN_BYTES)
 
 
 def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
+    """Return a tensor of symbolic extents and strides that stands for an argument of the signature."""
     kind = argument.dtype
-    if kind is tf32 and plan.rounding != "rne":  # the caller's are f32; of tf32, TMA rounds them
+    if kind is tf32 and plan.rounding != "rne":  # the caller passes f32; TMA rounds only tensors declared as tf32
         kind = f32
     extents = [cute.sym_int32(divisibility=divisor) for divisor in argument.extents]
     strides = [1 if each is None else cute.sym_int64(divisibility=each) for each in argument.strides]
@@ -112,10 +115,12 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """An epilogue's operand as (M, N, L): one that stays the same along a mode has a stride of 0 there. Of a row beside
-    a gated B, the numbers of the gates.
+    """Return a view of an epilogue operand as (M, N, L), with stride 0 along each mode that it does not have.
 
-    like   D as (M, N, L)
+    The view of a row of a gated epilogue has the gates only; `glu.up_of` returns the ups.
+
+    batched   whether the tensor has a batch mode, which comes first
+    like      D as (M, N, L)
     """
     stride = tensor.layout.stride
     if operand.broadcast:
@@ -131,7 +136,11 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """Return the epilogue's tensors, and its results of D's extents, each as (M, N, L)."""
+    """Return the tensors and the auxiliary outputs of the epilogue, each as (M, N, L).
+
+    given   the arguments of the launch
+    like    D as (M, N, L)
+    """
     epilogue = plan.epilogue
     named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))
     return tuple(  # type: ignore[return-value]

@@ -1,4 +1,7 @@
-"""Of gated epilogues: B, and rows beside it, as the columns of gates and of ups."""
+"""Gated epilogues (GLU): B and rows of the epilogue, divided into the columns of gates and of ups.
+
+Gates and ups may alternate ("pairs"), or all gates come first, then all ups ("halves").
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from cutegemm.plan.stream import OperandStream
 
 
 def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
-    """Columns of A @ B, of which D (M, N, L) may have half."""
+    """Return the number of columns of A @ B: N of D (M, N, L), or twice that for a gated epilogue."""
     return mD.shape[1] * 2 if plan.operands.gated else mD.shape[1]
 
 
 def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
-    """Return what TMA loads of a stream for a k-tile: (rows, k), or (gate columns, 2, k) of a gated B."""
+    """Return the shape that TMA loads of a stream for a k-tile: (rows, k); for a gated B (gate columns, 2, k)."""
     rows, columns = stream.tile
     return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
 
 
 def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
-    """B (N, K, L) as (gates, gate or up, K, L).
+    """Return a view of B (N, K, L) as (gates, gate or up, K, L).
 
-    half   columns of D
+    half   number of columns of D
     """
     (_, K, L), (by_n, by_k, by_l) = mB.shape, mB.stride
     by_column, to_up = steps(plan.loaded.b, by_n, half)
@@ -34,10 +37,10 @@ def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
 
 
 def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, cute.Tensor]:
-    """B (N, K, L), and the coordinates (column of D, k) of its elements, as tiles have them: ((gates of a block, gate
-    or up, blocks, tiles), K, L).
+    """Return a view of B (N, K, L) in the order in which tiles take its columns, and the coordinates of its elements.
 
-    half   columns of D
+    half      number of columns of D
+    returns   B as ((gates of a block, gate or up, blocks, tiles), K, L), and (column of D, k) likewise without L
     """
     glu = plan.glu
     assert glu is not None
@@ -54,7 +57,7 @@ def by_blocks(mB: cute.Tensor, plan: GemmPlan, half: Any) -> tuple[cute.Tensor, 
 
 
 def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
-    """A tile of D as the sums see it: gate and up at the same place."""
+    """Return a tile of D in the shape of the accumulators: gate and up have the same element of D."""
     glu = plan.glu
     if glu is None:
         return tile
@@ -63,10 +66,10 @@ def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
 
 
 def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
-    """From a gate to the next one, and to its up.
+    """Return the distance from a gate to the next gate, and from a gate to its up.
 
-    stride   of the columns of B, or of a row beside it
-    half     columns of D
+    stride   stride of the columns of B, or of a row of the epilogue
+    half     number of columns of D
     """
     if operand.gated == "pairs":
         return 2 * stride, stride
@@ -74,13 +77,16 @@ def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
 
 
 def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
-    """The numbers of the ups of a row (M, N, L), which is given as those of the gates."""
+    """Return the up numbers of a row operand (M, N, L).
+
+    row   a view of the gates of the same operand
+    """
     _, to_up = steps(operand, 1, row.shape[1])
     return cute.make_tensor(row.iterator + to_up, row.layout)
 
 
 class Both:
-    """Elements of fragments of gates and of ups: (gate, up) of each."""
+    """Pairs of gate and up values: element i is (gates[i], ups[i])."""
 
     def __init__(self, gates: Any, ups: Any) -> None:
         self.gates, self.ups = gates, ups

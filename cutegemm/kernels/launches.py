@@ -1,4 +1,4 @@
-"""How kernels overlap, in code: see `plan.launches`."""
+"""Programmatic dependent launch in the code of kernels: see `plan.launches`."""
 
 from __future__ import annotations
 
@@ -8,36 +8,42 @@ import cutlass.cute as cute
 
 from cutegemm.plan.launches import Launch
 
-SMEM_CARVEOUT_PERCENT = 100  # of the L1 cache and shared memory: as much shared memory as there is
+SMEM_CARVEOUT_PERCENT = 100  # percentage of an SM's L1 cache and shared memory that is shared memory: all of it
 
 
 def begin(launch: Launch) -> None:
-    """All threads of a kernel, where its prologue ends and its work in global memory begins."""
-    launches_dependents = _launches_dependents(launch)  # ahead of the wait
+    """Wait for the previous kernel, and let the next one start, at the end of this kernel's prologue.
+
+    All threads call it before their first access to global memory. A `late` launch of the next kernel follows in `end`.
+    """
+    launches_dependents = _launches_dependents(launch)  # computed before the wait
     wait(launch)
     if not launch.late:
         _release(launches_dependents)
 
 
 def end(launch: Launch) -> None:
-    """All threads of a kernel, behind the last of its work."""
+    """Let the next kernel start, if it is launched late. All threads call it after the last of their work."""
     if launch.late:
         release(launch)
 
 
 def wait(launch: Launch) -> None:
-    """For the end of the kernel before, if this one is launched ahead of that."""
+    """Wait for the end of the previous kernel, if this one may start before that."""
     if launch.waits:
         cute.arch.griddepcontrol_wait()
 
 
 def release(launch: Launch) -> None:
-    """Lets the next kernel begin, when all CTAs have come here or ended."""
+    """Let the next kernel start as soon as all CTAs have called this or ended, if the plan says so."""
     _release(_launches_dependents(launch))
 
 
 def _launches_dependents(launch: Launch) -> Any:
-    """Whether it does so: where that depends on its CTAs, a value that the kernel finds."""
+    """Return whether this kernel lets the next one start early.
+
+    The result is a value known at run time if it depends on the size of the grid.
+    """
     if launch.room is None:
         return launch.releases
     across, down, deep = cute.arch.grid_dim()
@@ -46,5 +52,6 @@ def _launches_dependents(launch: Launch) -> Any:
 
 @cute.jit
 def _release(launches_dependents):
+    """Let the next kernel start, if the run-time condition holds."""
     if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

@@ -1,16 +1,16 @@
-"""From this package's objects to the CuTe DSL's, while a kernel is traced.
+"""Convert objects of this package to objects of the CuTe DSL, while a kernel is traced.
 
-| here                         | there                                                                     |
+| this package                 | CuTe DSL                                                                  |
 |------------------------------|---------------------------------------------------------------------------|
 | DType                        | `cutlass.Float32`, ...                                                    |
 | Layout, coordinate strides   | `cute.Layout`, with `cute.E`                                              |
-| Swizzle, ComposedLayout      | the same: a function on offsets of elements                               |
-| shared-memory layout         | a tensor whose pointer swizzles addresses of bytes: see `smem_tensor`     |
+| Swizzle, ComposedLayout      | the same function on offsets in elements                                  |
+| shared-memory layout         | a tensor whose pointer swizzles byte addresses: see `smem_tensor`         |
 | MmaAtom, TiledMma            | `cute.make_tiled_mma`                                                     |
 | CopyAtom, TiledCopy          | `cute.make_copy_atom`, `cute.make_tiled_copy`                             |
-| TmaBox                       | `cpasync.make_tiled_tma_atom`: a descriptor on the host, a copy atom      |
+| TmaBox                       | `cpasync.make_tiled_tma_atom`: a tensor map on the host, and a copy atom  |
 
-Nothing is decided here: what these functions make is held against the plan's own layouts by the tests.
+The plan has made all decisions. Tests compare the results of these functions with the plan's layouts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DTYPES = {
 }
 _UNSIGNED = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32, 64: cutlass.Uint64}
 _MAJOR_MODES = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
-# PTX ISA, "createpolicy.fractional": descriptors of a policy for all of an access.
+# PTX ISA, "createpolicy.fractional": encoded policies that apply to all of an access.
 _L2_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 _LOAD_CACHES: dict[str, dict[str, Any]] = {
     "kept": {},
@@ -58,17 +58,20 @@ _CACHE_MODES = {"ca": cpasync.LoadCacheMode.ALWAYS, "cg": cpasync.LoadCacheMode.
 
 
 def dtype(kind: DType) -> type[cutlass.Numeric]:
-    """The DSL's element type."""
+    """Convert an element type of this package to the DSL's element type."""
     return _DTYPES[kind.name]
 
 
 def divisors(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Numbers known to the host, that a kernel divides what is not negative by: a product and a shift each."""
+    """Return fast divisors for numbers known on the host. A kernel then divides by a multiplication and a shift.
+
+    The dividends must not be negative. A number below 1 is replaced by 1.
+    """
     return tuple([cute.fast_divmod_create_divisor_v2(cutlass.max(number, 1)) for number in numbers])
 
 
 def layout(given: Layout | ComposedLayout) -> Any:
-    """The DSL's layout: the same function of the same coordinates, in the same units."""
+    """Convert a layout to the DSL's layout: the same function from coordinates to offsets, in the same unit."""
     if isinstance(given, ComposedLayout):
         inner = swizzle(given.inner) if isinstance(given.inner, Swizzle) else layout(given.inner)
         return cute.make_composed_layout(inner, given.offset, layout(given.outer))
@@ -76,22 +79,27 @@ def layout(given: Layout | ComposedLayout) -> Any:
 
 
 def _stride(given: Any) -> Any:
+    """Convert a stride, mode by mode, to the DSL's stride. A coordinate stride becomes a multiple of `cute.E`."""
     if isinstance(given, tuple):
         return tuple([_stride(d) for d in given])
     return given.value * cute.E(list(given.mode)) if isinstance(given, ScaledBasis) else given
 
 
 def swizzle(given: Swizzle) -> cute.Swizzle:
-    """The same permutation of offsets, in the same units."""
+    """Convert a swizzle to the DSL's swizzle: the same permutation of offsets, in the same unit."""
     return cute.make_swizzle(given.bits, given.base, given.shift)
 
 
 def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """Shared memory for a layout, and the tensor over it.
+    """Allocate shared memory for a layout, and return the tensor of it.
 
-    A plan's swizzle permutes offsets in elements; a pointer's permutes addresses in bytes, as the hardware
-    and the canonical layouts of wgmma have it. Here, and nowhere else, is the one turned into the other;
-    `smem_align_bytes` says when they agree.
+    A plan's swizzle permutes offsets in elements. A pointer's swizzle permutes byte addresses, as the hardware and the
+    canonical layouts of wgmma do. Only this file converts one to the other; both agree at the alignment that
+    `smem_align_bytes` returns.
+
+    kind     element type
+    given    layout of the shared memory, in elements
+    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
     """
     align_bytes = smem_align_bytes(kind, given)
     if not isinstance(given, ComposedLayout):
@@ -103,7 +111,13 @@ def smem_tensor(allocator: cutlass.memory.SmemAllocator, kind: DType, given: Sha
 
 
 def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tensor:
-    """The tensor over shared memory from `base` on, which is aligned as `smem_align_bytes` asks; see `smem_tensor`."""
+    """Return a tensor of shared memory that starts at `base`; see `smem_tensor`.
+
+    base     pointer with the alignment of `smem_align_bytes`
+    kind     element type
+    given    layout of the shared memory, in elements
+    raises   UnsupportedError if a composed layout is not a swizzle of a plain layout with offset 0
+    """
     if not isinstance(given, ComposedLayout):
         return cute.make_tensor(cute.recast_ptr(base, dtype=dtype(kind)), layout(given))
     if not isinstance(given.inner, Swizzle) or given.offset != 0:
@@ -113,15 +127,16 @@ def smem_view(base: cute.Pointer, kind: DType, given: SharedLayout) -> cute.Tens
 
 
 def as_bits(tensor: cute.Tensor) -> cute.Tensor:
-    """The same memory as unsigned integers: what is moved as it is, and of a type that all arithmetic has."""
+    """Return a view of a tensor as unsigned integers of the same width, for copies of any element type."""
     kind = _UNSIGNED[tensor.element_type.width]
     return cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout)
 
 
 def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cute.CopyAtom:
-    """The copy atom of that name: copy, cp.async, ldmatrix or stmatrix.
+    """Convert a copy atom to the DSL's: plain copy, load with a cache hint, cp.async, ldmatrix or stmatrix.
 
-    moved   the type of elements that a plain copy moves, where that is another one of as many bits
+    moved    element type that a plain copy moves, of the same width; None: that of the atom
+    raises   UnsupportedError if no kernel uses such an atom
     """
     family, *rest = atom.name.split(".")
     if family == "copy":
@@ -140,7 +155,10 @@ def copy_atom(atom: CopyAtom, moved: type[cutlass.Numeric] | None = None) -> cut
 
 
 def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> cute.TiledCopy:
-    """The tiled copy: who copies what; see `copy_atom`."""
+    """Convert a tiled copy to the DSL's: the same atom, thread-value layout and tile.
+
+    moved   element type of the copy; see `copy_atom`
+    """
     tiler = tuple([layout(t) if isinstance(t, Layout) else t for t in copy.tiler_mn])
     return cute.make_tiled_copy(copy_atom(copy.atom, moved), layout(copy.layout_tv), tiler)
 
@@ -148,11 +166,11 @@ def tiled_copy(copy: TiledCopy, moved: type[cutlass.Numeric] | None = None) -> c
 def tma_atom(
     box: TmaBox, tensor: cute.Tensor, given: SharedLayout, tile: tuple[int, ...]
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """The copy of tiles of a tensor by TMA, and the tensor of coordinates that it takes; on the host.
+    """Return the TMA copy of tiles of a tensor, and the coordinate tensor that it takes. Runs on the host.
 
-    given   shared memory, of which the first two modes hold a tile
-    tile    what one copy moves, all CTAs of a multicast together: one box, or several; of three modes where the first
-            mode of shared memory is two of the tensor's
+    given   layout of shared memory; its first two modes hold a tile
+    tile    shape of a tile, which all CTAs of a multicast copy together, in one box or several. With three modes, the
+            first two are modes of the tensor that share the first mode of shared memory
     """
     if box.direction == "store":
         op, sharers = cpasync.CopyBulkTensorTileS2GOp(), 1
@@ -164,7 +182,7 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
-    """The layout of a tile from the base of its epilogue stage on; the swizzle permutes addresses of bytes."""
+    """Return the layout of a tile, relative to the base of its stage, with a swizzle of byte addresses."""
     outer = given.outer if isinstance(given, ComposedLayout) else given
     *rows, columns = tile
     held = composition(select(outer, [0, 1]), (product(tuple(rows)), columns))
@@ -177,16 +195,18 @@ def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
 
 
 def l2_policy(box: TmaBox) -> dict[str, Any]:
-    """Arguments of `cute.copy` for how long the L2 cache is to keep a box."""
+    """Return the arguments of `cute.copy` for the L2 policy of a box; {} if it has none."""
     value = _L2_POLICIES.get(box.l2_policy)
     return {} if value is None else {"cache_policy": cutlass.Int64(value)}
 
 
 def mma_op(atom: MmaAtom) -> Any:
-    """The operation of an MMA atom.
+    """Return the DSL's operation for an MMA atom.
 
-    The DSL's FMA has one type for all its operands. It serves to partition; a kernel whose inputs are
-    narrower than its sums converts them and multiplies by itself.
+    The DSL's FMA has one type for all operands, so it only partitions. A kernel whose inputs are narrower than its
+    accumulators converts them and multiplies by itself.
+
+    raises   UnsupportedError if no kernel uses such an atom
     """
     family = atom.name.split(".")[0]
     if family == "fma":
@@ -203,15 +223,16 @@ def mma_op(atom: MmaAtom) -> Any:
 
 
 class WgmmaTf32(warpgroup.MmaF16BF16Op):
-    """wgmma of tf32, for which the DSL has no operation of its own, but its compiler an instruction."""
+    """wgmma with tf32 operands: the DSL's compiler supports the instruction, but the DSL has no operation for it."""
 
     descriptive_name = "warpgroup TF32 MMA Operation"
 
     def _verify(self) -> None:
-        """An atom of tf32 that exists has been checked."""
+        """Skip the DSL's check of types, since `MmaAtom` has checked the atom."""
 
 
 def _wgmma_op(atom: MmaAtom) -> Any:
+    """Return the DSL's wgmma operation for an MMA atom."""
     a_type, b_type, acc_type = dtype(atom.a_dtype), dtype(atom.b_dtype), dtype(atom.c_dtype)
     source = warpgroup.OperandSource.RMEM if atom.a_source == "register" else warpgroup.OperandSource.SMEM
     a_major, b_major = (_MAJOR_MODES[major] for major in (atom.a_major, atom.b_major))
@@ -223,7 +244,7 @@ def _wgmma_op(atom: MmaAtom) -> Any:
 
 
 def tiled_mma(mma: TiledMma) -> cute.TiledMma:
-    """The tiled MMA: who multiplies what."""
+    """Convert a tiled MMA to the DSL's: the same atom, layout of atoms and permutation."""
     permutation = tuple([layout(p) if isinstance(p, Layout) else p for p in mma.permutation_mnk])
     whole = None if permutation == (None, None, None) else permutation
     return cute.make_tiled_mma(mma_op(mma.atom), layout(mma.atom_layout_mnk), whole)

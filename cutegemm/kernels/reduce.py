@@ -1,7 +1,8 @@
-"""Sums and maxima over rows, columns or all of D: see `plan.memory.partials`, which says who has what.
+"""Reductions of an epilogue: the sum or maximum over rows, columns or all of D.
 
-`Fold` is what a warp does with its values of a tile; `Reducer` launches the second kernel, which makes results of
-partial results. Neither adds to memory that another one writes.
+`Fold` reduces a warp's values of a tile to partial results in the workspace. `Reducer` launches a second kernel, which
+reduces the partial results. Every address is written by one thread, without atomics. `plan.memory.partials` says which
+thread has which values.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ from cutegemm.plan.plan import GemmPlan
 
 
 def combine(reduction: Reduction) -> Callable[[Any, Any], Any]:
-    """What makes one value of two."""
+    """Return the function of two values that a reduction applies: addition or maximum."""
     return (lambda x, y: x + y) if reduction.operation == "sum" else BINARY["maximum"]
 
 
 class Fold:
-    """A warp's part of a tile on its way to partial results. Methods without a decorator are plain Python, run while
-    tracing.
+    """Reduces the values that a warp holds of a tile to partial results of one reduction.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
 
     partials   (results, partial results of each, L) in the workspace
-    tile_mnl   of the CTA
-    tid        of the thread among those that hold the tile
-    extents    M and N
+    tile_mnl   coordinates of the CTA's tile
+    tid        index of the thread among those that hold the tile
+    extents    (M, N)
     """
 
     def __init__(self, plan: GemmPlan, reduction: Reduction, partials: cute.Tensor, tile_mnl, tid, extents) -> None:
@@ -52,20 +54,24 @@ class Fold:
 
     @property
     def identity(self) -> Any:
-        """The value of what lies outside of D."""
+        """Return the value that does not change the result, used for elements outside of D."""
         return self.kind(self.reduction.identity)
 
     def inside(self, value, at) -> Any:
-        """The value at these coordinates; what lies outside of D along a mode that is reduced does not count."""
+        """Return the value, or the identity if the coordinates `at` are outside of D along a reduced mode."""
         for mode, x, extent in zip("mn", at, self.extents, strict=True):
             if mode in self.reduction.along:
                 value = cutlass.select_(x < extent, value, self.identity)
         return value
 
     def add(self, value, register: int, at, unit: Any = 0) -> None:
-        """The value of a register, which follows the one before; behind the last one of a result, that leaves.
+        """Fold in the value of a register, in ascending order of registers.
 
-        at   its coordinates in D
+        After the last register of a result, its partial result is written to the workspace.
+
+        register   index of the register
+        at         coordinates (m, n) of the value in D
+        unit       index of the vector, if vectors have partial results of their own
         """
         group, value = self.folding.groups[register], self.kind(value)
         total = self.totals.get(group)
@@ -74,7 +80,12 @@ class Fold:
             self.leave(self.totals.pop(group), at, unit)
 
     def leave(self, total, at, unit) -> None:
-        """A thread's result, and those of its peers, to the workspace."""
+        """Combine a thread's result with those of the lanes that share it, and write it to the workspace.
+
+        total   the thread's result
+        at      coordinates (m, n) in D of the last value
+        unit    index of the vector, if vectors have partial results of their own; else 0
+        """
         for distance in self.folding.lanes:
             total = self.combine(total, cute.arch.shuffle_sync_bfly(total, distance))
         (m_tile, n_tile, batch), (bm, bn) = self.tile_mnl, self.plan.d_tile
@@ -83,7 +94,7 @@ class Fold:
         along = self.reduction.along
         key = kept(along, Int32(at[0]), Int32(at[1]))
         writes = Boolean(self.lane & sum(self.folding.lanes) == 0) & (key < self.partials.shape[0])
-        # Of a cluster, CTAs may have tiles past the edge of D
+        # CTAs of a cluster may have tiles beyond the edge of D
         tiles = zip("mn", (m_tile, n_tile), self.extents, (bm, bn), self.plan.cluster_mn, strict=True)
         for mode, tile, extent, own, ctas in tiles:
             if mode in along and ctas > 1:
@@ -92,16 +103,23 @@ class Fold:
 
     @cute.jit
     def write(self, total: cutlass.Constexpr, at: cutlass.Constexpr, writes: Boolean):
+        """Write a partial result to the workspace if `writes` holds.
+
+        at   (result, index of the partial result, batch)
+        """
         if writes:
             self.put(total, at)
 
     def put(self, total, at) -> None:
-        """A partial result to its place."""
+        """Write a partial result to the workspace.
+
+        at   (result, index of the partial result, batch)
+        """
         self.partials[at] = total
 
 
 class Folds:
-    """All reductions of an epilogue, on one tile."""
+    """All reductions of an epilogue on one tile."""
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {
@@ -109,14 +127,19 @@ class Folds:
         }
 
     def add(self, name: str, values, first: int, coords: Sequence[Any], unit: Any = 0) -> None:
-        """Values of neighbouring registers, from one of them on."""
+        """Fold the values of consecutive registers into the reduction `name`.
+
+        first    index of the first register
+        coords   coordinates (m, n) of each value in D
+        unit     see `Fold.add`
+        """
         fold = self.by_name[name]
         for i, at in enumerate(coords):
             fold.add(fold.inside(values[i], at), first + i, at, unit)
 
 
 class Reducer:
-    """The partial results of a plan in its workspace, and the kernels that reduce them.
+    """Partial results of a plan in its workspace, and the kernels that reduce them.
 
     launches   the kernels of a call, by name
     """
@@ -125,7 +148,13 @@ class Reducer:
         self.plan, self.launches = plan, launches
 
     def partials(self, given: LaunchArguments, mD: cute.Tensor, k) -> tuple[cute.Tensor, ...]:
-        """(results, partial results of each, L) of each reduction; on the host."""
+        """Return a tensor (results, partial results of each, L) in the workspace for each reduction. Runs on the host.
+
+        given   the arguments of the launch
+        mD      D as (M, N, L)
+        k       extent K
+        returns   an empty tuple if the epilogue has no reductions
+        """
         plan, reductions = self.plan, self.plan.epilogue.reductions
         if not reductions:
             return ()
@@ -141,7 +170,7 @@ class Reducer:
         return tuple(out)
 
     def launch(self, partials: Sequence[cute.Tensor], given: LaunchArguments, stream) -> None:
-        """Behind the kernel that writes them; on the host."""
+        """Launch a kernel for each reduction, after the kernel that writes the partial results. Runs on the host."""
         results = given.results[len(given.results) - len(partials) :]
         for (name, each), mP, result in zip(self.plan.epilogue.reductions, partials, results, strict=True):
             by_batch = result.layout.stride[0] if self.plan.operands.batched else 0
@@ -151,14 +180,17 @@ class Reducer:
 
 
 class Second:
-    """The second kernel of one reduction. Methods without a decorator are plain Python, run while tracing."""
+    """The kernel that reduces the partial results of one reduction.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     def __init__(self, reduction: Reduction, own: Launch) -> None:
         self.reduction, self.combine, self.own = reduction, combine(reduction), own
         self.results, self.runs = reducer_shape(reduction.along)
 
     def launch(self, mP: cute.Tensor, mX: cute.Tensor, stream) -> None:
-        """Reduces (results, partial results of each, L) to (results, L); on the host."""
+        """Launch the kernel that reduces (results, partial results of each, L) to (results, L). Runs on the host."""
         self.reduce_kernel(mP, mX).launch(
             grid=(cute.ceil_div(mX.shape[0], self.results) * mX.shape[1], 1, 1),
             block=(REDUCER_THREADS, 1, 1),
@@ -168,7 +200,11 @@ class Second:
 
     @cute.kernel
     def reduce_kernel(self, mP: cute.Tensor, mX: cute.Tensor):
-        """Each thread every `runs`-th partial result of a result, in their order; then two threads' are made one."""
+        """Reduce partial results (results, partial results of each, L) to results (results, L).
+
+        Each thread reduces every `runs`-th partial result of a result, in their order. Then threads combine their
+        values pairwise in shared memory. The order is fixed, so the result is deterministic.
+        """
         begin(self.own)
         tid, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()

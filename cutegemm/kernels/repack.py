@@ -1,10 +1,11 @@
-"""Operands packed into the workspace before the GEMM, all of them by one kernel: see `plan.repack`.
+"""The repack pass: one kernel copies operands to the workspace before the GEMM; see `plan.memory.repack`.
 
-| a CTA, a tile of an operand                                                                                       |
+| step of a CTA, for one tile of an operand                                                                         |
 |-------------------------------------------------------------------------------------------------------------------|
-| loads it along the operand's contiguous mode, zeros for what lies outside                                         |
-| puts it into shared memory along that of the packed matrix: where it is another one, each thread turns its block  |
-| stores it, 16 bytes a thread, with the zeros that end each run                                                    |
+| load the tile along the operand's contiguous mode, with zeros outside of the operand                              |
+| write it to shared memory along the repacked matrix's contiguous mode; if that is the other mode, each thread     |
+| transposes its block of elements first                                                                            |
+| store it, 16 bytes per thread, with the zeros that pad each run                                                   |
 """
 
 from __future__ import annotations
@@ -20,21 +21,28 @@ from cutegemm.machine.arch import SMEM_MAX_ALIGN_BYTES
 from cutegemm.plan.launches import Launch
 from cutegemm.plan.memory.repack import Repack
 
-_THREADS_AT_ONCE = 2048  # of a multiprocessor: 32 registers a thread are enough
+_THREADS_AT_ONCE = 2048  # threads of an SM at once: 32 registers per thread are enough
 
 
 def region(space: cute.Tensor, first, kind, layout=1) -> cute.Tensor:
-    """A part of the workspace, as elements of a type; on the host."""
+    """Return a tensor of the workspace, starting at byte `first`. Runs on the host.
+
+    space    the workspace, in bytes
+    kind     element type
+    layout   layout of the tensor; 1: a single element
+    """
     address = space.iterator.toint() + first
     pointer = cute.make_ptr(kind, address, cute.AddressSpace.gmem, assumed_align=SPACE_ALIGN_BYTES)
     return cute.make_tensor(pointer, cute.make_layout(layout) if layout == 1 else layout)
 
 
 class Repacker:
-    """The kernel that packs one operand, or both. Methods without a decorator are plain Python, run while tracing.
+    """The kernel that repacks one operand, or both.
 
-    repacks   each takes some CTAs of the grid, one behind the other
-    own       its launch
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    repacks   what to do with each operand; the CTAs of the grid are divided among them in this order
+    own       launch of the kernel
     """
 
     def __init__(self, repacks: tuple[Repack, ...], own: Launch) -> None:
@@ -43,16 +51,16 @@ class Repacker:
     def launch(
         self, sources: dict[str, cute.Tensor], space: cute.Tensor, firsts: dict, stream
     ) -> dict[str, cute.Tensor]:
-        """Packs operands into the workspace; the packed matrices by name; on the host.
+        """Launch the repack pass, and return the repacked matrices by name. Runs on the host.
 
         sources   the operands (rows, K, L) by name
-        firsts    byte of the workspace from which on the packed one is
+        firsts    first byte of each repacked matrix in the workspace, by name
         """
         packed = {p.name: self.packed(p, sources[p.name], space, firsts[p.name]) for p in self.repacks}
         pairs = [(lower.as_bits(sources[p.name]), lower.as_bits(packed[p.name])) for p in self.repacks]
         divided_by, ctas = [], []
         for repack, (mX, _) in zip(self.repacks, pairs, strict=True):
-            # Without any k there are zeros to be written, where runs are along K
+            # With K = 0, runs along K still have zeros to write
             rows, columns, batch = mX.shape[0], cutlass.max(mX.shape[1], 1), mX.shape[2]
             divided_by.append(lower.divisors(repack.divided_by(rows, columns)))
             ctas.append(repack.ctas(rows, columns, batch))
@@ -69,7 +77,7 @@ class Repacker:
         return packed
 
     def packed(self, repack: Repack, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
-        """The packed matrix (rows, K, L), with the zeros that end its runs."""
+        """Return the repacked matrix (rows, K, L), including the zeros that pad its runs."""
         line, along = repack.line, int(repack.major == "k")
         extents = list(repack.extents(mX.shape[0], mX.shape[1], cutlass.max))
         extents[along] = cute.assume(extents[along], divby=line)
@@ -81,7 +89,7 @@ class Repacker:
 
     @cute.kernel
     def repack_kernel(self, sources: tuple, packed: tuple, divided_by: tuple, first: Int32):
-        """first: the CTAs of the first operand"""
+        """Repack one tile in each CTA. `first` is the number of CTAs of the first operand."""
         begin(self.own)
         cta, _, _ = cute.arch.block_idx()
         bytes_of = [repack.smem.cosize() * repack.store.atom.dtype.bits // 8 for repack in self.repacks]
@@ -96,7 +104,10 @@ class Repacker:
         end(self.own)
 
     def repack_tile(self, repack: Repack, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
-        """A CTA's tile of an operand, by its number."""
+        """Repack one tile of an operand.
+
+        cta   index of the CTA among those of this operand
+        """
         tid, _, _ = cute.arch.thread_idx()
         row_tile, k_tile, batch = repack.tile_at(cta, divided_by, not cute.is_static(mX.shape[2]))
         sX = lower.as_bits(lower.smem_view(smem, repack.load.atom.dtype, repack.smem))
@@ -125,14 +136,14 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """A thread's values (V, REST_MN, REST_K), in the order in which it puts them."""
+        """Copy a thread's loaded values (V, REST_MN, REST_K) to `put`, in the order in which they are written."""
         for i in range(cute.size(put, mode=[1])):
             for j in range(cute.size(put, mode=[2])):
                 for value, source in enumerate(repack.order):
                     put[value, i, j] = loaded[source, i, j]
 
     def within(self, coords: cute.Tensor, extents) -> cute.Tensor:
-        """Which accesses (V, REST_MN, REST_K) lie inside of a matrix."""
+        """Return predicates (V, REST_MN, REST_K): whether each access is inside of a matrix."""
         vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
         out = cute.make_rmem_tensor((vectors, rest_mn, rest_k), Boolean)
         for v in range(vectors):

@@ -1,8 +1,8 @@
-"""A program traced into code: its loops and branches, and what all roles do to the ring of stages and its barriers.
+"""Trace a program into code: its loops, its branches, and the steps of all roles on the mainloop pipeline.
 
-`Tracer` has a method for each kind of step, as `plan.program.expand` has: there a step becomes operations,
-here code. What changes from turn to turn of a loop (where a role is in the ring, which tile it holds) is
-carried by the loop; each class of steps says what it changes.
+`Tracer` has a method for each kind of step, as `plan.program.expand` has; there a step becomes operations, here it
+becomes code. Values that change from one iteration of a loop to the next, such as the pipeline state or the tile,
+are carried by the loop. Each class of steps names the fields of `At` that it changes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ LOADED = ("loaded_m", "loaded_n", "loaded_l")
 
 @dataclass
 class MainloopPipeline:
-    """The stages in shared memory, and their barriers.
+    """The stages of the mainloop pipeline in shared memory, and their barriers.
 
-    smem   (rows, k, stages) of each operand stream
-    gmem   (rows, k, L) of each operand of the mainloop that threads read from global memory
+    smem          (rows, k, stages) of each operand stream
+    gmem          (rows, k, L) of each mainloop operand that threads read from global memory
+    full, empty   first mbarrier of each kind; there is one for each stage
     """
 
     smem: dict[str, cute.Tensor]
@@ -44,11 +45,11 @@ class MainloopPipeline:
 class Who:
     """The thread, warp and CTA for which a program is traced.
 
-    warp_idx    of the warp among those of all roles of its kind: the producer, or the consumers
-    consumer    which of the consumers
-    tid, lane   of the thread in its consumer, and in its warp
-    rank        of the CTA in its cluster
-    cluster     of the grid
+    warp_idx    index of the warp among the warps of its kind of role, the producer or all consumers
+    consumer    index of the consumer; None for a producer
+    tid, lane   index of the thread in its consumer, and in its warp
+    rank        rank of the CTA in its cluster
+    cluster     position of the cluster in the grid, which is the number of its first work tile
     """
 
     warp_idx: Any
@@ -61,23 +62,25 @@ class Who:
 
 @dataclass
 class At:
-    """A role's position in its program.
+    """A role's position in its program, and the values that its steps use there. None: not known at this position.
 
-    stage, phase                   of the ring; last: the stage of the k-tile before
-    first                          number of the role's first work tile; of the CTA's it is the cluster
-    number                         of the work tile; tile: the work tile; k_count: of its k-tiles, none where there is
-                                   no tile
-    is_another                     whether the next consumer has a tile
-    k_tile                         of the loop; None where it is known that another one of the tile lies before, or
-                                   there is none
-    i                              the epilogue tile
-    accumulators_phase             of the barriers of sums, where CTAs share K
-    semaphore                      that was taken for the tile
-    is_last                        whether this is the last part of the tile
-    c_phase                        of the barriers of the epilogue stages
-    left                           epilogue tiles of the tile that is held, and overlapped_m, overlapped_n,
-                                   overlapped_l: where that tile lies
-    loaded_m, loaded_n, loaded_l   where a producer's tile lies: see `loaded_mnl`
+    stage, phase                   pipeline state: index of the stage and parity of its phase
+    last                           stage of the previous k-tile
+    first                          number of the role's first work tile
+    number, tile                   number of the current work tile, and the work tile
+    k_count                        its number of k-tiles; 0 if the work tile does not exist
+    is_tile                        whether the work tile exists
+    is_another                     whether the next consumer has a work tile
+    k_tile                         iteration of the loop over k-tiles. None: outside of the loop, or if an earlier
+                                   k-tile of the work tile is certain to exist
+    i                              index of the epilogue tile
+    accumulators_phase             phase of the barriers of cluster split-K
+    semaphore                      previous value of the tile's semaphore, as the consumer found it
+    is_last                        whether this is the last K split of the tile
+    c_phase                        phase of the barriers of the epilogue stages
+    left                           epilogue tiles that remain of the kept tile (overlapped epilogue)
+    overlapped_m, _n, _l           coordinates of the kept tile
+    loaded_m, loaded_n, loaded_l   coordinates of the tiles that a producer loads; see `loaded_mnl`
     """
 
     stage: Any = None
@@ -104,26 +107,28 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Some of the values."""
+        """Return the values of the named fields."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Other values for them."""
+        """Set the named fields to these values."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """The fields of `At` that steps change."""
+    """Return the names of the fields of `At` that some steps change, each once."""
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
 
 class Tracer(StepReader):
-    """The code of a program. Methods without a decorator are plain Python, run while tracing.
+    """Trace the code of a role's program.
 
-    name      of the program, where its lines are noted
-    carries   fields of `At` that go from tile to tile, beside those that steps change
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    name      name of the program in line tables
+    carries   fields of `At` that a loop over tiles carries in addition to those that its steps change
     """
 
     name = "consumer"
@@ -133,9 +138,9 @@ class Tracer(StepReader):
         self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
-        """Lays the program out in the code."""
+        """Trace all steps of a program for the role `who`."""
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
-        self.line = 0  # of the program, that the next step is
+        self.line = 0  # line of the program on which the next step stands
         at = At(
             **{name: Int32(0) for name in (*_PIPELINE_STATE, "last", "c_phase", "accumulators_phase", *_KEPT)},
             number=who.cluster,
@@ -144,17 +149,21 @@ class Tracer(StepReader):
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
-        """One step after the other."""
+        """Trace steps in order, and note for each step its line of the program."""
         first = line = self.line
         for each in steps:
-            self.line = line + 1  # of its own steps
+            self.line = line + 1  # first line of the steps inside of this one
             with from_line(self.name, line):
                 self.read(each, at)
             line += step.height(each)
         self.line = first
 
     def inside(self, steps: tuple[Step, ...], at: At, names: tuple[str, ...], values: tuple, **known) -> tuple:
-        """Steps inside of a loop or a branch, which carries some values in and out."""
+        """Trace the steps of a loop or branch, and return the new values of the carried fields.
+
+        names, values   fields of `At` that are carried, and their values at the start
+        known           further fields of `At` that are set inside
+        """
         at = replace(at, **known)
         at.put(names, values)
         self.steps(steps, at)
@@ -165,13 +174,13 @@ class Tracer(StepReader):
     @reads(step.ForTiles)
     def on_for_tiles(self, loop: step.ForTiles, at: At) -> None:
         names = changed_by(loop.steps)
-        if any(isinstance(each, step.ForAhead) for each in loop.steps):  # who loads for itself begins a tile at stage 0
+        if any(isinstance(each, step.ForAhead) for each in loop.steps):  # without a producer, tiles start at stage 0
             names = tuple([name for name in names if name not in _PIPELINE_STATE])
         names = (*names, *self.carries)
         at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
 
     def first_number(self, loop: step.ForTiles):
-        """Of the role's first work tile."""
+        """Return the number of the role's first work tile."""
         if loop.every == 1:
             return self.who.cluster
         return self.work.first_of(self.who.cluster, self.who.consumer, loop.every)
@@ -185,6 +194,10 @@ class Tracer(StepReader):
         number: Int32,
         values: tuple,
     ):
+        """Trace the loop over work tiles, and return the final values of the carried fields.
+
+        number   number of the role's first work tile
+        """
         if cutlass.const_expr(loop.lasting):
             while number < self.work.count or self.is_overlapped(names, values):
                 values = self.tile(loop, at, names, number, values)
@@ -196,11 +209,15 @@ class Tracer(StepReader):
         return values
 
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
-        """Whether there is a tile that is to be stored yet."""
+        """Return whether a kept tile is still to be stored."""
         return values[names.index("left")] > 0
 
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
-        """A work tile."""
+        """Trace one work tile, and return the new values of the carried fields.
+
+        names, values   fields of `At` that the loop carries, and their values before the work tile
+        number          number of the work tile
+        """
         tile = self.work.work_tile(number)
         self.begin(tile)
         known = {"number": number, "tile": tile, "k_count": tile.k_count}
@@ -212,11 +229,11 @@ class Tracer(StepReader):
         return self.inside(loop.steps, at, names, values, **known)
 
     def begin(self, tile) -> None:
-        """What a role works out of a work tile before it waits for anything."""
+        """Compute what a role needs to know about a work tile before it waits for anything. By default nothing."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
-        """k-tiles of a tile; none where there is no tile."""
+        """Return the number of k-tiles of a work tile; 0 if the work tile does not exist."""
         found = Int32(0)
         if is_tile:
             found = Int32(k_count)
@@ -242,6 +259,7 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
+        """Trace a loop over `count` k-tiles, and return the final values of the carried fields."""
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
@@ -255,13 +273,17 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
-        """All but an odd one, which stands before them."""
+        """Trace a loop over pairs of k-tiles. If their number is odd, the first one is handled before the loop."""
         for k_tile in cutlass.range(count % 2, count, 2, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
 
     def k_tile(self, loop: step.ForKTiles, at: At, names: tuple[str, ...], k_tile, values: tuple) -> tuple:
-        """A k-tile; the position moves on behind it."""
+        """Trace one k-tile, advance the pipeline state, and return the new values of the carried fields.
+
+        names, values   fields of `At` that the loop carries, and their values before the k-tile
+        k_tile          index of the k-tile in its work tile
+        """
         at = replace(at, k_tile=k_tile)
         at.put(names, values)
         self.steps(loop.steps, at)
@@ -280,7 +302,7 @@ class Tracer(StepReader):
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
     def turns(self, branch: step.If) -> bool:
-        """Whether a branch stores epilogue tiles, which turns the phase of their epilogue stages' barriers round."""
+        """Return whether a branch stores epilogue tiles, and so may flip the phase of the epilogue stages' barriers."""
         return any(isinstance(each, step.ForEpiTiles) for each in Program(branch.steps).walk())
 
     @cute.jit
@@ -292,6 +314,7 @@ class Tracer(StepReader):
         condition,
         values: tuple,
     ):
+        """Trace steps under a condition, and return the values of the carried fields after the branch."""
         if condition:
             values = self.inside(steps, at, names, values)
         elif cutlass.const_expr(self.forgets(at)):
@@ -299,14 +322,14 @@ class Tracer(StepReader):
         return values
 
     def forgets(self, at: At) -> bool:
-        """Whether registers hold something that nobody reads where a condition does not hold."""
+        """Return whether registers are dead if a branch is not taken. By default none are."""
         return False
 
     def forget(self) -> None:
-        """Overwrites them, so that the compiler keeps no registers for it."""
+        """Overwrite dead registers, so that the compiler does not preserve their values."""
 
     def condition(self, branch: step.If, at: At):
-        """The value of a condition."""
+        """Return the value of a branch's condition."""
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0
         if branch.condition == step.HAS_ODD_K_TILES:
@@ -316,7 +339,7 @@ class Tracer(StepReader):
         assert branch.condition == step.IS_LAST_SPLIT, branch.condition
         return at.is_last
 
-    # --- the ring ----------------------------------------------------------------------------------------------
+    # --- the mainloop pipeline -----------------------------------------------------------------------------------
 
     @reads(step.Wait)
     def on_wait(self, wait: step.Wait, at: At) -> None:
@@ -327,7 +350,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
-        """The position one k-tile further."""
+        """Return the pipeline state one k-tile later: (stage, phase)."""
         stage = stage + 1
         if stage == self.plan.stages:
             stage = Int32(0)
@@ -361,13 +384,13 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """At a tile's first k-tile there is none."""
+        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile."""
         if k_tile > 0:
             self.release(at.last)
 
     @cute.jit
     def release(self, stage: Int32):
-        """A warp has read the stage, and says so to all CTAs that load to it."""
+        """Release a stage that the warp has read: arrive at the `empty` barrier of every CTA that loads to it."""
         cm, cn = self.plan.multicast_mn
         if self.who.lane < cm + cn - 1:
             if cutlass.const_expr(cm * cn > 1):
@@ -377,10 +400,13 @@ class Tracer(StepReader):
 
     @cute.jit
     def peer_of(self, lane: Int32, rank: Int32):
-        """The CTA that this lane tells of a free stage: one of those that load to this CTA."""
+        """Return the rank of the CTA at whose `empty` barriers this lane arrives.
+
+        It is one of the CTAs that load to this one.
+        """
         cm, cn = self.plan.multicast_mn
-        peer = lane  # along one mode: everyone in the cluster
-        if cutlass.const_expr(self.plan.cluster_k > 1):  # or everyone with the same k-tiles
+        peer = lane  # multicast along one mode: every CTA of the cluster
+        if cutlass.const_expr(self.plan.cluster_k > 1):  # cluster split-K: every CTA with the same k-tiles
             _, n = self.plan.scheduler.rank_mn(rank)
             peer = lane + n * cm
         if cutlass.const_expr(cm > 1 and cn > 1):
@@ -396,18 +422,26 @@ class Tracer(StepReader):
     # --- named barriers ------------------------------------------------------------------------------------------
 
     def sync(self, name: str, index) -> None:
-        """All threads of a named barrier."""
+        """Wait until all threads of a named barrier have arrived.
+
+        name    name of a barrier of the plan
+        index   index among the barriers of this name, such as that of the consumer
+        """
         cute.arch.barrier(
             barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
         )
 
     def arrive(self, name: str, index) -> None:
-        """At a named barrier, without waiting."""
+        """Arrive at a named barrier without waiting.
+
+        name    name of a barrier of the plan
+        index   index among the barriers of this name, such as that of the consumer
+        """
         cute.arch.barrier_arrive(
             barrier_id=self.plan.barrier_id(name) + index, number_of_threads=self.plan.barrier(name).arrivals
         )
 
 
 def _uses_last(steps: tuple[Step, ...]) -> bool:
-    """Whether the stage of the k-tile before is asked for."""
+    """Return whether any step uses the stage of the previous k-tile."""
     return any(getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk())

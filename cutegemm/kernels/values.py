@@ -1,15 +1,15 @@
-"""The expression of an epilogue in a kernel: its operands, and its operations on elements or on fragments.
+"""The epilogue's expression in a kernel: its operands, and its evaluation on elements or on fragments.
 
-Two ways to compute it, for two ways to store:
+There are two ways to evaluate it:
 
-`element`                the whole expression of one sum, where a thread stores a vector of D as soon as it has its
-                         operands
-`head`, `carry_out`      first the head, on all sums of a thread where they are; then the tail's steps, on a fragment,
-                         each with the operands that it fetches. A step that changes nothing is left out at run time
+`element`                evaluates the whole expression for one accumulator. It suits threads that store a vector of D
+                         as soon as they have its operands
+`head`, `carry_out`      apply first the head to all accumulators of a thread in place, then the steps of the tail to a
+                         fragment. Each step loads its operands; a step without effect is skipped at run time
 
-Sums that are whole numbers, on their way to a D of such, stay what they are where no step changes anything; else all
-steps are computed in f64, which holds them, and their result is rounded once: to nearest, ties to even, or to the least
-or the greatest number, where it is past that.
+Integer accumulators are unchanged on their way to an integer D if no step has an effect. Otherwise all steps are
+computed in f64, which represents them exactly. The result is rounded once, to nearest with ties to even, and clamped to
+the range of the type.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from cutegemm.plan.epilogue import (
 )
 from cutegemm.plan.plan import GemmPlan
 
-WHOLE_BITS = 24  # of f32
+WHOLE_BITS = 24  # significand bits of f32
 
 
 @dsl_user_op
 def branch(*, loc=None, ip=None) -> None:
-    """Nothing; but what stands behind it in a branch is not moved out of the branch."""
+    """Emit an empty assembly statement, so that the compiler does not move the code after it out of its branch."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
 
 
 @dsl_user_op
 def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
-    """The nearest whole number of 32 bits, of two the even one."""
+    """Return the nearest 32-bit integer; ties go to the even one."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
     text, register = ("cvt.rni.s32.f64", "d") if value.dtype is Float64 else ("cvt.rni.s32.f32", "f")
     operands = [value.ir_value(loc=loc, ip=ip)]
@@ -71,7 +71,10 @@ def nearest(value: Float32 | Float64, *, loc=None, ip=None) -> Int32:
 
 
 def as_result(value: Any, kind: Any) -> Any:
-    """A value in the type of a result: of whole numbers the nearest one, and the ends of the type beyond them."""
+    """Return a value in the type of a result.
+
+    For an integer type it is rounded to nearest and clamped to the type's range.
+    """
     if kind.is_float:
         return value.to(kind)
     whole = nearest(value) if value.dtype.is_float else value
@@ -82,7 +85,7 @@ def as_result(value: Any, kind: Any) -> Any:
 
 
 def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
-    """A fragment in the type of another one, which has as many elements."""
+    """Convert a fragment to the type of another fragment with as many elements, and store it there."""
     if results.element_type.is_float:
         results.store(values.load().to(results.element_type))
         return
@@ -91,7 +94,9 @@ def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
 
 
 def last_functions(epilogue: Epilogue) -> frozenset[str]:
-    """Functions whose values are stored as they are, wherever they appear: those may be as exact as what is stored.
+    """Return the names of functions whose values are only ever stored, never used in further computation.
+
+    These need no more precision than the stored type.
 
     >>> from cutegemm.plan.epilogue import epilogue_of
     >>> from cutegemm.plan.epilogue.functions import gelu, swiglu
@@ -107,13 +112,15 @@ def last_functions(epilogue: Epilogue) -> frozenset[str]:
 
 
 class Values:
-    """The operands of an epilogue. Methods without a decorator are plain Python, run while tracing.
+    """The operands of an epilogue, and its evaluation.
 
-    tensors   (M, N, L) in global memory by name, or what stands for them
-    results   where what is stored beside D goes, likewise; of a reduction its partial results
-    scalars   numbers of one type by name
-    kind      that type, in which all is computed
-    bits      of the significand with which results are stored, at most
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    tensors   operands (M, N, L) in global memory, by name
+    results   auxiliary outputs (M, N, L), by name; for a reduction its partial results
+    scalars   scalars by name, all of type `kind`
+    kind      type of all computations
+    bits      largest number of significand bits of a stored result
     """
 
     def __init__(
@@ -137,10 +144,10 @@ class Values:
         scalars: Sequence[Any],
         part: Epilogue | None = None,
     ) -> Values:
-        """Of the operands of a compiled function in their order; or, as `operands_of` gives them, of a part of the
-        plan's epilogue.
+        """Return the operands of a plan's epilogue, from the arguments of a kernel in their order.
 
-        operands   tensors, and results
+        operands   (tensors, results)
+        part       section of the epilogue whose operands are passed, as by `operands_of`; None: the whole epilogue
         """
         own = plan.epilogue if part is None else part
         wanted, given = (own.tensors, own.beside, own.scalars), (*operands, scalars)
@@ -152,13 +159,16 @@ class Values:
         return out
 
     def operands_of(self, part: Epilogue) -> tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]:
-        """Tensors and results, and the scalars, of a part of the epilogue, for a kernel that computes no more."""
+        """Return ((tensors, results), scalars) of one section of the epilogue.
+
+        A kernel that evaluates only this section takes them as arguments.
+        """
         tensors = tuple([self.tensors[name] for name in part.tensors])
         results = tuple([self.results[name] for name in part.beside])
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
-        """Whether a step changes anything, and so reads its tiles: True, or known when the kernel runs."""
+        """Return whether a step has an effect, and so reads its tile operands: True, or a value known at run time."""
         out: Any = True
         for name, value in step.idle:
             differs = self.scalars[name] != self.scalars[name].dtype(value)
@@ -166,7 +176,10 @@ class Values:
         return out
 
     def reads(self, epilogue: Epilogue, name: str | None = None) -> Any:
-        """Whether a tile, or one at all, is read: True, False, or known when the kernel runs."""
+        """Return whether the tile operand `name` is read; with None, whether any is.
+
+        The result is True, False, or a value known at run time.
+        """
         steps = [step for step in epilogue.steps if (name in step.tiles if name else step.tiles)]
         out: Any = False
         for condition in [self.acts(step) for step in steps]:
@@ -183,12 +196,12 @@ class Values:
         kind: Any,
         known: dict[Expression, Any] | None = None,
     ) -> Any:
-        """The value of an expression for one element.
+        """Return the value of an expression for one element.
 
-        accumulated   in the place of the accumulator; of a gated epilogue (gate, up)
-        operands      the element of each operand in memory, by name; (gate, up) of a row beside a gated B
-        kind          the type of sums, and of the result
-        known         values of this element that have been worked out, which are not worked out again
+        accumulated   value of the accumulator; (gate, up) in a gated epilogue
+        operands      the element of each operand in memory, by name; (gate, up) for a row of a gated epilogue
+        kind          type of the accumulator, and of sums that contain it
+        known         values of subexpressions for this element, which are computed once; None: none are known
         """
         known = {} if known is None else known
         if expression not in known:
@@ -196,6 +209,7 @@ class Values:
         return known[expression]
 
     def _element(self, node: Expression, accumulated: Any, operands: Any, kind: Any, known: Any) -> Any:
+        """Return the value of an expression node, from the values of its children; see `element`."""
         if isinstance(node, Accumulator):
             return accumulated
         if isinstance(node, Half):
@@ -223,7 +237,7 @@ class Values:
             return BINARY["divide"](*values)
         if isinstance(node, Negative):
             return -values[0]
-        if isinstance(node, Minimum):  # a Maximum is one
+        if isinstance(node, Minimum):  # Maximum is a subclass of Minimum
             return BINARY["maximum" if isinstance(node, Maximum) else "minimum"](*values)
         if isinstance(node, Compare):
             return COMPARED[node.symbol](*values)
@@ -234,17 +248,22 @@ class Values:
         raise TypeError(f"no kernel has an expression {node!r}")
 
     def _as(self, value: Any, kind: Any) -> Any:
-        """A value in another type: there is no instruction from 8 bits of a float to whole numbers."""
+        """Return a value in another type. fp8 is first converted to the type of computations.
+
+        The machine does not convert fp8 to integers directly.
+        """
         is_byte = value.dtype.is_float and value.dtype.width == 8
         return value.to(self.kind).to(kind) if is_byte else value.to(kind)
 
     # --- on fragments --------------------------------------------------------------------------------------
 
     def head(self, accumulators: cute.Tensor, k_tiles: Any, result: Any) -> cute.Tensor:
-        """All sums of a thread as the head makes them: where they are, or as f32 where D is no whole number.
+        """Apply the head to all accumulators of a thread, and return them.
 
-        k_tiles   where there are none, no product has set the sums to 0
-        result    the type of D
+        They are changed in place, or converted to f32 if they are integers and D is not.
+
+        k_tiles   number of k-tiles; if it is 0, no MMA has set the accumulators, and they are set to 0
+        result    element type of D
         """
         if not accumulators.element_type.is_float and result.is_float:
             out = cute.make_rmem_tensor(accumulators.layout, Float32)
@@ -260,14 +279,16 @@ class Values:
 
     @cute.jit
     def _clear(self, accumulators: cutlass.Constexpr, k_tiles: Int32):
+        """Set the accumulators to 0 if `k_tiles` is 0, because no MMA has set them."""
         if k_tiles == 0:
-            branch()  # or each sum would be selected, of all tiles
+            branch()  # without it the compiler emits a select for each accumulator of every tile
             accumulators.fill(0)
 
     @cute.jit
     def _head_step(
         self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
     ):
+        """Apply one step of the head if it has an effect. The first step also clears accumulators without k-tiles."""
         if cutlass.const_expr(is_first):
             if self.acts(step) or k_tiles == 0:
                 if k_tiles == 0:
@@ -278,22 +299,22 @@ class Values:
 
     @cute.jit
     def carry_out(self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """A step on a fragment where it changes anything, and then only what it reads is fetched.
+        """Apply a step to a fragment in place if it has an effect. Its operands are loaded only then.
 
-        fetch   an operand's values for the fragment, by the operand's name
+        fetch   returns an operand's values for the fragment, by the operand's name
         """
         if self.acts(step):
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
 
     def apply(self, step: Step, accumulators: cute.Tensor, held: Mapping[str, Any]) -> None:
-        """A step on a fragment, in its place.
+        """Apply a step to a fragment in place.
 
-        held   the values of the step's operands for it, by name
+        held   the values of the step's operands for the fragment, by name
         """
         self._each(step.expression, accumulators, held)
 
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
-        """Steps on a fragment, each where it changes anything: see `carry_out`."""
+        """Apply steps to a fragment in place, each only if it has an effect: see `carry_out`."""
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
             return
@@ -302,7 +323,7 @@ class Values:
 
     @cute.jit
     def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """Steps on whole numbers, rounded behind the last one."""
+        """Apply steps to an integer fragment in f64, and round once after the last step."""
         if self.any_acts(steps):
             branch()
             wide = cute.make_rmem_tensor(accumulators.shape, Float64)
@@ -314,7 +335,7 @@ class Values:
                 accumulators[i] = nearest(wide[i])
 
     def any_acts(self, steps: Sequence[Step]) -> Any:
-        """Whether one of some steps changes anything."""
+        """Return whether any of the steps has an effect: True, False, or a value known at run time."""
         out: Any = False
         for acts in [self.acts(step) for step in steps]:
             out = True if acts is True or out is True else acts if out is False else out | acts
@@ -323,12 +344,14 @@ class Values:
     def worked_out(
         self, epilogue: Epilogue, accumulators: cute.Tensor, fetch: Callable[[str], Any], ups: Any = None
     ) -> Callable[[str, Any], cute.Tensor]:
-        """What an epilogue of several results, or a gated one, makes of a fragment, which stays as it is.
+        """Return a function that evaluates one result of an epilogue on a fragment, which is not changed.
 
-        fetch     an operand's values for the fragment, by the operand's name; all are fetched first
-        ups       of a gated epilogue, whose fragment is the gates
-        returns   of the name of a result and its type: a fragment of its values, worked out when it is asked for; of
-                  a reduction those that it takes
+        It is used for epilogues with several results, and for gated ones.
+
+        fetch     returns an operand's values for the fragment, by the operand's name; all operands are loaded first
+        ups       up accumulators, if `accumulators` are gates; else None
+        returns   function of a result's name and its type, which returns a fragment of its values, computed at each
+                  call; for a reduction, the values that are reduced
         """
         held = {name: fetch(name) for name in epilogue.tensors}
         expressions = {
@@ -347,7 +370,10 @@ class Values:
         return of
 
     def _each(self, expression: Expression, accumulators: cute.Tensor, held: Mapping[str, cute.Tensor]) -> None:
-        """Register by register: as one vector it takes 150 instructions more."""
+        """Evaluate an expression on a fragment in place, register by register.
+
+        A vector expression takes 150 more instructions.
+        """
         for i in range(cute.size(accumulators)):
             operands = {name: values[i] for name, values in held.items()}
             accumulators[i] = self.element(expression, accumulators[i], operands, accumulators.element_type).to(

@@ -1,7 +1,7 @@
-"""Neighbours of a thread, moved from one place to another; what is here is run while tracing.
+"""Copy vectors of neighbouring elements in one thread. All functions run while the kernel is traced.
 
-`cute.copy` loops over the modes of any tensors. To find out that a vector has one takes it a millisecond, thirty times
-as long as the access itself does, and an epilogue of a large tile has a thousand of them.
+`cute.copy` handles tensors with any modes. To find that a vector has one mode takes it a millisecond, 30 times as long
+as the access itself, and the epilogue of a large tile has a thousand vectors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cutegemm.tile.atoms import CopyAtom
 
 
 def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where: Any = None) -> None:
-    """A vector, in as many accesses of an atom as it takes.
+    """Copy a vector by an atom, in as many accesses as needed.
 
-    where   of `condition`: nothing is moved where it does not hold
+    where   predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
     """
     source, target = flat(source), flat(target)
     accesses = source.shape[0] // atom.values
@@ -31,14 +31,17 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """What an access is made under: where a Boolean that is known when the kernel runs holds."""
+    """Return a predicate for one access.
+
+    holds   a Boolean known at run time: whether the access is made
+    """
     out = cute.make_rmem_tensor((1,), Boolean)
     out[0] = holds
     return out
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """A vector as (elements)."""
+    """Return a view of a vector with one mode of its elements."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor
@@ -47,15 +50,15 @@ def flat(tensor: cute.Tensor) -> cute.Tensor:
 
 
 def by_vectors(tensor: cute.Tensor, vector: Any) -> cute.Tensor:
-    """A thread's part of a tile as (elements, vectors), each of them one mode.
+    """Return a view of a thread's elements of a tile as (elements of a vector, vectors), both single modes.
 
-    vector   the tile of elements that make a vector
+    vector   shape of the elements that make a vector
     """
     return cute.coalesce(cute.zipped_divide(tensor, vector), target_profile=(1, 1))
 
 
 def zeros(values: int, kind: Any) -> cute.Tensor:
-    """A vector of registers."""
+    """Return a register vector of `values` zeros."""
     out = cute.make_rmem_tensor((values,), kind)
     for v in range(values):
         out[v] = kind(0)

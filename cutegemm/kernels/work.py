@@ -1,4 +1,4 @@
-"""The arithmetic of work as kernels trace it."""
+"""Arithmetic on traced numbers, for the tile scheduler of `plan.work`."""
 
 from __future__ import annotations
 

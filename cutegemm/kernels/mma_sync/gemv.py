@@ -1,16 +1,17 @@
-"""A GEMM of few columns: A is streamed from global memory to the fragments of mma.sync.
+"""A GEMM with few columns by mma.sync: A is streamed from global memory directly to fragments.
 
-The warps of a CTA, and the CTAs of a cluster, share K: see `plan.sliced_k`. What is here:
+The warps of a CTA (sliced-K) and the CTAs of a cluster (cluster split-K) split K; see `plan.sliced_k`.
 
-| step     | by this kernel                                                                               |
+| step     | implementation                                                                               |
 |----------|----------------------------------------------------------------------------------------------|
-| Read     | vectors of 16 bytes from global memory to registers, those of a share of the k-tile at once; |
-|          | a vector is the fragments of two k-blocks, of which the first one's Read asks for it          |
+| Read     | 16-byte vectors from global memory to registers, several of a k-tile at once. A vector has   |
+|          | the fragments of two k-blocks; the Read of the first one loads it                            |
 | Multiply | one mma.sync for each pair of atoms                                                          |
-| end      | sums of the warps, then of the CTAs, through shared memory; D by `plan.epilogue`              |
+| end      | accumulators of the warps, then of the CTAs, are added through shared memory; then D is      |
+|          | stored by `plan.epilogue`                                                                    |
 
-Rows and columns past the last one are read as that one, so that no access depends on them: what they sum up, nobody
-stores. The first k-tile is the ragged one, of which vectors below k = 0 are zeros.
+An access beyond the last row or column reads the last one, so it needs no predicate; its accumulators are not stored.
+The ragged k-tile is the first one. Its vectors below k = 0 are zeros.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from cutegemm.plan.program.thread_schedule import Multiply, Read
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES
 from cutegemm.tile.tiled_copy import TiledCopy
 
-_WORDS = 4  # of 32 bits, of a vector that a thread reads at once
-_BLOCKS = 2  # k-blocks that it has the fragments of
+_WORDS = 4  # 32-bit words of a vector that a thread reads at once
+_BLOCKS = 2  # k-blocks whose fragments a vector holds
 
 
 @dsl_user_op
 def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
-    """Writes to the shared memory of a CTA of the cluster.
+    """Write `value` to the shared memory of a CTA in the cluster.
 
-    address   that `mapa` gave
+    address   shared::cluster address, as `mapa` returns it
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Int32(address).ir_value(loc=loc, ip=ip), Float32(value).ir_value(loc=loc, ip=ip)]
@@ -57,14 +58,14 @@ def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
 
 @dataclass
 class Stream:
-    """What a thread reads of A or of B.
+    """The vectors that a thread reads of A or of B.
 
-    rows       pointers to its first vector of each of its rows
-    k          of these vectors, which may be below 0
-    offsets    (vector of a share, share) elements from there to each vector of a k-tile
-    registers  (words of a vector, rows, vectors of a k-tile): 32 bits each
+    rows       pointers to the first vector of each of its rows
+    k          k of the first elements of these vectors; may be negative
+    offsets    distance from the first vector to each vector of a k-tile, in elements
+    registers  (words of a vector, rows, vectors of a k-tile) of 32 bits
     values     elements of a vector
-    of_atom    rows that a thread has of an atom: 2 of A, 1 of B
+    of_atom    rows of an atom that a thread reads: 2 of A, 1 of B
     """
 
     atom: cute.CopyAtom
@@ -77,7 +78,10 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a plan whose warps share K. Methods without a decorator are run while tracing."""
+    """The kernel of a plan whose warps split K.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     @cute.jit
     def __call__(self, *arguments):
@@ -101,8 +105,10 @@ class GemvGemm(ScheduledGemm):
         reducer.launch(partials, given, given.stream)
 
     def carveout_percent(self) -> int:
-        """Of a multiprocessor's memory that its CTAs share: no more than they need. The rest is L1 cache, in which B
-        stays."""
+        """Return the percentage of an SM's memory that is shared memory: no more than its CTAs need.
+
+        The rest is L1 cache, which keeps B.
+        """
         arch, used = arch_named(self.plan.arch), sum(self.plan.smem_bytes().values()) + SMEM_RESERVED_BYTES
         return min(100, -(-100 * self.plan.ctas_per_sm * used // arch.smem_per_sm_bytes))
 
@@ -116,12 +122,12 @@ class GemvGemm(ScheduledGemm):
         scalars: tuple,
         values: tuple,
     ):
-        """A CTA's work: its share of K of the tiles of its cluster, then its own tile."""
+        """Compute the CTA's share of K for the tiles of its cluster, then add and store its own tile."""
         plan, ctas = self.plan, self.plan.cluster_k
         self.values = Values.of(plan, operands, scalars)
         rows, bN, bK = plan.mma_tile
         if cutlass.const_expr(ctas > 1):
-            cute.arch.cluster_arrive_relaxed()  # waited for before the first sum goes to another CTA
+            cute.arch.cluster_arrive_relaxed()  # the wait follows before the first store to another CTA
         tid, _, _ = cute.arch.thread_idx()
         number, _, _ = cute.arch.block_idx()
         rank = number % ctas
@@ -147,8 +153,11 @@ class GemvGemm(ScheduledGemm):
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
-        """The schedule's prologue, behind the end of the kernel ahead. A plan that overlaps it reads A before; B may be
-        what that one writes."""
+        """Carry out the schedule's prologue, and wait for the previous kernel.
+
+        A plan with programmatic dependent launch reads A before the previous kernel ends. B may be written by that
+        kernel, so it is read after.
+        """
         reads = list(self.plan.body.prologue)
         if not self.plan.pdl:
             begin(self.launches[GEMM])
@@ -162,12 +171,12 @@ class GemvGemm(ScheduledGemm):
     # --- the mainloop ------------------------------------------------------------------------------------------
 
     def stream(self, copy: TiledCopy, of_atom: int, mX, extent: int, tile_l, begin, tid) -> Stream:
-        """A thread's part of the k-tiles of A or of B.
+        """Return the vectors of A or B that a thread reads.
 
-        of_atom  see `Stream`
-        extent   rows, or columns, of the tile
-        tile_l   which tile of them, and the batch
-        begin    the k at which the first k-tile begins, below 0 where it is ragged
+        of_atom  rows of an atom that a thread reads: see `Stream`
+        extent   rows or columns of the tile
+        tile_l   (index of the tile along M or N, batch)
+        begin    k at which the first k-tile starts; negative if it is ragged
         """
         bK, values = self.plan.cta_tile[2], copy.atom.values
         tile, batch = tile_l
@@ -187,7 +196,7 @@ class GemvGemm(ScheduledGemm):
         return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
 
     def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:
-        """Lays the steps out in the code, one after the other: neighbouring Reads together."""
+        """Trace steps in order. Adjacent Reads are carried out together."""
         reads: list[Read] = []
         for step in steps:
             if isinstance(step, Read):
@@ -199,19 +208,20 @@ class GemvGemm(ScheduledGemm):
         self.read_blocks(streams, reads, k_tile, k_tiles)
 
     def read_blocks(self, streams: list[Stream], reads: list[Read], k_tile, k_tiles) -> None:
-        """Fragments of some k-blocks, those of one k-tile at a time."""
+        """Read the fragments of some k-blocks, those of one k-tile after another."""
         for ahead in sorted({read.ahead for read in reads}):
             blocks = tuple([read.k_block for read in reads if read.ahead == ahead])
             self.read_of_tile(streams, blocks, k_tile + ahead, k_tiles)
 
     @cute.jit
     def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
+        """Read the fragments of some k-blocks of a k-tile, if the CTA has this k-tile."""
         if k_tile < k_tiles:
             for stream in streams:
                 self.read_vectors(stream, blocks, k_tile)
 
     def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
-        """The vectors that bring some k-blocks, those inside of the matrix."""
+        """Read the vectors that hold some k-blocks of a k-tile. Vectors below k = 0 are not read."""
         values, count = stream.values, cute.size(stream.registers, mode=[1])
         for vector in sorted({block // _BLOCKS for block in blocks}):
             offset = k_tile * self.plan.cta_tile[2] + int(stream.offsets[vector])
@@ -224,8 +234,10 @@ class GemvGemm(ScheduledGemm):
                 cute.copy(stream.atom, source, cute.make_tensor(to, source.layout), pred=inside)
 
     def fragments(self, stream: Stream, k_block: int, kind) -> cute.Tensor:
-        """(V, REST_MN) of a k-block as mma.sync takes them: of the vector of each row two words, the first two or the
-        others."""
+        """Return the fragments (V, REST_MN) of a k-block in the order of mma.sync.
+
+        Each row contributes two words of its vector: the first two, or the last two for an odd k-block.
+        """
         vector, first = k_block // _BLOCKS, k_block % _BLOCKS * _WORDS // _BLOCKS
         of_atom, count = stream.of_atom, cute.size(stream.registers, mode=[1])
         words = cute.make_rmem_tensor((of_atom * _WORDS // _BLOCKS, count // of_atom), Int32)
@@ -238,7 +250,7 @@ class GemvGemm(ScheduledGemm):
         return cute.recast_tensor(words, kind)
 
     def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
-        """acc += A B of a k-block, an atom at a time."""
+        """Add the product of a k-block's fragments to the accumulators, one atom at a time."""
         operands = self.plan.operands
         kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
         a, b = [self.fragments(stream, step.k_block, kind) for stream, kind in zip(streams, kinds, strict=True)]
@@ -246,14 +258,14 @@ class GemvGemm(ScheduledGemm):
             accumulators = acc[None, m, n]
             cute.mma_atom_call(tiled_mma, accumulators, a[None, m], b[None, n], accumulators)
 
-    # --- the sums of all --------------------------------------------------------------------------------------
+    # --- reduction of the K splits ----------------------------------------------------------------------------
 
     @cute.jit
     def finish(
         self, tiled_mma: cutlass.Constexpr, acc: cutlass.Constexpr, mD: cutlass.Constexpr,
         tile_mnl: cutlass.Constexpr, rank: cutlass.Constexpr, tid: Int32,
     ):  # fmt: skip
-        """The sums of warps and of CTAs, then D."""
+        """Add the accumulators of the warps and of the CTAs, then store D."""
         plan, accumulators = self.plan, self.plan.sliced_k
         kind = lower.dtype(plan.operands.acc)
         base = cutlass.memory.SmemAllocator().allocate(plan.smem_bytes()["accumulators"], ACCUMULATOR_ALIGN_BYTES)
@@ -283,9 +295,10 @@ class GemvGemm(ScheduledGemm):
                 self.store_d(thr, mD, None, total, plan.epilogue, tile_mnl, tid)
 
     def add_up(self, thr, accumulators, of_tile: int, total) -> None:
-        """A thread's totals of a CTA's tile.
+        """Set `total` to a thread's sums over all K splits for one CTA's tile.
 
-        accumulators   (rows, bN, parts) in shared memory, added in the order of the parts
+        accumulators   (rows, bN, K splits) in shared memory; K splits are added in their order
+        of_tile        index of the CTA's tile along the rows
         """
         parts = cute.size(accumulators, mode=[2])
         own = [
@@ -299,7 +312,12 @@ class GemvGemm(ScheduledGemm):
             total[i] = value
 
     def send(self, thr, of_ctas, rank, to: int, total) -> None:
-        """Totals of another CTA's tile, or of this one's, to its shared memory."""
+        """Write a thread's totals for the tile of CTA `to` to that CTA's shared memory.
+
+        of_ctas   (rows, bN, CTAs) in shared memory, the same place in each CTA
+        rank      rank of this CTA, which is the index of its totals in `of_ctas`
+        to        rank of the receiving CTA, which may be this one
+        """
         own = thr.partition_C(of_ctas[None, None, rank])
         for i in range(cute.size(total)):
             place = own.iterator + cute.crd2idx(i, own.layout)

@@ -1,14 +1,14 @@
-"""A GEMM by mma.sync: warps multiply fragments in registers by Tensor Cores, as an mma.sync plan says.
+"""A GEMM by mma.sync: warps multiply fragments in registers on tensor cores, as an mma.sync plan says.
 
-All threads of a CTA follow the plan's schedule; `mainloop` tells how. What is here:
+All threads of a CTA follow the plan's schedule; see `threads.mainloop`. This family implements two steps:
 
-| step     | by this family                                                                              |
+| step     | implementation                                                                              |
 |----------|---------------------------------------------------------------------------------------------|
-| Read     | ldmatrix, transposed where A is m-major or B n-major and an element has 16 bits; plain loads |
-|          | of what a register holds where the plan says so, or the operand is tf32 and not k-major     |
-| Multiply | one mma.sync for each pair of atoms, back and forth: neighbours have a fragment in common   |
+| Read     | ldmatrix, transposed if A is M-major or B is N-major with 16-bit elements. Plain loads of    |
+|          | single registers if the plan says so, or for a tf32 operand that is not K-major              |
+| Multiply | one mma.sync for each pair of atoms, in serpentine order: neighbours share a fragment        |
 
-tf32 operands are f32 in memory, of which mma.sync does not look at the low 13 bits; `rounding` has them rounded before.
+tf32 operands are f32 in memory. mma.sync ignores their low 13 bits, so `rounding` rounds them before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
-    """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
+    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
     if plan.body.has_roles:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 
@@ -43,15 +43,15 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
 
 
 class MmaSyncGemm(ScheduledGemm):
-    """The kernel of an mma.sync plan."""
+    """The kernel of an mma.sync plan whose threads all follow one schedule."""
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """How this thread reads the fragments of A and of B."""
+        """Set up how this thread reads the fragments of A and of B."""
         held = (("a", sA, parts.tCrA), ("b", sB, parts.tCrB))
         parts.reads = [fragments.reader(self.plan, name, tile, to, tid) for name, tile, to in held]
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Fragments of a k-block, as ldmatrix distributes them or by plain loads."""
+        """Read the fragments of a k-block by ldmatrix or by plain loads, and round them if the plan says so."""
         buffer = step.k_block % self.plan.body.fragments
         for read in parts.reads:
             read(buffer, k_block, stage)
@@ -60,7 +60,7 @@ class MmaSyncGemm(ScheduledGemm):
                 round_fragment(fragment[None, None, buffer])
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """acc += A B, an atom at a time."""
+        """Add the product of a k-block's fragments to the accumulators, one atom at a time."""
         buffer = step.k_block % self.plan.body.fragments
         a, b = parts.tCrA[None, None, buffer], parts.tCrB[None, None, buffer]
         for m, n in serpentine(cute.size(a, mode=[1]), cute.size(b, mode=[1]), self.plan.mma_order):

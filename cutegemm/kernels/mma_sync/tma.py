@@ -1,12 +1,12 @@
-"""A GEMM by mma.sync whose k-tiles a producer brings by TMA: the ring, the barriers and the storage of `sm90`.
+"""A GEMM by mma.sync with warp roles: a producer loads k-tiles by TMA, and each consumer is a warp.
 
-A consumer is a warp. No barrier holds consumers together: each waits for a stage and releases it by itself, so
-that the warps of a multiprocessor's partition may be as far apart as the ring is deep, and one multiplies
+Pipeline, barriers and storage are those of `sm90`. No barrier joins the consumers: each warp waits for a stage and
+releases it by itself. So the warps of an SM may be as many k-tiles apart as the pipeline has stages, and one multiplies
 while another stores.
 
-Fragments are read ahead, across k-tiles as well, as the steps `MultiplyBlock` of the program say. Those of one
-operand are there twice, and all read before the products. Those of the other one, whose mode is outermost, are
-there once: after a fragment's last product, the next k-block's is read to its place.
+Fragments are read ahead, also across k-tiles, as the steps `MultiplyBlock` of the program say. Fragments of the inner
+mode have two buffers, and all are read before the MMAs of their k-block. Fragments of the outer mode have one
+buffer: after the last MMA of a fragment, the fragment of the next k-block is read to its place.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from cutegemm.plan.program.reader import reads
 
 @dataclass
 class Products:
-    """Fragments and sums of a warp.
+    """The fragments and accumulators of a warp.
 
-    a, b     fragments (MMA, MMA_MN, buffers)
-    inner    reads those of the operand that is read as a whole; outer: of the other one
-    acc      (MMA, MMA_M, MMA_N); total: what is stored
+    a, b    fragments (MMA, MMA_MN, buffers)
+    inner   reads the fragments of the inner mode, which have two buffers
+    outer   reads the fragments of the outer mode, which have one buffer
+    acc     accumulators (MMA, MMA_M, MMA_N)
     """
 
     tiled_mma: cute.TiledMma
@@ -50,35 +51,46 @@ class Products:
 
     @property
     def total(self) -> cute.Tensor:
+        """Return the accumulators that are stored."""
         return self.acc
 
 
 class TmaFedGemm(Sm90Gemm):
-    """The kernel of an mma.sync plan with a ring of stages."""
+    """The kernel of an mma.sync plan with warp roles."""
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> WarpTracer:
+        """Return the tracer of the consumers' program."""
         return WarpTracer(self.plan, storage, split_k, shared, loads)
 
 
 class WarpTracer(ConsumerTracer):
-    """The code of a consumer that is a warp. Methods without a decorator are plain Python, run while tracing."""
+    """Trace the program of a consumer that is one warp.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     def first_number(self, loop: step.ForTiles):
-        """Not as the producer has it: of what both roles count, ptxas makes one variable, and spills it."""
+        """Return the number of the first work tile, read from the special register.
+
+        If it were computed as for the producer, ptxas would merge the variables of both roles, and spill the result.
+        """
         return reread("%ctaid.x")
 
     def own_tile(self, at: At):
-        """Which thread this is is read once more: were it kept in a register, the compiler would keep addresses that
-        follow from it as well, through the mainloop, which has none to spare."""
+        """Return (m_tile, n_tile, batch) of the warp's tile, computed from the thread index, which is read again.
+
+        If the index stayed in a register, the compiler would keep addresses derived from it through the mainloop, which
+        has no registers to spare.
+        """
         thread = reread("%tid.x")
         warp = cute.arch.make_warp_uniform(thread // WARP_THREADS) - self.plan.roles[0].warps
         self.storage.tid = thread % WARP_THREADS
         return self.plan.own_tile(self.work.tile_mnl(at.tile, self.who.rank), warp)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """The warp's share of each k-tile."""
+        """Return the warp's fragments and accumulators for a k-tile."""
         plan, tid = self.plan, self.who.warp_idx * WARP_THREADS + cute.arch.lane_idx()
         tiled_mma = lower.tiled_mma(plan.tiled_mma)
         own = tiled_mma.get_slice(tid)
@@ -97,7 +109,10 @@ class WarpTracer(ConsumerTracer):
         return Products(tiled_mma, *held, inner, outer, acc)
 
     def accumulator_order(self, own) -> cute.Layout:
-        """(MMA, MMA_M, MMA_N) to registers, in the order in which they leave: those of an epilogue tile together."""
+        """Return the layout from (MMA, MMA_M, MMA_N) to registers.
+
+        The accumulators of an epilogue tile are contiguous.
+        """
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
         if self.plan.epi_stages is None:
             return cute.make_layout((of_atom, *rest))
@@ -105,7 +120,7 @@ class WarpTracer(ConsumerTracer):
         return lower.layout(self.plan.accumulator_order(extents))
 
     def k_tile(self, loop, at: At, names, k_tile, values) -> tuple:
-        """A k-tile, and where the next one is, whose first fragments are read in it."""
+        """Trace one k-tile, with the pipeline state of the next one, whose first fragments are read in it."""
         at = replace(at, k_tile=k_tile)
         at.put(names, values)
         self.following, self.turned = self.next_stage(at.stage, at.phase)
@@ -145,12 +160,16 @@ class WarpTracer(ConsumerTracer):
 
     @cute.jit
     def wait_unless(self, is_full: Boolean, barrier: cute.Pointer, parity: Int32):
-        """For a stage that had not been filled when this was asked a k-block ago."""
+        """Wait for a stage, unless a test one k-block ago found that it was full."""
         if not is_full:
             cute.arch.mbarrier_wait(barrier, parity)
 
     def multiply_part(self, p: Products, buffer: int, part: int) -> None:
-        """acc += A B for some fragments of the outermost mode, an atom at a time."""
+        """Issue the MMAs of some fragments of the outer mode, one atom at a time.
+
+        buffer   buffer of the inner mode's fragments
+        part     index of the group of outer fragments, in [0, `p.outer.parts`)
+        """
         by_rows = self.plan.mma_order == "m"
         a, b = p.a[None, None, 0 if by_rows else buffer], p.b[None, None, buffer if by_rows else 0]
         rows, columns = cute.size(a, mode=[1]), cute.size(b, mode=[1])

@@ -1,1 +1,1 @@
-"""SIMT kernels: FFMA and DFMA."""
+"""SIMT kernels: each thread multiplies by FFMA or DFMA instructions."""

@@ -1,4 +1,4 @@
-"""A SIMT GEMM without shared memory: each thread reads its fragments from global memory."""
+"""A SIMT GEMM without shared memory: each thread reads its operands from global memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _UNROLL = 4
 
 
 class DirectGemm(SimtGemm):
-    """A thread reads what it multiplies from global memory."""
+    """The kernel of a SIMT plan with 0 stages: each thread reads its operands from global memory."""
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
+        """Compute the CTA's tile of D, one k after another."""
         plan = self.plan
         bM, bN, _ = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -48,12 +49,13 @@ class DirectGemm(SimtGemm):
         self.end(thr_mma, mD, None, None, acc, tid, tiles.along(mA.shape[1]), tile)
 
     def take(self, gX, inside, fragments, k) -> None:
-        """One k of a thread's rows, those inside of the matrix."""
+        """Read the elements of a thread's rows or columns for one k, without elements outside of the matrix."""
         atom = universal_copy(self.plan.operands.a.dtype, self.plan.operands.a.dtype.bits)
         for i, where in enumerate(inside):
             copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))
 
     def multiply_direct(self, tCrA, tCrB, acc) -> None:
+        """Add the outer product of two fragments to the accumulators."""
         kind = acc.element_type
         for m in range(cute.size(tCrA)):
             for n in range(cute.size(tCrB)):

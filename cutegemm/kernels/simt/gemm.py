@@ -1,7 +1,7 @@
-"""A GEMM by fused multiply-adds of single threads: block, warp and thread tiles, as a SIMT plan says.
+"""A GEMM by fused multiply-adds of single threads, with CTA, warp and thread tiles, as a SIMT plan says.
 
-All threads of a CTA follow the plan's schedule; `mainloop` tells how. Fragments are read by the vectors that
-the plan names, and Multiply is the outer product of two fragments.
+All threads of a CTA follow the plan's schedule; see `threads.mainloop`. Fragments are read by vectors of the plan's
+width, and Multiply is the outer product of two fragments.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from cutegemm.plan.program.thread_schedule import Multiply, Read
 
 
 class SimtGemm(ScheduledGemm):
-    """The kernel of a SIMT plan."""
+    """The kernel of a SIMT plan with shared memory."""
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Fragments of a k-block, by the vectors that the plan names."""
+        """Read the fragments of a k-block by vectors of the plan's width."""
         buffer = step.k_block % self.plan.body.fragments
         for atom, source, fragments in (
             (self.plan.a.read, parts.tCsA, parts.tCrA),
@@ -29,7 +29,7 @@ class SimtGemm(ScheduledGemm):
             cute.copy(lower.copy_atom(atom), src, dst)
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """acc += the outer product of the fragments of a k-block."""
+        """Add the outer product of a k-block's fragments to the accumulators."""
         buffer = step.k_block % self.plan.body.fragments
         kind = parts.acc.element_type
         a = [parts.tCrA[0, m, buffer].to(kind) for m in range(cute.size(parts.tCrA, mode=[1]))]

@@ -1,4 +1,4 @@
-"""The kernels of SIMT plans: with shared memory, without it, and with a workspace."""
+"""Choose the kernel of a SIMT plan: with shared memory, without it, or with a workspace."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["fake_arguments", "host_function"]
 
 
 class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
-    """The kernels of a SIMT plan that packs operands, splits K, or both."""
+    """The kernels of a SIMT plan that repacks operands, splits K, or both."""
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
-    """The host function that is traced for a plan and an architecture, of `LaunchArguments`."""
+    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
     if plan.repacks or plan.split.is_split:
         return SimtWorkspaceGemm(plan, arch)
     return DirectGemm(plan, arch) if plan.stages == 0 else SimtGemm(plan, arch)

@@ -1,4 +1,4 @@
-"""A consumer's sums as vectors of 16 bytes, as they go to other CTAs and come from there."""
+"""Access to a consumer's accumulators as 16-byte vectors, the unit in which CTAs exchange them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,37 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class AccumulatorVectors:
-    """Plain Python, run while tracing."""
+    """Base class of the reductions of a Hopper consumer: moves and adds accumulators by vectors.
+
+    The methods are plain Python that runs while the kernel is traced.
+    """
 
     def __init__(self, plan: GemmPlan) -> None:
         self.plan = plan
 
     @property
     def wide(self) -> CopyAtom:
-        """An access to a vector of sums."""
+        """Return the copy atom that moves one vector of `ACCUMULATOR_VECTOR` accumulators."""
         acc = self.plan.operands.acc
         return universal_copy(acc, acc.bits * ACCUMULATOR_VECTOR)
 
     def by_vectors(self, acc) -> cute.Tensor:
-        """A thread's sums as (vector, vectors)."""
+        """Return a view of a thread's accumulators with shape (elements of a vector, vectors)."""
         return cute.make_tensor(
             acc.iterator, cute.make_layout((ACCUMULATOR_VECTOR, cute.size(acc) // ACCUMULATOR_VECTOR))
         )
 
     def read(self, held, first, place) -> None:
-        """Vectors of what lies at a place, from the `first` on."""
+        """Copy consecutive vectors from memory to the registers `held`, as many as `held` has room for.
+
+        held    registers (elements of a vector, vectors)
+        first   index of the first vector of `place` that is copied
+        place   a thread's accumulators in memory (elements of a vector, vectors)
+        """
         for i in range(cute.size(held, mode=[1])):
             copy_vector(self.wide, place[None, first + i], held[None, i])
 
     def plus(self, accumulators, more) -> None:
-        """sums += more, register by register."""
+        """Add the registers `more` to the registers `accumulators`, element by element."""
         for i in range(cute.size(accumulators)):
             accumulators[i] = accumulators[i] + more[i]

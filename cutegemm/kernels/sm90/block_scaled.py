@@ -1,4 +1,4 @@
-"""Block-scaled operands in the code of a Hopper consumer."""
+"""Trace the steps of block-scaled operands in the program of a Hopper consumer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dataclass
 class Registers:
-    """The scales of a k-tile in registers.
+    """The scales of one k-tile in a thread's registers.
 
-    rows, columns   scales of the thread's rows and columns, see `Scales.register`
-    k_block         (1): index along K of the scales that are read next
+    rows, columns   scales of the thread's rows and columns; `Scales.register` gives the index of a scale
+    k_block         (1) register with the index along K of the scales that are read next
     """
 
     rows: cute.Tensor
@@ -34,7 +34,10 @@ class Registers:
 
 @dsl_user_op
 def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *, loc=None, ip=None) -> Float32:
-    """Return value * scale + total. It is computed here, before any MMA that is issued later, not where it is used."""
+    """Return value * scale + total, computed before any MMA that is issued later.
+
+    Inline assembly with side effects fixes the position; the compiler would otherwise compute it at the first use.
+    """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Float32(each).ir_value(loc=loc, ip=ip) for each in (value, scale, total)]
     text = "fma.rn.f32 $0, $1, $2, $3;"
@@ -43,7 +46,7 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
 
 @ConsumerTracer.handles(ClearScales)
 def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
-    """Set the scales to 0, and begin with those of the work tile's first k-tile."""
+    """Set the scale registers to 0, and the index of the next scales to the first k-tile of the work tile."""
     rows, columns = (cute.make_rmem_tensor(each.registers, Float32) for each in scales_of(tracer.plan))
     rows.fill(0)
     columns.fill(0)
@@ -54,7 +57,7 @@ def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
 
 @ConsumerTracer.handles(ReadScales)
 def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
-    """Read the scales of the thread's rows and columns."""
+    """Read the scales of the thread's rows and columns for one k-tile, and advance the index along K."""
     registers = tracer.scales
     for scales, own in zip(scales_of(tracer.plan), (registers.rows, registers.columns), strict=True):
         if scales.by_block:
@@ -65,7 +68,11 @@ def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
 
 
 def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: Any) -> None:
-    """Read a scale for each row or column that a thread has, from the stage."""
+    """Read one scale for each row or column of the thread from a stage of the mainloop pipeline.
+
+    own     registers that receive the scales
+    stage   index of the stage
+    """
     plan, mode = tracer.plan, "mn".index(scales.mode)
     staged = tracer.pipeline_state.smem[scales.name][None, 0, stage]
     of_thread = lower.tiled_mma(plan.consumer_mma).get_slice(tracer.who.tid)
@@ -82,7 +89,12 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
-    """Read the scale of each run of rows or columns, from global memory. The last block serves what lies beyond it."""
+    """Read one scale for each run of the thread's rows or columns from global memory.
+
+    A run beyond the last block of the matrix reads the scale of the last block.
+
+    own   registers that receive the scales
+    """
     blocks, own_mnl = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)
     first = own_mnl["mn".index(scales.mode)] * scales.extent
     for register in range(scales.registers):
@@ -92,13 +104,13 @@ def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At
 
 @ConsumerTracer.handles(PromoteScaled)
 def promote_scaled(tracer: ConsumerTracer, promote: PromoteScaled, at: At) -> None:
-    """Multiply the accumulators of a k-tile by the product of their two scales, and add them to the total."""
+    """Multiply each accumulator of a k-tile by its row scale and its column scale, and add the result to the total."""
     products, registers = tracer.products, tracer.scales
     acc = products.accs[NUMBER[promote.accumulators]]  # ((2, 2, N/8), MMA_M, 1)
     (_, _, eights), _, _ = acc.shape
     first = cute.size(acc) if promote.accumulators == RIGHT else 0
     of_rows, of_columns = scales_of(tracer.plan)
-    both = {}  # products of a scale of rows and a scale of columns
+    both = {}  # row scale * column scale, by the register indices of the two scales
     for i in range(cute.size(acc)):
         column, row, eight = i % 2, i // 2 % 2, i // 4 % eights
         place = (eights if first else 0) + eight

@@ -1,15 +1,16 @@
-"""CTAs of a cluster that share the k-tiles of a tile: each sends its sums to the CTAs that store them, which add them
-up in their shared memory.
+"""Cluster split-K: the CTAs of a cluster split the k-tiles of a tile and exchange accumulators through shared memory.
 
-| a consumer with the sums of its k-tiles                    | the same consumer of each CTA, for its own columns     |
+Each CTA multiplies the columns of all these CTAs by its own k-tiles, and stores only its own columns.
+
+| consumer that sends accumulators                           | consumer with the same index in each receiving CTA     |
 |------------------------------------------------------------|--------------------------------------------------------|
-| waits until all have added what it sent them before        | says how many bytes come                               |
-| sends each CTA the sums of its columns, itself too:        | waits for all of them                                  |
-| 16 bytes of a thread at once, which count at the barrier   | adds them, in the order of the k-tiles                 |
-|                                                            | tells all that its place is free                       |
+| waits until all CTAs have added its previous accumulators  | announces to its barrier how many bytes will arrive    |
+| sends each CTA, itself included, that CTA's columns        | waits until all bytes have arrived                     |
+| uses 16-byte st.async, which counts bytes at the barrier   | adds the accumulators in the order of the k-tiles      |
+|                                                            | signals all CTAs that its buffer is free               |
 
-A thread's sums go to the same thread of the other CTA, at the same place from there as its own columns have: so nobody
-computes where a sum belongs. Source: PTX ISA, st.async and mbarrier's complete_tx.
+A thread sends to the thread with the same index in the other CTA, and both use the same order of registers. So no
+thread computes coordinates. Source: PTX ISA, st.async and the complete_tx operation of mbarrier.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from cutegemm.kernels.values import branch
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, exchanged, sent
 
-_WORD_BYTES = 4  # of a sum
+_WORD_BYTES = 4  # bytes of an accumulator
 
 
 @dsl_user_op
 def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=None) -> None:
-    """Writes four words to the shared memory of a CTA of the cluster, whose barrier counts their bytes.
+    """Write four 32-bit words to the shared memory of a CTA in the cluster, and count their bytes at its barrier.
 
-    address, barrier   that `mapa` gave
+    address, barrier   shared::cluster addresses of the target, as `mapa` returns them
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip) for value in (address, barrier, *words)]
@@ -44,10 +45,13 @@ def send_vector(address: Int32, barrier: Int32, words: tuple, *, loc=None, ip=No
 
 
 class ClusterSplitK(AccumulatorVectors):
-    """Methods without a decorator are plain Python, run while tracing.
+    """Exchange of accumulators between the CTAs of a cluster that split K.
 
-    base                of the sums in shared memory, which lie as `exchanged` says
-    arrived, consumed   barriers, one of each for each consumer
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    base       shared-memory buffer of received accumulators, with the layout `exchanged(plan)`
+    arrived    mbarriers, one for each consumer: the accumulators of all CTAs have arrived
+    consumed   mbarriers, one for each consumer: all CTAs have added what this consumer sent
     """
 
     def __init__(self, plan: GemmPlan, base: cute.Pointer, arrived: cute.Pointer, consumed: cute.Pointer) -> None:
@@ -55,7 +59,10 @@ class ClusterSplitK(AccumulatorVectors):
         self.layout, self.base, self.arrived, self.consumed = exchanged(plan), base, arrived, consumed
 
     def place(self, part, who: Who) -> cute.Tensor:
-        """A thread's sums that come from a CTA: (vector, vectors)."""
+        """Return a view of the accumulators that this thread receives from one CTA: (elements of a vector, vectors).
+
+        part   index of the sending CTA among the CTAs that split K
+        """
         vector, by_thread, by_vector, by_cta, by_consumer = self.layout.stride
         first = who.consumer * by_consumer + who.tid * by_thread + part * by_cta
         pointer = self.base + cute.assume(first, divby=ACCUMULATOR_VECTOR)
@@ -63,18 +70,19 @@ class ClusterSplitK(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def ranks(self, who: Who):
-        """The CTA's number among those that share K, and the rank in the cluster of the first of them."""
+        """Return the index of this CTA among the CTAs that split K, and the cluster rank of the first of these CTAs."""
         m_rank, part = self.plan.scheduler.rank_mn(who.rank)
         return part, m_rank
 
     @cute.jit
     def send(self, accumulators: cutlass.Constexpr, k_count: Int32, phase: Int32, who: cutlass.Constexpr):
-        """A warpgroup: the sums of each CTA's columns to that CTA.
+        """Send each CTA the accumulators of its columns. All threads of a consumer call it.
 
-        phase   of the barriers of this consumer's sums
+        k_count   number of k-tiles of this CTA; if it is 0, zeros are sent
+        phase     phase of this consumer's barriers
         """
         if k_count == 0:
-            branch()  # or each sum would be selected, of all tiles
+            branch()  # without it the compiler emits a select for each accumulator of every tile
             accumulators.fill(0)
         self.await_spent(phase, who)
         if who.tid == 0:
@@ -93,7 +101,11 @@ class ClusterSplitK(AccumulatorVectors):
 
     @cute.jit
     def add(self, total: cutlass.Constexpr, phase: Int32, who: cutlass.Constexpr):
-        """A warpgroup: total = the sums of the own columns that have come from all CTAs."""
+        """Set `total` to the sum of the accumulators that all CTAs have sent for the own columns.
+
+        All threads of a consumer call it. It waits for the accumulators, and at the end arrives at the `consumed`
+        barrier of each CTA that sent some.
+        """
         cute.arch.mbarrier_wait(self.arrived + who.consumer, phase)
         accumulators = self.by_vectors(total)
         held = cute.make_rmem_tensor(accumulators.layout, accumulators.element_type)
@@ -108,5 +120,5 @@ class ClusterSplitK(AccumulatorVectors):
             cute.arch.mbarrier_arrive(self.consumed + who.consumer, peer)
 
     def await_spent(self, phase, who: Who) -> None:
-        """Until all CTAs have added what this consumer sent them before."""
+        """Wait until all CTAs have added the accumulators that this consumer sent before."""
         cute.arch.mbarrier_wait(self.consumed + who.consumer, phase ^ 1)

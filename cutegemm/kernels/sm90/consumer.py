@@ -1,4 +1,4 @@
-"""The code of a Hopper consumer: a warpgroup that multiplies k-tiles by wgmma, and stores what it has the sums of."""
+"""Trace the program of a Hopper consumer: a warpgroup that multiplies k-tiles by wgmma and stores tiles of D."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.plan.program.reader import reads
 
-NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # of the accumulators
+NUMBER = {step.ACC: 0, step.FIRST: 0, step.SECOND: 1, step.LEFT: 0, step.RIGHT: 1}  # index in `Products.accs`
 
 
 @dataclass
 class Products:
-    """Fragments and sums of a consumer.
+    """The operand fragments and accumulators of a consumer.
 
-    tCsA    (MMA, MMA_M, MMA_K, stages) in shared memory, of an A that is multiplied out of registers; else None
-    tCrA    (MMA, MMA_M, MMA_K): those registers; else with stages, descriptors of shared memory
-    tCrB    (MMA, MMA_N, MMA_K, stages) of all columns, or of each half
-    accs    (MMA, MMA_M, MMA_N): the accumulators; two that take turns; or one of each half
-    total   what is stored: the accumulators, or where sums are kept on two levels those of the other level
+    tCsA    (MMA, MMA_M, MMA_K, stages) in shared memory, if A is read into registers; else None
+    tCrA    (MMA, MMA_M, MMA_K) registers of A; or, with a mode of stages, descriptors of shared memory
+    tCrB    (MMA, MMA_N, MMA_K, stages) descriptors, one tensor for each block of columns that is multiplied apart
+    accs    (MMA, MMA_M, MMA_N) accumulators: one tensor; or two with accumulator promotion, which alternate or take
+            one half of the columns each
+    total   the accumulators that are stored: `accs[0]`; with accumulator promotion the f32 totals
     """
 
     tCsA: cute.Tensor | None
@@ -47,18 +48,20 @@ class Products:
 
 @dsl_user_op
 def zero_here(*, loc=None, ip=None) -> Float32:
-    """Zero in a register, written before the fence of any product behind it, and not where it is needed."""
+    """Return 0 in a register that is written before the fence of any later MMA, not at its first use."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Float32(asm(T.f32(), [], "mov.f32 $0, 0f00000000;", "=f", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class ConsumerTracer(Tracer):
-    """Methods without a decorator are plain Python, run while tracing.
+    """Trace the program of a consumer.
 
-    storage   how its sums get to global memory
-    split_k   where the sums of the parts of a tile meet, where K is split
-    shared    where those of CTAs meet that share K
-    loads     in whose place a consumer asks for k-tiles, where there is no producer
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    storage   stores accumulators to global memory
+    split_k   reduces the K splits of a tile; None if K is not split
+    shared    exchanges accumulators in cluster split-K; None without it
+    loads     loads k-tiles, if the plan has no producer
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class ConsumerTracer(Tracer):
         self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
     def trace(self, program, who, pipeline_state, work) -> None:
+        """Trace the program for one consumer, after partitioning its fragments and accumulators."""
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.products = self.partition(pipeline_state)
         who.lane = cute.arch.lane_idx()
@@ -79,7 +83,7 @@ class ConsumerTracer(Tracer):
         super().trace(program, who, pipeline_state, work)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """The consumer's share of each k-tile: all of it, or its rows."""
+        """Return the fragments and accumulators of the consumer for all rows of a k-tile, or for its share of them."""
         plan, pipeline = self.plan, self.pipeline
         sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
@@ -107,14 +111,14 @@ class ConsumerTracer(Tracer):
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def begin(self, tile) -> None:
-        """Where it lies, while its first k-tile is waited for."""
+        """Compute the coordinates of a work tile, before its first k-tile is waited for."""
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
 
     def own_tile(self, at: At):
-        """(m_tile, n_tile, batch) of what the consumer stores, in tiles of its own."""
+        """Return (m_tile, n_tile, batch) of the tile that the consumer stores, in tiles of a consumer."""
         return self.plan.own_tile(self.tile_mnl, self.who.consumer)
 
-    # --- products -------------------------------------------------------------------------------------------
+    # --- MMAs -----------------------------------------------------------------------------------------------
 
     @reads(step.Multiply)
     def on_multiply(self, multiply: step.Multiply, at: At) -> None:
@@ -146,7 +150,10 @@ class ConsumerTracer(Tracer):
         cute.gemm(mma, acc, tCrA, tCrB, acc)
 
     def read_a(self, tCsA, tCrA) -> None:
-        """The fragments of a k-tile, which no products under way may still read."""
+        """Copy the A fragments of a k-tile from shared memory to registers.
+
+        No MMA in flight may read these registers.
+        """
         for i in range(cute.size(tCrA)):
             tCrA[i] = tCsA[i]
 
@@ -156,7 +163,7 @@ class ConsumerTracer(Tracer):
 
     @reads(step.Clear)
     def on_clear(self, clear: step.Clear, at: At) -> None:
-        """On one level the sums are the total."""
+        """Set accumulators or totals to 0. Without accumulator promotion they are the same registers."""
         if clear.what in ("total", step.ACC):
             self.products.total.fill(0)
             return
@@ -164,7 +171,7 @@ class ConsumerTracer(Tracer):
         for i in range(cute.size(acc)):
             acc[i] = zero_here()
 
-    # --- turns ----------------------------------------------------------------------------------------------
+    # --- order barrier --------------------------------------------------------------------------------------
 
     @reads(step.OpenOrder)
     def on_open_order(self, turns: step.OpenOrder, at: At) -> None:
@@ -172,7 +179,10 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def open_order(self, first: Int32):
-        """The first turn is the first consumer's, where there is a tile."""
+        """Let the first consumer issue its MMAs, if there is a work tile.
+
+        The last consumer arrives at its order barrier.
+        """
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
             self.pass_order()
 
@@ -187,7 +197,7 @@ class ConsumerTracer(Tracer):
             self.pass_order()
 
     def pass_order(self) -> None:
-        """To the next consumer."""
+        """Arrive at the order barrier of the next consumer, which may then issue its MMAs."""
         self.arrive("order", (self.who.consumer + 1) % self.pipeline.consumers)
 
     @reads(step.Stagger)
@@ -214,7 +224,7 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def load_first(self, count: cutlass.Constexpr, k_count: Int32):
-        """The first warp: the first k-tiles."""
+        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads."""
         if self.who.warp_idx == 0:
             for k_tile in cutlass.range_constexpr(count):
                 if k_tile < k_count:
@@ -223,13 +233,19 @@ class ConsumerTracer(Tracer):
     @reads(step.Load)
     @cute.jit
     def on_load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
-        """The first warp: a k-tile to the stage that all have read."""
+        """Load a later k-tile to the stage of the previous one. Only the first warp loads.
+
+        The stage is free, because all threads have read it. `load.ahead` is the distance in k-tiles.
+        """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
                 self.loads.fill(self.tile_mnl, at.k_tile + load.ahead, at.last)
 
     def for_k_tiles(self, loop, at, names, count, values):
-        """Without a producer the stage behind is at first the last one of the ring."""
+        """Trace the loop over k-tiles.
+
+        Without a producer, the first k-tile loads to the last stage, so the previous stage starts as the last one.
+        """
         if any(isinstance(each, step.Load) for each in loop.steps) and "last" in names:
             values = tuple(
                 [
@@ -239,18 +255,19 @@ class ConsumerTracer(Tracer):
             )
         return super().for_k_tiles(loop, at, names, count, values)
 
-    # --- parts of a tile ------------------------------------------------------------------------------------
+    # --- K splits -------------------------------------------------------------------------------------------
 
     @reads(step.IncrementSemaphore)
     def on_increment_semaphore(self, semaphore: step.IncrementSemaphore, at: At) -> None:
         at.semaphore = self.semaphore_of(at) if at.is_tile is None else self.semaphore_if(at, at.is_tile)
 
     def semaphore_of(self, at: At):
+        """Increment the semaphore of a work tile, and return its previous value."""
         return self.split_k.increment_semaphore(at.tile, self.who.rank, self.who.consumer, self.who.tid)
 
     @cute.jit
     def semaphore_if(self, at: cutlass.Constexpr, is_tile):
-        """The ticket, where there is a tile."""
+        """Increment the semaphore if `is_tile`, and return its previous value; else return 0."""
         found = Int32(0)
         if is_tile:
             found = self.semaphore_of(at)
@@ -263,7 +280,7 @@ class ConsumerTracer(Tracer):
             self.products.total, self.work, at.tile, at.semaphore, who.rank, who.consumer, who.tid
         )
 
-    # --- sums of CTAs that share K --------------------------------------------------------------------------
+    # --- cluster split-K ------------------------------------------------------------------------------------
 
     @reads(step.SendAccumulators)
     def on_send_accumulators(self, send: step.SendAccumulators, at: At) -> None:
@@ -284,15 +301,20 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Of a part that is not the last one nothing is held."""
+        """Return whether the kept tile is dead if a branch is not taken.
+
+        This is the case after a K split that is not the last of its tile: such a consumer stores nothing.
+        """
         return self.holds and at.is_last is not None
 
     def forget(self) -> None:
+        """Overwrite the registers of the kept tile with 0, so that the compiler does not preserve them."""
         self.kept.fill(0)
 
     def condition(self, branch: step.If, at: At):
+        """Return the value of a branch's condition."""
         if branch.condition == step.TILES_ARE_READ:
-            self.own_mnl = self.own_tile(at)  # here and not below the branch: what follows it needs it too
+            self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too
             return self.storage.reads_by_first()
         if branch.condition == step.IS_FIRST_WARP:
             return self.storage.warp == 0
@@ -312,7 +334,7 @@ class ConsumerTracer(Tracer):
                 self.accumulators = self.storage.head(self.products.total, at.k_count)
             else:
                 self.accumulators = self.storage.head(self.own_accumulators, Int32(1))
-            if not self.holds:  # where it lies is worked out as late as it can be
+            if not self.holds:  # the coordinates are computed as late as possible, to save registers
                 self.own_mnl = self.own_tile(at)
             if self.plan.epi_stages is not None and self.plan.epi_stages.has_remainder(self.plan.consumer_d_tile):
                 self.storage.find_warp()
@@ -362,10 +384,10 @@ class ConsumerTracer(Tracer):
     def on_store_tile(self, store: step.StoreTile, at: At) -> None:
         self.storage.store_tile(self.accumulators, self.own_mnl)
 
-    # --- a tile that is stored behind the products of the next ----------------------------------------------
+    # --- overlapped epilogue --------------------------------------------------------------------------------
 
     def hold(self, acc) -> None:
-        """Registers for a tile as D has it, by epilogue tiles."""
+        """Allocate registers for a finished tile in the element type of D: (values, epilogue tiles)."""
         shape = self.storage.by_epi_tiles(acc).shape
         self.kept = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
 
@@ -387,25 +409,32 @@ class ConsumerTracer(Tracer):
     @reads(step.OverlappedEpiTile)
     @cute.jit
     def on_overlapped_epi_tile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Behind each of the first k-tiles: an epilogue tile of the tile before."""
+        """Store one epilogue tile of the previous tile after the MMAs of a k-tile, until none is left."""
         if at.k_tile < at.left:
             self.store_kept(behind.steps, at, at.k_tile)
 
     @cute.jit
     def store_left(self, loop: cutlass.Constexpr, at: cutlass.Constexpr, k_count: Int32, left: Int32):
-        """Stores the epilogue tiles for which there were too few k-tiles."""
+        """Store the epilogue tiles that remain after a tile with too few k-tiles.
+
+        k_count   k-tiles of the tile; one epilogue tile has been stored after each
+        left      epilogue tiles of the kept tile
+        """
         for i in cutlass.range(cutlass.min(k_count, left), left, unroll=1):
             self.store_kept(loop.steps, at, i)
 
     @cute.jit
     def store_kept(self, steps: cutlass.Constexpr, at: cutlass.Constexpr, i: Int32):
-        """The i-th epilogue tile: registers have no index, so a branch for each."""
+        """Store the epilogue tile with index `i`, which is known at run time.
+
+        Registers cannot be indexed at run time, so each epilogue tile has a branch.
+        """
         for j in cutlass.range_constexpr(self.storage.epi_tiles):
             if i == j:
                 self.store_one(steps, at, j)
 
     def store_one(self, steps, at: At, j: int) -> None:
-        """The j-th epilogue tile of the tile that is held."""
+        """Store the epilogue tile with index `j` of the kept tile."""
         self.results = lambda _: self.kept[None, j]
         self.storage.find_warp()
         self.steps(

@@ -1,4 +1,4 @@
-"""The lines of an epilogue stage that threads copy to a D which TMA does not store."""
+"""Copy the lines of an epilogue stage to a D that TMA cannot store, in accesses of less than 16 bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from cutegemm.kernels.vectors import condition, copy_vector
 from cutegemm.layout.modes import size
 from cutegemm.plan.warp_roles import EpiStages
 
-# Where a thread reads less than 16 bytes of an epilogue stage at once: accesses, and lines, that are under way.
+# Limits on the shared-memory reads of a thread in flight: number of accesses, and number of lines.
 _READS, _LINES = 16, 4
 
 
 class Lines:
-    """The lines of an epilogue stage, which threads copy to D by vectors of less than 16 bytes; see `EpiStages.turned`.
+    """The lines of an epilogue stage that one thread copies to D; see `EpiStages.rotates_lines`.
 
-    run       neighbouring lanes that take neighbours of a line at once
-    pieces    of a line, each of which such lanes take at once
-    count     of lines of a thread; `apart` lines lie between them
-    at_once   lines that are read before the first of them is stored
+    run       number of neighbouring lanes that access neighbouring vectors of a line together
+    pieces    number of pieces of a line; a run of lanes copies one piece with each access
+    count     number of lines that a thread copies
+    apart     distance between two lines of a thread, in lines
+    at_once   number of lines that are read before the first of them is stored
     """
 
     def __init__(self, epi_stages: EpiStages, major: str, sD, gD, first) -> None:
@@ -39,9 +40,10 @@ class Lines:
         self.line, self.lane = first[1 - along], first[along] >> _log2(self.atom.values)
 
     def inside(self, corner, extents) -> tuple[Any, Any]:
-        """How many lines of the thread are inside of D, and how many vectors of each: those whose first element is.
+        """Return how many of the thread's lines start inside of D, and how many vectors of a line start inside of D.
 
-        corner   of the epilogue tile in D
+        corner    (m, n) of the first element of the epilogue tile in D
+        extents   (M, N) of D
         """
         lines, elements = [extents[mode] - corner[mode] for mode in (1 - self.along, self.along)]
         left = cutlass.max(lines - self.line, 0) + self.apart - 1
@@ -49,7 +51,10 @@ class Lines:
         return count, (elements + self.atom.values - 1) >> _log2(self.atom.values)
 
     def copy(self, first, count: int, left) -> None:
-        """So many lines from this one on."""
+        """Copy `count` lines of the thread to D, starting with its line number `first`.
+
+        left   number of vectors of a line that are inside of D
+        """
         moved, held = [], cute.make_rmem_tensor((self.atom.values, count * self.pieces), self.sV.element_type)
         for y in range(count):
             line = self.line + (first + y) * self.apart
@@ -60,8 +65,11 @@ class Lines:
             copy_vector(self.atom, held[None, i], target, condition(inside))
 
     def of_line(self, line, place, left) -> list[tuple[Any, Any, Any]]:
-        """(in the epilogue stage, in D, whether it is inside) of each piece: the vector at this place, or where that is
-        before the line, one of its last; and those that follow."""
+        """Return (vector in the epilogue stage, vector in D, whether it is inside of D) for each piece of a line.
+
+        place   index of the thread's vector in the first piece. A negative index wraps around to the end of the line
+        left    number of vectors of the line that are inside of D
+        """
         values, length = self.atom.values, self.run * self.pieces
         wrapped = cutlass.select_(place < 0, place + length, place)
         found = [(*[vectors[None, self.at(line, wrapped)] for vectors in (self.sV, self.gV)], wrapped < left)]
@@ -75,14 +83,15 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Vectors by which a line begins behind a place of D where a piece is aligned to its own bytes."""
+        """Return how many vectors the start of a line lies after the last address of D that is aligned to a piece."""
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 
     def at(self, line, place) -> tuple[Any, Any]:
-        """(m, n) of a vector."""
+        """Return the coordinates (m, n), in vectors, of the vector with index `place` in a line."""
         return (place, line) if self.along == 0 else (line, place)
 
 
 def _log2(power: int) -> int:
+    """Return the exponent of a power of two."""
     return power.bit_length() - 1

@@ -1,14 +1,13 @@
-"""A GEMM for Hopper: TMA fills a ring of stages with k-tiles, wgmma empties it, D leaves by TMA, as an sm90
-plan says.
+"""The GEMM kernel for Hopper: TMA loads k-tiles to stages, wgmma multiplies them, and D is stored as the plan says.
 
-What each role does, in which order and behind which barrier, is the plan's program of the role: see
-`plan.program`. Here the host makes the descriptors and hands over the work; the device allocates shared
-memory, sets the barriers up, and each warp goes to its role, whose program is traced: the producer's by
-`loads`, the consumers' by `consumer`.
+The plan's program of each role says which steps the role takes, in which order, and at which barriers it waits; see
+`plan.program`. On the host this file creates the tensor maps and launches the kernel. On the device it allocates
+shared memory, initializes the barriers, and traces the program of each role: the producer by `loads`, the consumers
+by `consumer`.
 
-Operands that are packed first are so by a kernel before this one: see `repack`. This one is launched while that runs,
-and waits for it when its barriers are set up: see `plan.launches`. The last k-tile is the ragged one: TMA fills what
-lies beyond K, M or N with zeros, and stores nothing there.
+Operands that need a repack pass are copied by a kernel before this one; see `repack`. The GEMM is launched while the
+repack pass runs, and waits for it after its barriers are initialized; see `plan.launches`. The last k-tile may be
+ragged: TMA fills elements beyond K, M or N with zeros, and does not store them.
 """
 
 from __future__ import annotations
@@ -42,38 +41,44 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.reduction import ACCUMULATOR_ALIGN_BYTES, exchanged
 from cutegemm.plan.warp_roles import warp_roles
 
-# The warp that sets the barriers up. Of a producer's four it is one that loads nothing, and so needs no place of its
-# cluster; without a producer, and with mma.sync, places are numbers of the launch.
+# The warp that initializes the barriers. In a producer of four warps, warp 1 loads nothing, so it does not need the
+# position of its cluster. Plans without a producer, and those with mma.sync, take positions from the block index.
 _SETS_UP = 1
 
 __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
-    """The host function that is traced for a plan and an architecture; its arguments are `LaunchArguments`."""
+    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
     return Sm90Gemm(plan, arch)
 
 
 class Sm90Gemm:
-    """The kernel of an sm90 plan. Methods without a decorator are plain Python, run while tracing."""
+    """The kernel of an sm90 plan, with the host code that launches it.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
         self.storage = Storage(plan)
         streams = [stream.name for stream in plan.streams]
-        self.read = tuple([name for name in plan.operands.of_mainloop if name not in streams])  # by threads
+        self.read = tuple([name for name in plan.operands.of_mainloop if name not in streams])  # threads read these
 
     def consumers(
         self, storage: Storage, split_k: Parts | None, shared: ClusterSplitK | None, loads: Loads
     ) -> ConsumerTracer:
-        """The tracer of the consumers' program."""
+        """Return the tracer of the consumers' program."""
         return ConsumerTracer(self.plan, storage, split_k, shared, loads)
 
     # --- host ----------------------------------------------------------------------------------------------
 
     @cute.jit
     def __call__(self, *arguments):
-        """Packs operands, makes the descriptors, hands over the work, and launches the kernel."""
+        """Launch the repack pass if there is one, then the GEMM, then the kernel that finishes reductions.
+
+        arguments   in the order of `LaunchArguments`
+        """
         plan, given = self.plan, launch_arguments(self.plan, arguments)
         a, b, stream = given.a, given.b, given.stream
         arrivals, space = (None, None, *given.spaces)[-2:]
@@ -130,16 +135,17 @@ class Sm90Gemm:
             cluster=(cm * cn, 1, 1),
             stream=stream,
             min_blocks_per_mp=plan.ctas_per_sm,
-            # Where it is left out, the DSL asks a driver for several CTAs
+            # Without it, the DSL asks a driver if several CTAs run on an SM
             preferred_smem_carveout=SMEM_CARVEOUT_PERCENT if plan.ctas_per_sm > 1 else None,
             use_pdl=uses_pdl(self.launches[GEMM], repacked_bytes),
         )
         reducer.launch(partials, given, stream)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int, second_extent=None) -> cute.Tensor:
-        """The caller's tensor with its modes in CuTe's order, the batch last.
+        """Return the caller's tensor with its modes in CuTe's order and the batch last: (M or N, K, L) or (M, N, L).
 
-        second_extent   of the second mode, where it is to be another
+        first, second   modes of the caller's matrix that become the first and the second mode
+        second_extent   replaces the extent of the second mode; None: keep it
         """
         batched = int(self.plan.operands.batched)
         shape, stride = tensor.layout.shape, tensor.layout.stride
@@ -204,7 +210,7 @@ class Sm90Gemm:
             cute.arch.mbarrier_init_fence()
         else:
             cluster = work.place(cluster)
-            if warp_idx == 0:  # the producer's, which has to wait for the barriers anyway
+            if warp_idx == 0:  # the producer's warp, which has to wait for the barriers anyway
                 first_mnl = loaded_mnl(plan, work, cluster, rank, streams[0][1], streams[1][1])
         if cutlass.const_expr(in_cluster > 1):
             cute.arch.cluster_arrive_relaxed()
@@ -246,7 +252,10 @@ class Sm90Gemm:
     def consume(
         self, consumers: ConsumerTracer, pipeline_state: MainloopPipeline, work, warp_idx, rank, cluster
     ) -> None:
-        """All consumers: one code, which each goes through by its number."""
+        """Trace the program of the consumers. All of them run the same code, with their own index `who.consumer`.
+
+        warp_idx   index of the warp among the consumers' warps
+        """
         pipeline = self.pipeline
         consumer = warp_idx // pipeline.consumer_warps
         tid = cute.arch.thread_idx()[0] % (WARP_THREADS * pipeline.consumer_warps)

@@ -1,4 +1,4 @@
-"""How a k-tile of A and of B comes to its stage by TMA; and the producer, who asks for it."""
+"""Load k-tiles of A and B to stages by TMA, and trace the program of the producer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from cutegemm.plan.program.reader import reads
 
 @dataclass
 class Boxes:
-    """The boxes of an operand stream.
+    """The TMA loads of one operand stream by one CTA.
 
-    gX        (box, tiles, k_tiles, L)
-    sX        (box, stages)
-    options   multicast and L2 policy
+    atom      the TMA copy
+    gX        coordinates in global memory: (box, tiles, k_tiles, L)
+    sX        shared memory: (box, stages)
+    options   arguments of `cute.copy`: multicast mask and L2 policy
     """
 
     atom: cute.CopyAtom
@@ -33,9 +34,9 @@ class Boxes:
 
 
 def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
-    """Tiles of a matrix (MN, K, L), each `step` rows or columns behind the one before: (b_MN, bK, tiles, k_tiles, L).
+    """Divide a matrix (MN, K, L) into tiles that start `step` rows or columns apart: (b_MN, bK, tiles, k_tiles, L).
 
-    tile   (b_MN, bK), of `step` rows or columns, or of more: the last ones are the next tile's too
+    tile   (b_MN, bK). If b_MN is larger than `step`, neighbouring tiles overlap
     """
     if tile[0] == step:
         return cute.local_tile(mX, tile, (None, None, None))
@@ -46,7 +47,11 @@ def tiles_of(mX: cute.Tensor, tile: tuple[int, int], step: int) -> cute.Tensor:
 
 
 def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Tensor) -> tuple:
-    """(m_tile of A, n_tile of B, batch) that a CTA loads for a work tile."""
+    """Return (m_tile of A, n_tile of B, batch) that a CTA loads for a work tile.
+
+    number   number of the work tile
+    rank     rank of the CTA in its cluster
+    """
     own = work.tile_mnl(work.work_tile(number), rank)
     bM, bN, _ = plan.mma_tile
     rows = ((mA, bM), (mB, bN // 2 if plan.operands.gated else bN))
@@ -55,9 +60,9 @@ def loaded_mnl(plan: GemmPlan, work, number, rank, mA: cute.Tensor, mB: cute.Ten
 
 
 class Loads:
-    """The loads of a CTA: its share of each operand stream.
+    """The loads of a CTA: its share of the boxes of each operand stream.
 
-    streams   for each stream of the plan, the copy by TMA and the tensor that it takes
+    streams   for each stream of the plan, the TMA copy and the coordinate tensor that it takes
     """
 
     def __init__(self, plan: GemmPlan, streams: tuple) -> None:
@@ -65,12 +70,12 @@ class Loads:
         self.boxes: tuple[Boxes, ...] = ()
 
     def mnl_of(self, work, number, rank) -> tuple:
-        """See `loaded_mnl`."""
+        """Return (m_tile of A, n_tile of B, batch) that the CTA loads for a work tile; see `loaded_mnl`."""
         (_, mA), (_, mB), *_ = self.streams
         return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
-        """Partition the tensors for a CTA of the cluster."""
+        """Partition the tensors of all streams for the CTA with this rank in its cluster."""
         plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)
@@ -85,6 +90,12 @@ class Loads:
         self.boxes, self.pipeline_state = tuple(boxes), pipeline_state
 
     def partition(self, box, atom, mX, sX, tile, step, share, mask) -> Boxes:
+        """Partition the tensors of one stream, and return its boxes.
+
+        step    rows or columns between the starts of neighbouring tiles
+        share   index of this CTA among the CTAs that load a tile together
+        mask    bit mask of the cluster ranks that receive what this CTA loads
+        """
         if len(tile) == 3:  # (gates, gate or up, bK, tiles, k_tiles, L)
             gX = cute.local_tile(mX, tile, (None, 0, None, None))
         else:
@@ -102,7 +113,11 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """Load a k-tile of each stream to a stage; one warp does it."""
+        """Load one k-tile of each stream to a stage. One warp calls it.
+
+        tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
+        k_tile     index of the k-tile among all k-tiles of the problem
+        """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}
         full = self.pipeline_state.full + stage
@@ -114,7 +129,10 @@ class Loads:
 
 
 class ProducerTracer(Tracer):
-    """The code of a producer: one warp."""
+    """Trace the program of the producer, which is one warp.
+
+    first_mnl   what the producer loads for its first work tile; see `loaded_mnl`
+    """
 
     name = "producer"
     carries = LOADED
@@ -124,6 +142,7 @@ class ProducerTracer(Tracer):
         self.loads, self.first_mnl = loads, first_mnl
 
     def trace(self, program, who, pipeline_state, work) -> None:
+        """Trace the program of the producer, after partitioning the tensors that it loads."""
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
 
@@ -133,7 +152,10 @@ class ProducerTracer(Tracer):
         super().on_for_tiles(loop, at)
 
     def tile(self, loop, at, names, number, values) -> tuple:
-        """A work tile; where the next one lies is worked out behind its loads."""
+        """Trace the loads of a work tile, then compute which tiles of A and B the next work tile needs.
+
+        The computation follows the loads, so that it does not delay them.
+        """
         values = super().tile(loop, at, names, number, values)
         following = self.work.following(number, loop.every)
         next_mnl = self.loads.mnl_of(self.work, following, self.who.rank)

@@ -1,4 +1,4 @@
-"""C and D as a Hopper consumer sees them: its tile of each, and what its threads hold of it."""
+"""The tile of C and D that a Hopper consumer computes, and the elements that its threads hold."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from cutegemm.tile.copy_atoms import universal_copy
 
 
 class OwnTile:
-    """The consumer's tile of a plan. Methods without a decorator are plain Python, run while tracing."""
+    """The consumer's tile of C and D, and its partition among the threads.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     def __init__(self, plan: GemmPlan) -> None:
         self.plan, self.tile = plan, plan.consumer_d_tile
 
     def gate_and_up(self, accumulators):
-        """Of a gated epilogue: a thread's sums that are gates, and those that are their ups, as D's tile lies."""
+        """Return the gate accumulators and the up accumulators of a thread, each in the layout of D's tile."""
         (of_atom, down, across), half = accumulators.shape, self.plan.consumer_d_tile[1]
         if self.plan.consumer_warps == 1:
             layout = cute.make_layout((of_atom, down, across // 2))
@@ -30,12 +33,17 @@ class OwnTile:
         return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
-        """The consumer's part of C or of D."""
+        """Return the consumer's tile of C or D (M, N, L).
+
+        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        """
         return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
 
     def split_of(self, matrix, own_mnl):
-        """The consumer's part of a matrix: a tile, or where its columns do not lie together a piece of it after
-        the other; see `GemmPlan.column_of`."""
+        """Return the consumer's tile of a matrix (M, N).
+
+        If the columns of a consumer are not contiguous, its pieces are concatenated; see `GemmPlan.column_of`.
+        """
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
         if self.plan.operands.gated or piece == self.plan.consumer_tile[1]:
@@ -56,10 +64,13 @@ class OwnTile:
         extents: cutlass.Constexpr,
         modes: cutlass.Constexpr,
     ):
-        """Neighbours of a row, between registers and an operand or a result of the epilogue, where the first is inside:
-        so are the others then.
+        """Copy neighbouring elements of a row between registers and global memory if the first of them is inside of D.
 
-        modes   of D, along which it may be outside
+        The plan's alignment ensures that the others are then inside as well.
+
+        name    operand or result of the epilogue
+        at      (m, n) of the first element in D
+        modes   modes of D along which the element may be outside; empty: no test
         """
         if cutlass.const_expr(not modes):
             self.copy(name, source, target)
@@ -71,15 +82,17 @@ class OwnTile:
                 self.copy(name, source, target)
 
     def copy(self, name: str, source, target) -> None:
-        """Neighbours of a row, in as few accesses as it allows."""
+        """Copy neighbouring elements of a row between registers and global memory, in the widest aligned accesses."""
         access = self.plan.access(name)
         bits = min(access.bits, access.dtype.bits * cute.size(source))
         copy_vector(universal_copy(access.dtype, bits), source, target)
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, accumulators, extents):
-        """A thread's part of each tensor's tile as (vector, vectors); of coordinates for None, and of `accumulators`.
+        """Return a thread's elements of each tensor's tile, and `accumulators`, as (elements of a vector, vectors).
 
-        extents   of D
+        vector    elements of a vector
+        tensors   matrices (M, N, L); None stands for the coordinates (m, n)
+        extents   (M, N) of D
         """
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(tid)
         coords = self.split_of(cute.make_identity_tensor(extents), own_mnl)
@@ -89,7 +102,7 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """(MMA, MMA_M, MMA_N) as one mode, in the order in which the sums leave."""
+        """Return a view of (MMA, MMA_M, MMA_N) with one mode, in the order in which the accumulators are stored."""
         if self.plan.epi_stages is None or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.atoms_at_once

@@ -1,4 +1,4 @@
-"""Accumulator promotion in the code of a Hopper consumer."""
+"""Trace accumulator promotion in the program of a Hopper consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from cutegemm.plan.program.steps import RIGHT
 
 @dsl_user_op
 def added_here(total: Float32, value: Float32, *, loc=None, ip=None) -> Float32:
-    """Return the sum of two values. It is added here, before any MMA that is issued later, not where it is used."""
+    """Return total + value, computed before any MMA that is issued later.
+
+    Inline assembly with side effects fixes the position; the compiler would otherwise add at the first use.
+    """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [each.ir_value(loc=loc, ip=ip) for each in (Float32(total), Float32(value))]
     return Float32(asm(T.f32(), operands, "add.f32 $0, $1, $2;", "=f,f,f", asm_dialect=llvm.AsmDialect.AD_ATT))

@@ -1,18 +1,18 @@
-"""The sums of the parts of a tile, where K is split: to the workspace, and into the consumer that ends last.
+"""Reduction of K splits: consumers write accumulators to the workspace, and the last consumer of a tile adds them.
 
-| a consumer with the sums of one part of a tile           | and the one that is the last to take a ticket        |
+| a consumer with one K split of a tile                    | the consumer that increments the semaphore last      |
 |----------------------------------------------------------|------------------------------------------------------|
-| takes a ticket: adds 1 to the tile's counter             | takes a ticket                                       |
-| its sums to the workspace, 16 bytes a thread at a time   | keeps its own in registers                           |
-| adds 1 << 16 to the counter: they are written            | waits until the others' are written                  |
-| goes on with its next tile                               | adds all parts' in their order, its own among them   |
-|                                                          | counter to 0, for the next launch; stores the tile   |
+| adds 1 to the semaphore of the tile                      | adds 1 to the semaphore                              |
+| writes accumulators to the workspace, 16 bytes at a time | keeps its own accumulators in registers              |
+| adds 1 << 16 to the semaphore: they are written          | waits until all others are written                   |
+| continues with its next tile                             | adds all K splits in their order, its own included   |
+|                                                          | resets the semaphore to 0, and stores the tile       |
 
-A tile's sums are added in the order of its k-tiles whichever part ends last, so that the result is the same every
-time. What the last one waits for are writes of consumers that are under way and wait for nobody, so that it does
-not matter which CTAs run at a time. The counter is that of a consumer's rows: its 128 threads agree by a barrier,
-by which one thread's release on the device covers the writes of all, and its acquire the reads of all (PTX ISA,
-memory consistency model, causality order).
+The order of the additions is that of the k-tiles, whichever K split ends last, so the result is deterministic. The
+last consumer waits only for writes that are already in progress and wait for nothing. So the scheme is free of
+deadlock, however few CTAs run at once. There is one semaphore for the rows of each consumer. Its 128 threads meet at a
+named barrier, so that the release by one thread covers the writes of all, and the acquire by one thread the reads of
+all (PTX ISA, memory consistency model, causality order).
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from cutegemm.plan.reduction import ACCUMULATOR_VECTOR
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import WorkGrid
 
-_WRITTEN = 1 << 16  # in a tile's counter, for each part whose sums are in the workspace; 1 for each ticket
+_WRITTEN = 1 << 16  # added to a semaphore for each K split in the workspace; each increment in the low half adds 1
 
 
 class Parts(AccumulatorVectors):
-    """Methods without a decorator are plain Python, run while tracing.
+    """Reduction of the K splits of a tile through the workspace.
 
-    arrivals       counters in global memory
-    accumulators   the workspace
-    semaphores     in shared memory, one for each consumer
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    arrivals       semaphores of all tiles in global memory
+    accumulators   workspace of accumulators in global memory
+    semaphores     shared memory, one entry for each consumer: the semaphore's value for all of its threads
     """
 
     def __init__(
@@ -47,16 +49,24 @@ class Parts(AccumulatorVectors):
         self.arrivals, self.accumulators, self.semaphores = arrivals, accumulators, semaphores
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
-        """The counter of a tile, or of a consumer's rows of it."""
+        """Return a pointer to the semaphore of a consumer's rows of a tile.
+
+        rank       rank of the CTA in its cluster
+        consumer   index of the consumer in the CTA
+        """
         return self.arrivals.iterator + counter_of(self.plan, tile.tile, rank, self.own(consumer))
 
     def own(self, consumer):
-        """Which of the consumers that share a tile."""
+        """Return the index of the consumer among the consumers that share a tile; 0 if it has the tile alone."""
         return consumer if self.plan.body.readers > 1 else Int32(0)
 
     @cute.jit
     def increment_semaphore(self, tile: cutlass.Constexpr, rank: Int32, consumer: Int32, tid: Int32):
-        """The counter as a consumer's first thread finds it; it comes while the last products run."""
+        """Increment the semaphore of a tile, and return its previous value.
+
+        Only the first thread of a consumer increments. Other threads, and all threads if the tile is not split, return
+        0. The result arrives while the last MMAs run.
+        """
         found = Int32(0)
         if tile.splits > 1 and tid == 0:
             counter = self.counter(tile, rank, consumer)
@@ -74,7 +84,13 @@ class Parts(AccumulatorVectors):
         consumer: Int32,
         tid: Int32,
     ):
-        """A warpgroup: whether it has the sums of all parts now, and so is to store the tile."""
+        """Write the accumulators to the workspace, or add all K splits if this consumer incremented the semaphore last.
+
+        All threads of a consumer call it.
+
+        found     value that `increment_semaphore` returned
+        returns   whether `acc` now has the accumulators of all K splits, and the consumer has to store the tile
+        """
         stores = Boolean(tile.splits == 1)
         if tile.splits > 1:
             own, counter = self.own(consumer), self.counter(tile, rank, consumer)
@@ -98,16 +114,23 @@ class Parts(AccumulatorVectors):
         return stores
 
     def keep(self, consumer, semaphore) -> None:
-        """For all threads of a consumer."""
+        """Store the semaphore's value in shared memory, where all threads of the consumer read it."""
         self.semaphores[consumer] = semaphore
 
     def meet(self, consumer) -> None:
-        """All threads of a consumer."""
+        """Wait at a named barrier for all threads of a consumer.
+
+        consumer   index of the consumer in the CTA
+        """
         barrier = self.plan.barrier("splits")
         cute.arch.barrier(barrier_id=self.plan.barrier_id("splits") + consumer, number_of_threads=barrier.arrivals)
 
     def place(self, slot, rank, own, tid) -> cute.Tensor:
-        """A thread's sums in a slot: (vector, vectors)."""
+        """Return a view of a thread's accumulators in the workspace: (elements of a vector, vectors).
+
+        slot   index of the K split's buffer in the workspace; see `WorkGrid.slot_of`
+        own    index of the consumer among those that share the tile
+        """
         layout = slot_layout(self.plan, 1)
         vector, by_thread, by_vector, by_consumer, by_cta, by_slot = layout.stride
         first = Int64(slot) * by_slot + (rank * by_cta + own * by_consumer + tid * by_thread)
@@ -116,15 +139,17 @@ class Parts(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def write(self, acc, place) -> None:
-        """A thread's sums to the workspace."""
+        """Write a thread's accumulators to the workspace."""
         accumulators = self.by_vectors(acc)
         for i in range(cute.size(accumulators, mode=[1])):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
 
     def add(self, acc, work: WorkGrid, tile: WorkTile, rank, own, tid) -> None:
-        """acc = the sums of all parts, added in their order: those before this one together, then this one.
+        """Set `acc` to the accumulators of all K splits, added in their order.
 
-        So many vectors at a time as registers hold, and twice as many where there is no total to hold besides.
+        First the K splits before this one are added together and then to `acc`; then each later one is added to `acc`.
+        Loads of a group of vectors are in flight together: `plan.vectors_at_once`, or twice as many if no registers are
+        needed for a total.
         """
         accumulators, at_once = self.by_vectors(acc), self.plan.vectors_at_once
         count = cute.size(accumulators, mode=[1])
@@ -145,7 +170,7 @@ class Parts(AccumulatorVectors):
         own: Int32,
         tid: Int32,
     ):
-        """Some vectors of the parts before this one, or of those after it."""
+        """Add the vectors [first, end) of the K splits before this one (`before`), or of those after it."""
         first, end = vectors
         mine = cute.make_tensor(
             accumulators.iterator + first * ACCUMULATOR_VECTOR, cute.make_layout((ACCUMULATOR_VECTOR, end - first))

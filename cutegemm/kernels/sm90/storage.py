@@ -1,7 +1,7 @@
-"""How a consumer's sums get to global memory: through epilogue stages of shared memory, or straight out of registers.
+"""Store a consumer's tile of D to global memory: through epilogue stages in shared memory, or directly from registers.
 
-What is computed of them on the way is the epilogue's expression: see `kernels.values`. What is done when, and
-behind which barrier, is in the plan's program: see `plan.program.roles`.
+The expression of the epilogue is applied on the way; see `kernels.values`. The plan's program determines the order
+of the steps and the barriers between them; see `plan.program.roles`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
 from cutegemm.tile.tma import TmaBox
 
-# Of a thread, beside which rows of f32 are not read ahead: with 192 their kernels were seen to spill.
+# A thread with more accumulators does not read 32-bit rows ahead: kernels with 192 accumulators spilled.
 _MAX_ACCUMULATORS_WITH_WIDE_ROWS = 160
-# Of functions of as many sums, those with which rows of fewer bits are read as late as the epilogue tile has been
-# computed: two registers were seen to be missing.
+# With these functions and that many accumulators, narrower rows are read only after the epilogue tile is computed:
+# if they are read earlier, the kernel lacks two registers.
 _LATE_ROWS = frozenset({"silu"})
 
 
 @dataclass
 class Targets:
-    """C and D in global memory, and the epilogue stages. mC and mD are coordinates where TMA moves them, else tensors.
+    """C and D in global memory, and the epilogue stages. mC and mD are coordinates if TMA copies them, else tensors.
 
-    more        of results beside D that leave through epilogue stages: a copy and a tensor for each, as for D
-    sD          (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages) of this
-                consumer
-    arrived_c   barriers of the epilogue stages
+    more        auxiliary outputs that are stored through epilogue stages: a TMA copy and a tensor for each, as for D
+    sD          (M, N, epilogue stages, consumers) of epilogue tiles; after `set_up` (M, N, epilogue stages), the
+                consumer's own
+    arrived_c   mbarriers of the epilogue stages; after `set_up` the consumer's own
     """
 
     tma_c: cute.CopyAtom
@@ -57,7 +57,10 @@ class Targets:
 
 
 class Storage(OwnTile):
-    """The way of a plan's sums. Methods without a decorator are plain Python, run while tracing."""
+    """Evaluates the epilogue of a consumer's tile and stores the results.
+
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+    """
 
     def __init__(self, plan: GemmPlan) -> None:
         super().__init__(plan)
@@ -69,8 +72,13 @@ class Storage(OwnTile):
     # --- host ----------------------------------------------------------------------------------------------
 
     def tma_atoms(self, operands, mD, unused):
-        """For the tile that TMA brings, for D, and for each result beside it that leaves through epilogue stages: the
-        copy by TMA and the tensor that it takes; else the tensor itself."""
+        """Return (TMA copy, tensor that it takes) for C, for D, and for each auxiliary output.
+
+        Only auxiliary outputs that are stored through epilogue stages count. What TMA does not copy has the atom
+        `unused`, and the tensor itself.
+
+        operands   (tensors, results) of the epilogue, each (M, N, L)
+        """
         plan, epi_stages, epilogue = self.plan, self.epi_stages, self.plan.epilogue
         c, d = (unused, mD), (unused, mD)
         more = [(unused, operands[1][epilogue.beside.index(name)]) for name in plan.epi_stage_results[:-1]]
@@ -85,37 +93,42 @@ class Storage(OwnTile):
 
     @property
     def box_tile(self) -> tuple[int, int]:
-        """Rows and columns of D that one store moves: of an epilogue tile, or of a warp."""
+        """Return the rows and columns of D that one TMA store copies: an epilogue tile, or one warp's rows of it."""
         rows, columns = self.epi_stages.epi_tile
         return (self.epi_stages.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
 
     # --- device --------------------------------------------------------------------------------------------
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
-        """The TMA descriptors to be prefetched."""
+        """Return the TMA atoms whose descriptors are prefetched."""
         used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma), *[(atom, self.by_tma) for atom, _ in more])
         return tuple([atom for atom, is_used in used if is_used])
 
     def use(self, targets: Targets, values: Values) -> None:
-        """Takes over the arguments of the kernel."""
+        """Set the tensors and epilogue operands of the kernel that is traced."""
         self.targets, self.values = targets, values
-        self.ahead: dict[int, dict[str, Spread]] = {}  # of epilogue tiles, what has been asked for
+        self.ahead: dict[int, dict[str, Spread]] = {}  # operands that are read ahead, by index of the epilogue tile
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
-        """The consumer's own epilogue stages, and their barriers."""
+        """Select the consumer's own epilogue stages and their barriers."""
         self.tid, to = who.tid, self.targets
         if self.epi_stages is not None:
             to.sD = to.sD[None, None, None, who.consumer]
             to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
 
     def head(self, accumulators, k_tiles):
-        """The epilogue's head: its values of the sums alone."""
+        """Apply the epilogue's head, which depends on the accumulators alone, to all accumulators of a thread.
+
+        k_tiles   number of k-tiles; if it is 0, the accumulators are set to 0
+        """
         return self.values.head(accumulators, k_tiles, self.plan.operands.d.dtype)
 
     def by_epi_tiles(self, acc):
-        """(values of an epilogue tile, epilogue tiles), as the accumulators lie; of a gated epilogue those that are
-        gates."""
+        """Return a view of the accumulators as (values of an epilogue tile, epilogue tiles).
+
+        If D is gated, these are the gate accumulators only.
+        """
         threads = self.plan.consumer_threads
         shape = (product(self.epi_stages.epi_tile) // threads, self.epi_tiles)
         if not self.plan.operands.gated:
@@ -123,57 +136,67 @@ class Storage(OwnTile):
         return self.glu_epi_tiles(acc)[0]
 
     def glu_epi_tiles(self, acc):
-        """The same of gates, and of their ups."""
+        """Return views of the gate and of the up accumulators as (values of an epilogue tile, epilogue tiles)."""
         per = product(self.epi_stages.epi_tile) // self.plan.consumer_threads
         down, across = self.epi_stages.epi_tiles(self.tile)
         layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """The sums of the i-th epilogue tile, and of a gated epilogue their ups; else None."""
+        """Return the accumulators of the i-th epilogue tile, and their up accumulators.
+
+        The second value is None if D is not gated.
+        """
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
         return gates[None, i], ups[None, i]
 
     def converted(self, accumulators):
-        """Values of some elements as those of D."""
+        """Return a fragment converted to the type of D."""
         out = cute.make_rmem_tensor(accumulators.shape, lower.dtype(self.plan.operands.d.dtype))
         store_as_results(accumulators, out)
         return out
 
     def find_warp(self):
-        """Which warp of the consumer this is."""
+        """Compute the index of the warp in its consumer, store it as `warp`, and return it."""
         self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
         return self.warp
 
     # --- operands -------------------------------------------------------------------------------------
 
     def reads_tiles(self):
-        """Whether a tile operand is read."""
+        """Return whether a tile operand is read: True, False, or a value known at run time."""
         return self.values.reads(self.values.epilogue)
 
     def reads_by_first(self):
-        """Whether a tile operand is read, and this is the warp that asks for it."""
+        """Return whether a tile operand is read and this is the consumer's first warp, which loads it."""
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
-        """One warp: the epilogue tiles of C that have an epilogue stage."""
+        """Load the first epilogue tiles of C, one to each epilogue stage. One warp calls it.
+
+        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        """
         for i in range(self.epi_stages.count):
             self.fetch(own_mnl, i)
 
     def fetch_ahead(self, own_mnl, i: int) -> None:
-        """One warp: an epilogue tile of C that has had no epilogue stage yet."""
+        """Load the i-th epilogue tile of C, unless `fetch_first` has loaded it or it does not exist.
+
+        One warp calls it.
+        """
         if self.epi_stages.count <= i < self.epi_tiles:
             self.fetch_read(own_mnl, i)
 
     @cute.jit
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
+        """Load the i-th epilogue tile of C, if a tile operand is read."""
         if self.reads_tiles():
             self.fetch(own_mnl, i)
 
     def fetch(self, own_mnl, i: int) -> None:
-        """One warp: asks for the i-th epilogue tile of C, to an epilogue stage that no store reads any more."""
+        """Load the i-th epilogue tile of C to its epilogue stage, which no store may still read. One warp calls it."""
         epi_stages, to = self.epi_stages, self.targets
         epi_stage, _ = epi_stages.epi_stage_at(i)
         epi_tile = cute.local_tile(
@@ -187,14 +210,15 @@ class Storage(OwnTile):
         cute.copy(to.tma_c, tCgC, tCsC[None, epi_stage], tma_bar_ptr=to.arrived_c + epi_stage)
 
     def tail(self, accumulators, i: int, own_mnl, phase, ups=None) -> Callable[[str], cute.Tensor]:
-        """The tail on the sums of an epilogue tile: what its results are, by name, each of its type.
+        """Apply the epilogue's tail to an epilogue tile, and return a function from a result's name to its values.
 
-        phase   of the barriers of epilogue stages, where a tile comes to an epilogue stage
-        ups     of sums that are gates
+        accumulators   accumulators of the epilogue tile
+        phase          phase of the epilogue stages' barriers, if C is loaded to epilogue stages
+        ups            up accumulators, if D is gated; else None
 
-        Rows and columns of the next epilogue tile are asked for before this one is computed, or right behind, where
-        registers are left for them. Of several results each is worked out when it is asked for, so that registers hold
-        one of them; where D is alone, it is computed here.
+        Rows and columns of the next epilogue tile are read before this one is computed, or directly after it, if
+        registers are left for them. If there are several results, each is computed when the returned function is called
+        for it, so that registers hold one of them at a time. D alone is computed at once.
         """
         spread = self.spread_ahead(i, accumulators, own_mnl)
         reads_ahead = i + 1 < self.epi_tiles and self.reads_ahead
@@ -219,9 +243,9 @@ class Storage(OwnTile):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether registers are left for rows and columns of the next epilogue tile.
+        """Return whether registers are left for rows and columns of the next epilogue tile.
 
-        They are not where a row has two numbers for each column of D, nor for wide rows beside many sums.
+        None are left if a row has two numbers for each column of D, or for 32-bit rows with many accumulators.
         """
         plan = self.plan
         words = max([plan.operands.matrix(name).dtype.bits for name in self.values.epilogue.tensors], default=0)
@@ -229,26 +253,31 @@ class Storage(OwnTile):
 
     @property
     def reads_late(self) -> bool:
-        """Whether what is read ahead is asked for when the epilogue tile before it has been computed; of D alone."""
+        """Return whether operands that are read ahead are read only after the previous epilogue tile has been computed.
+
+        This is possible if D is the only result.
+        """
         tail = self.values.epilogue.tail
         named = {node.name for node in tail.expression.nodes() if isinstance(node, Function)}
         return self.holds_many and not tail.is_whole and bool(named & _LATE_ROWS)
 
     @property
     def holds_many(self) -> bool:
-        """Whether a thread has so many sums that few registers are left."""
+        """Return whether a thread's accumulators leave few registers for other values."""
         return self.plan.registers()["accumulators"] > _MAX_ACCUMULATORS_WITH_WIDE_ROWS
 
     def spread_ahead(self, i: int, accumulators, own_mnl) -> dict[str, Spread]:
-        """Operands that stay the same along a mode, of the i-th epilogue tile: those that have been asked for, or
-        now."""
+        """Return the row, column and scalar operands of the i-th epilogue tile, by name.
+
+        They are read now unless they have been read ahead.
+        """
         if i in self.ahead:
             return self.ahead.pop(i)
         names = [name for name in self.values.epilogue.tensors if self.plan.operands.matrix(name).broadcast]
         return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
-        """A thread's values of the epilogue tile that has come to an epilogue stage."""
+        """Wait for an epilogue tile of C in an epilogue stage, and return a thread's values of it."""
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.epi_stages.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
@@ -259,8 +288,10 @@ class Storage(OwnTile):
         return tCrC
 
     def read_global(self, name: str, accumulators, i: int, own_mnl) -> Any:
-        """A thread's values of a tile for the i-th epilogue tile, (vector, vectors): all of its loads; zeros
-        outside."""
+        """Read a thread's values of a tile operand for the i-th epilogue tile: (elements of a vector, vectors).
+
+        Elements outside of D are 0.
+        """
         mX = self.values.tensors[name]
         vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
         held = cute.make_rmem_tensor(vSums.shape, mX.element_type)
@@ -272,15 +303,17 @@ class Storage(OwnTile):
         return held
 
     def read_spread(self, name: str, accumulators, i: int, own_mnl) -> Spread | Both:
-        """A thread's values of an operand that stays the same along a mode, for the i-th epilogue tile; each is read
-        once."""
+        """Read a thread's values of a row, column or scalar operand for the i-th epilogue tile, each element once."""
         mX, operand = self.values.tensors[name], self.plan.operands.matrix(name)
         if operand.gated:
             return Both(*[self.read_row(name, of, accumulators, i, own_mnl) for of in (mX, up_of(mX, operand))])
         return self.read_row(name, mX, accumulators, i, own_mnl)
 
     def read_row(self, name: str, mX, accumulators, i: int, own_mnl) -> Spread:
-        """The same of an operand, or of the numbers of gates or of ups in it."""
+        """Read a thread's values of one broadcast tensor, such as the gates of a row, for the i-th epilogue tile.
+
+        mX   (M, N, L) with stride 0 along the modes that the operand does not have
+        """
         operand = self.plan.operands.matrix(name)
         vX, vcX, vSums = self.vectors(name, mX, accumulators, own_mnl)
         vector, count = cute.size(vSums, mode=[0]), cute.size(vSums, mode=[1])
@@ -305,7 +338,12 @@ class Storage(OwnTile):
 
     @cute.jit
     def load_spread(self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside):
-        """Reads what is inside. Nearly always that is all of it, and then one address serves all loads."""
+        """Read the elements that are inside of D; the others are 0.
+
+        Usually all are inside. Then one address serves all loads, without a test for each.
+
+        loads   (source, registers, (m, n) of the first element) for each vector
+        """
         if all_inside:
             for source, held, _ in loads:
                 self.copy(name, source, held)
@@ -315,18 +353,21 @@ class Storage(OwnTile):
                 self.copy_inside(name, source, held, at, self.extents, modes)
 
     def vectors(self, name: str, mX, accumulators, own_mnl):
-        """A thread's part of an operand or of a result, its coordinates, and sums, as (vector, vectors)."""
+        """Return a thread's elements of an operand or result, their coordinates, and its accumulators, each by vectors.
+
+        returns   three tensors (elements of a vector, vectors)
+        """
         return self.by_vectors(
             self.vector_of(name), own_mnl, self.tid, mX, None, accumulators=accumulators, extents=self.extents
         )
 
     def vector_of(self, name: str) -> int:
-        """Neighbours of a row that a thread moves at once, of an operand or a result of the epilogue."""
+        """Return the number of neighbouring elements of an operand or result that a thread accesses at once."""
         access = self.plan.access(name)
         return access.bits // access.dtype.bits
 
     def store_aux(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """Results beside D, of the i-th epilogue tile: out of registers to global memory."""
+        """Store the i-th epilogue tile of each auxiliary output from registers to global memory."""
         for name in self.plan.aux_outputs:
             values = results(name)
             vX, vcX, vOut = self.vectors(name, self.values.results[name], values, own_mnl)
@@ -335,10 +376,10 @@ class Storage(OwnTile):
                 at = i * count + j
                 self.copy_inside(name, vOut[None, j], vX[None, at], vcX[0, at], self.extents, (0, 1))
 
-    # --- sums and maxima -----------------------------------------------------------------------------------
+    # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Registers for what reductions take, by name: the values of what lies outside of D."""
+        """Return registers for the inputs of each reduction, by name, filled with the identity of its operation."""
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:
             out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
@@ -346,13 +387,13 @@ class Storage(OwnTile):
         return out
 
     def folds(self, own_mnl) -> Folds:
-        """The reductions of a tile."""
+        """Return the reductions of a tile of this consumer."""
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
         tid = part * self.plan.consumer_threads + self.tid
         return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
 
     def reduce(self, results: Callable[[str], cute.Tensor], i: int, own_mnl) -> None:
-        """What reductions take of the i-th epilogue tile, to what a warp has of its rows or columns."""
+        """Fold the i-th epilogue tile into the warp's partial row and column reductions."""
         names = [name for name, _ in self.values.epilogue.reductions]
         if i == 0 and names:
             self.folded = self.folds(own_mnl)
@@ -366,7 +407,10 @@ class Storage(OwnTile):
     # --- through epilogue stages -------------------------------------------------------------------------------------
 
     def wait_stores(self, pending: int, by: str) -> None:
-        """Until no more stores of a warp than these still read their epilogue stages."""
+        """Wait until at most `pending` stores of a warp still read their epilogue stages.
+
+        by   which warps wait: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
+        """
         if by == step.FIRST_WARP:
             self.wait_by_first(pending)
             return
@@ -376,11 +420,12 @@ class Storage(OwnTile):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
+        """Wait in the first warp until at most `pending` stores still read their epilogue stages."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
     def write_epi_stage(self, values, i: int, result: str) -> None:
-        """The values of the i-th epilogue tile of a result into its epilogue stage."""
+        """Write the i-th epilogue tile of a result from registers to its epilogue stage."""
         to_shared = lower.tiled_copy(self.epi_stages.to_shared).get_slice(self.tid)
         tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.epi_stage_of(i, result)]
         held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
@@ -390,16 +435,19 @@ class Storage(OwnTile):
             cute.arch.fence_proxy("async.shared", space="cta")
 
     def epi_stage_of(self, i: int, result: str) -> int:
-        """The epilogue stage of the i-th epilogue tile of a result."""
+        """Return the index of the epilogue stage for the i-th epilogue tile of a result."""
         return self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """The copy by TMA of a result, and the tensor that it takes."""
+        """Return the TMA copy of a result, and the tensor that it takes."""
         to, aux = self.targets, self.plan.epi_stage_results[:-1]
         return to.more[aux.index(result)] if result in aux else (to.tma_d, to.mD)
 
     def store_epi_stage(self, by: str, i: int, own_mnl, result: str) -> None:
-        """The i-th epilogue tile of a result out of its epilogue stage."""
+        """Store the i-th epilogue tile of a result from its epilogue stage to global memory.
+
+        by   which warps store: `FIRST_WARP`, `EACH_WARP` or `ALL` of `plan.program.steps`
+        """
         if by == step.ALL:
             self.copy_epi_stage(i, own_mnl, result)
         elif by == step.EACH_WARP and not self.by_tma:
@@ -415,13 +463,14 @@ class Storage(OwnTile):
 
     @cute.jit
     def store_by_first(self, i: cutlass.Constexpr, own_mnl, result: cutlass.Constexpr):
+        """Store the i-th epilogue tile of a result by TMA from the first warp."""
         if self.warp == 0:
             self.store_box(i, own_mnl, Int32(0), result)
 
     def store_box(self, i: int, own_mnl, box, result: str) -> None:
-        """One warp: the i-th epilogue tile of a result by TMA, all of the epilogue stage or a warp's rows.
+        """Store the i-th epilogue tile of a result by TMA: all of it, or one warp's rows. One warp calls it.
 
-        box   which rows of the epilogue stage
+        box   index of the warp's rows in the epilogue tile
         """
         epi_stages, to = self.epi_stages, self.targets
         tma, mX = self.target_of(result)
@@ -440,8 +489,10 @@ class Storage(OwnTile):
         cute.arch.cp_async_bulk_commit_group()
 
     def copy_epi_stage(self, i: int, own_mnl, result: str) -> None:
-        """An epilogue stage to global memory by the consumer's threads: some reads of a thread first, then what is
-        inside of D."""
+        """Copy an epilogue stage to global memory with the consumer's threads, without elements outside of D.
+
+        Each thread first reads several vectors, so that the reads are in flight together, and then stores them.
+        """
         epi_stages, to = self.epi_stages, self.targets
         down, across = epi_stages.epi_tiles(self.tile)
         (m, n), (m_tile, n_tile, batch) = epi_stages.epi_tile_at(i, self.tile), own_mnl
@@ -466,16 +517,22 @@ class Storage(OwnTile):
 
     @cute.jit
     def store_line(self, values: cutlass.Constexpr, gD, at, extents: cutlass.Constexpr):
-        """One access to D, where its first element is inside: so are the others then."""
+        """Store one vector to D if its first element is inside of D.
+
+        The plan's alignment puts the others inside as well.
+        """
         if cute.elem_less(at, extents):
             copy_vector(self.epi_stages.store.atom, values, gD)
 
     @cute.jit
     def copy_lines(self, lines: cutlass.Constexpr, count: Int32, left: Int32):
-        """The lines that are inside of D, some at a time. They are loops: in straight code each access would have its
-        own condition, and the addresses of all lines be kept in registers from one epilogue tile to the next.
+        """Copy the lines that are inside of D, `lines.at_once` at a time.
 
-        left   vectors of a line that are inside
+        These are loops on purpose: in straight code each access would have its own condition, and the addresses of all
+        lines would stay in registers from one epilogue tile to the next.
+
+        count   number of lines inside of D
+        left    number of vectors of a line that are inside of D
         """
         whole = count // lines.at_once * lines.at_once
         for first in cutlass.range(0, whole, lines.at_once, unroll=1):
@@ -484,13 +541,16 @@ class Storage(OwnTile):
             self.copy_some(lines, line, 1, left)
 
     def copy_some(self, lines: Lines, first, count: int, left) -> None:
-        """So many lines from this one on. A method of an object that a loop of the DSL holds would have it carried."""
+        """Copy `count` lines from line `first` on.
+
+        It is a method here because a DSL loop would carry `lines` as a value if its own method were called in the loop.
+        """
         lines.copy(first, count, left)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
     def store_tile(self, acc, own_mnl) -> None:
-        """Neighbours that a thread holds are stored together, those inside of D alone."""
+        """Store a tile of D directly from registers, by vectors of neighbouring elements that a thread holds."""
         vector = self.plan.store_d.values
         tensors, epilogue = self.values.tensors, self.values.epilogue
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
@@ -519,9 +579,12 @@ class Storage(OwnTile):
         ups: cutlass.Constexpr,
         reduced: cutlass.Constexpr,
     ):
-        """One access to each result, where its first element is inside: so are the others then.
+        """Evaluate the epilogue for one vector, and store each result, if the vector's first element is inside of D.
 
-        reduced   where what reductions take goes
+        The plan's alignment puts the other elements inside as well.
+
+        gX        one vector of each operand and result, by name
+        reduced   registers that receive the inputs of reductions, by name
         """
         if cute.elem_less(at, extents):
             tail = self.values.tail_part
@@ -537,18 +600,21 @@ class Storage(OwnTile):
                 self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
-        """One access to D."""
+        """Store one vector to D."""
         copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
-        """A vector of an operand; of a row beside a gated B, of the numbers of gates and of ups."""
+        """Read one vector of an operand; for a row of a gated epilogue, the pairs of (gate, up)."""
         if (name, "up") not in gX:
             return self.read_vector(name, gX[name])
         return Both(*[self.read_vector(name, gX[key]) for key in (name, (name, "up"))])
 
     def read_vector(self, name: str, gX) -> Any:
-        """A vector of an operand, inside of it: an element for each of its elements."""
-        size = cute.cosize(gX.layout)  # a traced number where a stride is one
+        """Read one vector of an operand, and return an element for each of its elements.
+
+        Equal elements are read once.
+        """
+        size = cute.cosize(gX.layout)  # a traced number if a stride is known only at run time
         one = isinstance(size, int) and size == 1
         source = cute.make_tensor(gX.iterator, cute.make_layout((1,))) if one else gX
         held = cute.make_rmem_tensor(source.shape, gX.element_type)
@@ -557,7 +623,12 @@ class Storage(OwnTile):
 
 
 class Spread:
-    """Elements of fragments, one for each sum; several sums may have the same."""
+    """A fragment of a broadcast operand: element i belongs to accumulator i.
+
+    Several accumulators may share an element.
+
+    places   (registers, index) for each accumulator
+    """
 
     def __init__(self, places: list[tuple[Any, int]]) -> None:
         self.places = places

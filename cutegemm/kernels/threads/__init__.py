@@ -1,1 +1,1 @@
-"""The base of the kernels whose threads all follow one schedule."""
+"""Base of the kernels whose threads all follow one schedule, without warp roles."""

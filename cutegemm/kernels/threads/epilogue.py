@@ -1,8 +1,8 @@
-"""The end of a kernel in which all threads of a CTA follow one schedule: how its sums are stored as D.
+"""The epilogue of kernels whose threads all follow one schedule: computes D from the accumulators and stores it.
 
-What becomes of them on the way is an `Epilogue`, lowered by `values`. Elements inside of D alone are read and written.
-Where D passes through shared memory, over that of A and B, a barrier lies before it, when all have multiplied, and one
-after it; then whole lines are copied to global memory.
+The expression is an `Epilogue`, which `values` traces. Only elements inside of D are read and written. D may pass
+through shared memory, in the place of A and B. Then the threads meet at a barrier before they write their elements, and
+at another one before they copy whole lines to global memory.
 """
 
 from __future__ import annotations
@@ -29,28 +29,35 @@ from cutegemm.plan.rules.registers import register_budget
 
 
 class Reader:
-    """Reads an epilogue's operands for the vectors of a thread. All of it is run while tracing.
+    """Reads the operands of an epilogue for the vectors of one thread. All methods run while the kernel is traced.
 
-    parts   (vector, vectors) of the thread, of each operand, by name; coords: likewise, of coordinates
+    Elements that several vectors have in common, such as those of a row, are read once.
 
-    What stays the same along a mode is read once.
+    parts    the thread's elements of each operand, by name: (elements of a vector, vectors)
+    coords   their coordinates (m, n), with the same shape
     """
 
     def __init__(self, end: ScheduledEpilogue, epilogue: Epilogue, parts: dict[str, Any], coords, extents) -> None:
         self.end, self.plan, self.parts, self.coords, self.extents = end, end.plan, parts, coords, extents
-        # Where there are several, one of them may be read and another one not
+        # If there are several tile operands, each has its own condition
         tiles = epilogue.tiles
         self.wanted = {name: True if len(tiles) == 1 else end.values.reads(epilogue, name) for name in tiles}
         self.known: dict[tuple[Any, int], cute.Tensor] = {}
 
     def read(self, i: int, is_inside) -> dict[str, Any]:
-        """The operands of the i-th vector: something with an element for each of its elements."""
+        """Return the operands of the i-th vector, by name, each indexable by the elements of the vector.
+
+        is_inside   predicate: whether the vector is inside of D
+        """
         out = {key: self.of(key, i, is_inside) for key in self.parts}
         ups = {key[0]: out.pop(key) for key in list(out) if isinstance(key, tuple)}
         return {name: Both(out[name], ups[name]) if name in ups else out[name] for name in out}
 
     def of(self, key, i: int, is_inside):
-        """One operand, or the numbers of the ups in a row: (name, "up")."""
+        """Return one operand's elements of the i-th vector.
+
+        key   name of the operand; or (name, "up") for the up numbers of a gated row
+        """
         name = key if isinstance(key, str) else key[0]
         part, operand = self.parts[key][None, i], self.plan.operands.matrix(name)
         if not operand.broadcast:
@@ -63,18 +70,18 @@ class Reader:
         return self.known[place]
 
     def is_there(self, operand: Operand, at):
-        """Whether an operand that stays the same along a mode has an element at these coordinates."""
+        """Return whether a broadcast operand has an element at the coordinates `at`."""
         modes = [mode for mode, name in enumerate("mn") if name not in operand.broadcast]
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
     def loaded(self, name: str, part, where) -> cute.Tensor:
-        """A vector that lies in memory as it does in D; zeros where it is not to be read."""
+        """Read a vector that is contiguous as in D. It is 0 if the predicate `where` does not hold."""
         to = zeros(self.plan.store_d.values, part.element_type)
         copy_vector(self.plan.access(name), part, to, where)
         return to
 
     def spread(self, name: str, part, where):
-        """A vector of a row or of a column: its elements, or the one that all of them are."""
+        """Read a vector of a broadcast operand: its elements, or one element that is repeated."""
         if cute.cosize(part.layout) > 1:
             return self.loaded(name, part, where)
         one = cute.make_tensor(part.iterator, cute.make_layout((1,)))
@@ -84,11 +91,13 @@ class Reader:
 
 
 class ScheduledEpilogue:
-    """How a plan's sums leave. Methods without a decorator are run while tracing.
+    """Stores the tile of a CTA whose threads all follow one schedule.
 
-    values            the operands of the epilogue, in the kernel that is traced
+    Methods without a decorator are plain Python that runs while the kernel is traced.
+
+    values            the operands of the epilogue in the kernel that is traced
     launches          the kernels of a call, by name
-    register_budget   registers that a thread may have
+    register_budget   number of registers that a thread may use
     """
 
     values: Values
@@ -109,14 +118,20 @@ class ScheduledEpilogue:
         tid: Int32,
         which: cutlass.Constexpr = None,
     ):
-        """D = epilogue(acc) on the elements inside of D; where no tile is to be read, none is asked for."""
+        """Store D = epilogue(acc) for the elements inside of D.
+
+        If it is known only at run time whether tile operands matter, there is a second path that does not read them.
+
+        sD      D's tile in shared memory; None: D is stored from registers
+        which   index of the only vector that `acc` holds; None: it holds all
+        """
         if cutlass.const_expr(sD is not None):
             cute.arch.sync_threads()
         reads = self.values.reads(epilogue)
         if cutlass.const_expr(isinstance(reads, bool)):
             self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, tid, which)
         else:
-            if reads:  # known when the kernel runs
+            if reads:  # known only at run time
                 self.write(thr_mma, mD, sD, acc, epilogue, tile_mnl, tid, which)
             else:
                 self.write(thr_mma, mD, sD, acc, epilogue.without_tiles, tile_mnl, tid, which)
@@ -125,16 +140,16 @@ class ScheduledEpilogue:
             self.drain(mD, sD, tile_mnl, tid)
 
     def tiles_of(self, tensors, tile_mnl) -> list[cute.Tensor]:
-        """The CTA's tile of each matrix, and its coordinates."""
+        """Return the CTA's tile of each matrix, and of the coordinates (m, n)."""
         m_tile, n_tile, batch = tile_mnl
         shape = (tensors[0].shape[0], tensors[0].shape[1])
         whole = [*(t[None, None, batch] for t in tensors), cute.make_identity_tensor(shape)]
         return [cute.local_tile(t, self.plan.d_tile, (m_tile, n_tile)) for t in whole]
 
     def write(self, thr_mma, mD, sD, acc, epilogue: Epilogue, tile_mnl, tid, which) -> None:
-        """A thread's part of the tile, in registers, to shared or to global memory.
+        """Evaluate the epilogue for a thread's vectors, and write them to shared or to global memory.
 
-        which   a vector of it, of which alone `acc` holds the sums; None for all
+        which   index of the only vector that `acc` holds; None: it holds all
         """
         values, names, results = self.values, epilogue.tensors, epilogue.outputs[1:]
         halved = epilogue.halved
@@ -172,7 +187,7 @@ class ScheduledEpilogue:
             for i, is_inside, operands in zip(group, inside, old, strict=True):
                 out = self.computed(epilogue, held_by[i], operands, mD.element_type, ups_by.get(i))
                 if folds is not None:
-                    # Of a gated epilogue the gates alone are counted
+                    # A gated epilogue numbers its gate vectors only
                     number = i if which is not None else stored.index(i)
                     self.reduce(folds, out, number, is_inside[0], vcD[None, i])
                 for name, to in zip(results, vX[len(keys) :], strict=True):
@@ -183,8 +198,9 @@ class ScheduledEpilogue:
                     copy_vector(self.plan.store_d, out["d"], vsD[None, i])
 
     def reduce(self, folds: Folds, out: dict[str, cute.Tensor], i, is_inside, coords) -> None:
-        """Add the results of the i-th vector that is stored to sums and maxima; what lies outside of D does not count.
+        """Fold the results of one stored vector into the reductions. Elements outside of D do not count.
 
+        i        index of the vector among those that the thread stores
         coords   (vector) coordinates in D
         """
         vector = self.plan.store_d.values
@@ -195,11 +211,11 @@ class ScheduledEpilogue:
             folds.add(name, values, first, [coords[v] for v in range(vector)], unit)
 
     def computed(self, epilogue: Epilogue, accumulators, operands, kind, ups=None) -> dict[str, cute.Tensor]:
-        """All results of a vector of sums, or what they reduce, by name.
+        """Return all results of one vector, and the inputs of reductions, by name.
 
-        operands   (vector) of each operand
-        kind       the type of D
-        ups        of sums that are gates
+        operands   (vector) elements of each operand, by name
+        kind       element type of D
+        ups        up accumulators of the vector, if D is gated; else None
         """
         vector, values = self.plan.store_d.values, self.values
         kinds = {name: values.results[name].element_type for name in epilogue.beside}
@@ -214,17 +230,17 @@ class ScheduledEpilogue:
         return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
-        """A thread's part of a tile of D as (vector, vectors): as it is stored."""
+        """Return a thread's elements of a tile of D by the vectors that are stored: (elements of a vector, vectors)."""
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):
-        """The tile of sums (V, REST_M, REST_N) whose elements lie side by side in D."""
+        """Return the shape (V, REST_M, REST_N) of `vector` accumulators that are neighbours in D."""
         if cute.size(acc, mode=[0]) % vector == 0:
             return (vector, 1, 1)
         return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
 
     def drain(self, mD, sD, tile_mnl, tid) -> None:
-        """The tile in shared memory to global memory, a vector of a thread at a time."""
+        """Copy the tile from shared memory to global memory, one vector of a thread at a time."""
         gD, coords = self.tiles_of((mD,), tile_mnl)
         thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
         tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)

@@ -1,11 +1,10 @@
-"""From shared memory to the fragments of mma.sync: how a thread reads an operand, by ldmatrix or by plain loads.
+"""Read operands from shared memory to the fragments of mma.sync, by ldmatrix or by plain loads.
 
-Where the tile is swizzled, addresses deserve care. A swizzle is linear over XOR, and what a thread reads lies at
-T + s before it is swizzled: T is the thread's own, s is known while tracing, and no bit is set in both. So it is
-found at swizzle(T) ^ swizzle(s). Of swizzle(s) the few bits that a swizzle changes are XORed with an address of
-the stage; the others are added, which the instruction does by itself. A pointer that swizzles is applied to
-T + s as a whole, for each access anew: 250 instructions of a k-tile of tf32 that is read by plain loads, 12 to 34
-of one of bf16 by ldmatrix.
+Swizzled tiles need cheap addresses. A swizzle is linear over XOR. A thread reads from T + s before swizzling: T depends
+on the thread, s is known while tracing, and no bit is set in both. So the swizzled address is swizzle(T) ^ swizzle(s).
+Only the few bits that the swizzle changes are XORed with an address of the stage. The other bits of swizzle(s) are an
+immediate offset of the instruction. A swizzled pointer would compute the swizzle of T + s for each access. That takes
+250 instructions for a k-tile of tf32 read by plain loads, and 12 to 34 for bf16 read by ldmatrix.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ _WIDEST_BYTES = 16
 class Reader:
     """A function that reads a thread's fragments of an operand: (buffer, k_block, stage) -> None.
 
-    parts   that it can be done in: `read_part`(part, buffer, k_block, stage), each of whole atoms, in their order
+    parts       number of steps that a read can be divided into
+    read_part   carries out one step: (step, buffer, k_block, stage) -> None. A step reads whole atoms, in their order
     """
 
     parts: int
@@ -48,11 +48,11 @@ class Reader:
 
 
 def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, tid) -> Reader:
-    """The reader of a thread's fragments.
+    """Return the reader of a thread's fragments.
 
     operand   "a" or "b"
     tile      (bM or bN, bK, stages) in shared memory
-    held      the fragments (V, REST_MN, buffers)
+    held      registers of the fragments (V, REST_MN, buffers)
     """
     atom, given = plan.stream(operand).read, plan.stream(operand).smem
     tiled_mma, mma = lower.tiled_mma(plan.tiled_mma), plan.tiled_mma
@@ -66,7 +66,7 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
             own = tiled_mma.get_slice(tid)
             part = own.partition_A(plain) if operand == "a" else own.partition_B(plain)
             return _by_words(atom, Addresses(part, given.inner, _WORDS[atom.bits]), held)
-        if not plan.by_registers:  # for want of registers ldmatrix swizzles each address anew beside such tiles
+        if not plan.by_registers:  # such plans lack registers for addresses, so ldmatrix swizzles each one anew
             return _by_matrices(atom, Addresses(thr.partition_S(plain), given.inner, tile.element_type), target)
 
     def read(_: int, buffer: int, k_block: int, stage: Any) -> None:
@@ -76,7 +76,10 @@ def reader(plan: GemmPlan, operand: str, tile: cute.Tensor, held: cute.Tensor, t
 
 
 def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayout) -> bool:
-    """Whether swizzle(T + s) is swizzle(T) ^ swizzle(s), in bytes as in elements, for all that threads read."""
+    """Return whether swizzle(T + s) equals swizzle(T) ^ swizzle(s) for every element that a thread reads.
+
+    It must hold for offsets in bytes as well as in elements; see the module's text for T and s.
+    """
     swizzle = given.inner
     kind = mma.atom.a_dtype if operand == "a" else mma.atom.b_dtype
     if not isinstance(swizzle, Swizzle) or swizzle.shift < 0:
@@ -99,16 +102,16 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
 
 
 def _turned(swizzle: Swizzle) -> int:
-    """The bits that a swizzle changes."""
+    """Return the mask of the bits that a swizzle changes."""
     return ((1 << swizzle.bits) - 1) << swizzle.base
 
 
 class Addresses:
-    """The place of a thread's part of a swizzled tile.
+    """Addresses of a thread's elements in a swizzled tile.
 
-    part      (V, REST_MN, k_blocks, stages) as if nothing were swizzled
-    swizzle   in elements
-    kind      of what is read at an address
+    part      (V, REST_MN, k_blocks, stages) without the swizzle
+    swizzle   in units of elements
+    kind      type that is read at an address
     """
 
     def __init__(self, part: cute.Tensor, swizzle: Swizzle, kind: Any) -> None:
@@ -119,7 +122,10 @@ class Addresses:
         self.align_bytes = min(_WIDEST_BYTES, part.iterator.alignment)
 
     def of(self, v: int, mn: int, k_block: int, stage: Any) -> cute.Pointer:
-        """Of an element. The stage comes first, so that no address of one stage is kept for another."""
+        """Return a pointer to an element.
+
+        The stage is added first, so that the compiler does not preserve addresses of one stage for another.
+        """
         layout = self.part.layout
         known = self.swizzle(cute.crd2idx((v, mn, k_block, 0), layout))
         turned = known & _turned(self.swizzle)
@@ -129,7 +135,10 @@ class Addresses:
 
 
 def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """`held` as ldmatrix fills it, instruction by instruction: ((row, rows), REST_MN, buffers)."""
+    """Return a reader by ldmatrix: one step for each instruction.
+
+    held   ((row, rows), REST_MN, buffers)
+    """
     copy = lower.copy_atom(atom)
     row, rows = (cute.size(held, mode=[0, mode]) for mode in (0, 1))
 
@@ -142,7 +151,10 @@ def _by_matrices(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
 
 
 def _by_words(atom: CopyAtom, at: Addresses, held: cute.Tensor) -> Reader:
-    """A register at a time, of one word or of two halves: (V, REST_MN, buffers)."""
+    """Return a reader by plain loads: a register is read as one 32-bit word or as two 16-bit halves.
+
+    held   (V, REST_MN, buffers)
+    """
     line = cute.make_layout(1)
 
     def load(fragments: cute.Tensor, i: int, k_block: int, stage: Any) -> Any:

@@ -1,31 +1,31 @@
-"""The base of the kernels in which all threads of a CTA follow one schedule.
+"""Base of the kernels in which all threads of a CTA follow one schedule.
 
 | when            | what                                                                                |
 |-----------------|-------------------------------------------------------------------------------------|
-| start           | its CTA takes a work tile by `plan.scheduler`; it partitions A, B and shared memory |
-| ragged tiles    | it clears what its copies will leave out; barrier                                   |
+| start           | the CTA takes a work tile of `plan.scheduler`, and partitions A, B and D            |
+| ragged tiles    | it clears the elements that its copies will omit, then a barrier                    |
 |-----------------|-------------------------------------------------------------------------------------|
 | prologue        | Fetch, Commit, Store of the first stages - 1 k-tiles, then Wait, Sync, Read         |
-| each k-tile     | Fetch of a k-tile ahead; Read of a k-block ahead and Multiply, k-block by k-block;  |
-|                 | before the last one Store, Wait and Sync, which hand the stage over                 |
+| each k-tile     | Fetch of a later k-tile; for each k-block, Read of the next one and Multiply;       |
+|                 | before the last k-block Store, Wait and Sync, which make the next stage readable    |
 |-----------------|-------------------------------------------------------------------------------------|
-| end             | D by `plan.epilogue` of the sums: see `epilogue`                                    |
+| end             | the epilogue: see `epilogue`                                                        |
 
-The steps between the bars are those of `plan.body`, and nothing else:
+The steps between the bars are exactly those of `plan.body`:
 
-| step     | tile by cp.async                         | tile through registers                        |
+| step     | tile copied by cp.async                  | tile copied through registers                 |
 |----------|------------------------------------------|-----------------------------------------------|
-| Fetch    | global to shared memory, under way       | global memory to registers                    |
-| Commit   | closes the group                         | (an empty group)                              |
+| Fetch    | starts copies, global to shared memory   | global memory to registers                    |
+| Commit   | closes the group of copies               | (an empty group)                              |
 | Store    | -                                        | registers to shared memory                    |
 | Wait     | for this thread's groups but the last n  | (groups are empty)                            |
-| Sync     | the barrier of all threads: what each has waited for or stored, all may read             |
-| Read     | shared memory to one of the fragments' buffers                                           |
-| Multiply | the products of two fragments, back and forth along `plan.mma_order`                     |
+| Sync     | barrier of all threads: each may read what all others have copied or stored              |
+| Read     | shared memory to one buffer of fragments                                                 |
+| Multiply | MMAs of a k-block, back and forth along `plan.mma_order`                                 |
 
-The first k-tile is the ragged one: it begins at k = K - k_tiles * bK <= 0, and what lies below k = 0 is left
-out. So no later one tests k, and the mainloop's predicates are loop invariants. Steps past the last k-tile
-move nothing from global memory; what else they do is seen by nobody.
+The ragged k-tile is the first one: it starts at k = K - k_tiles * bK <= 0, and elements below k = 0 are omitted. So no
+later k-tile tests k, and the predicates of the mainloop are loop invariants. Steps beyond the last k-tile copy nothing
+from global memory, and nothing reads what else they do.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ from cutegemm.plan.shared import smem_align_bytes
 from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.scheduler import TileGrid, WorkGrid
 
-# Sums of a thread that leave so few registers for the end that with divisors from the host, found by fewer
-# instructions than a quotient takes, up to 13 of them spill (simt_128x128, D not aligned, CUDA 13)
+# With this many accumulators in a thread, the epilogue does not use divisors from the host. They would save
+# instructions, but spill up to 13 registers (simt_128x128, D not aligned, CUDA 13).
 _MANY_ACCUMULATORS = 128
-_FEW_REGISTERS = 64  # of a thread: likewise at the start (sgemm_05_row_of_4)
+_FEW_REGISTERS = 64  # with a smaller budget the start does without these divisors as well (sgemm_05_row_of_4)
 
 
 @dataclass
 class ThreadCopy:
-    """How one thread moves its part of the tiles of A or of B.
+    """How one thread copies its elements of the tiles of A or of B.
 
     gX    global memory (V, REST_MN, REST_K, k_tiles)
-    cX    the same of the elements' coordinates (mn, k)
+    cX    coordinates (mn, k) of the elements, with the shape of gX
     sX    shared memory (V, REST_MN, REST_K, stages)
-    rX    registers (V, REST_MN, REST_K), of a tile that does not travel by cp.async; where its elements come by
-          themselves and have 16 bits, one of 32 bits for each: see `load_half`
-    pX    whether an access lies within the extent along M or N: (V / vector, REST_MN, REST_K)
+    rX    registers (V, REST_MN, REST_K), if the tile is not copied by cp.async. If 16-bit elements are loaded one by
+          one, each has a 32-bit register: see `load_half`
+    pX    predicates: whether an access lies within the extent along M or N, (V / vector, REST_MN, REST_K)
     """
 
     copy: cute.TiledCopy
@@ -88,12 +88,12 @@ class ThreadCopy:
 
     @property
     def by_words(self) -> bool:
-        """Whether elements come to registers, by 32 bits or several times as many."""
+        """Return whether elements are loaded to registers in accesses of 32, 64 or 128 bits."""
         return not self.is_async and not self.by_halves
 
     @property
     def by_halves(self) -> bool:
-        """Whether elements of 16 bits come by themselves."""
+        """Return whether 16-bit elements are loaded one by one."""
         return self.rX.element_type is Int32
 
 
@@ -101,12 +101,13 @@ class ThreadCopy:
 class ThreadTiles:
     """What the steps of the schedule work on, for one thread.
 
-    k_first      of the k-tiles of this CTA; k_tiles: how many it has
-    loads        of A and of B
-    tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that it reads fragments from
+    k_first      index of the CTA's first k-tile
+    k_tiles      number of k-tiles of the CTA
+    loads        copies of A and of B
+    tCsA, tCsB   shared memory (V, REST_MN, k_blocks, stages) that fragments are read from
     tCrA, tCrB   fragments (V, REST_MN, buffers)
-    acc          sums (V, REST_M, REST_N)
-    reads        what else a family reads fragments by
+    acc          accumulators (V, REST_M, REST_N)
+    reads        readers of fragments, if the family has its own; else None
     """
 
     k_first: Any
@@ -123,7 +124,7 @@ class ThreadTiles:
 
 @dsl_user_op
 def reread(register: str, *, loc=None, ip=None) -> Int32:
-    """The value of a special register, read here and not earlier."""
+    """Return the value of a special register, read at this position and not earlier."""
     text = f"mov.u32 $0, {register};"
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
@@ -131,10 +132,10 @@ def reread(register: str, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
-    """16 bits of global memory in a register of their own, or zeros: nothing is asked for, and none waits for another.
+    """Load 16 bits of global memory to a 32-bit register; 0 if `where` does not hold, without an access.
 
-    Two of them in one register, as vectors of 16-bit elements are held, are a load that waits for the other: what
-    comes later is inserted into what came before. So a k-tile of 96 elements a thread took 15 us (H200, 2026-11-22).
+    Two 16-bit elements in one register would make the second load wait for the first, since it is inserted into the
+    same register. A k-tile of 96 elements per thread then took 15 us (H200, 2026-11-22).
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     text = "{.reg .pred p; setp.ne.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.u16 $0, [$1];}"
@@ -144,11 +145,11 @@ def load_half(address: Int64, where: Boolean, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None) -> list[Int32]:
-    """1, 2 or 4 words of global memory in registers of their own, or zeros.
+    """Load 1, 2 or 4 words of global memory to registers of their own; 0 if `where` does not hold, without an access.
 
-    A load of the compiler's that stands under a predicate, or in a branch, leaves what was there before. Where the two
-    values come to have other registers it moves one to the other at once, and waits for the load: warps of
-    `simt_128x64/s396` waited 1.17 cycles an instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
+    A predicated load that the compiler emits keeps the old value if it is off. If the two values are assigned different
+    registers, the compiler adds a move, which waits for the load. Warps of `simt_128x64/s396` waited 1.17 cycles per
+    instruction (5160 x 46 x 12176 nn, 216 us; H200, 2026-11-24).
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     names = [f"${word}" for word in range(words)]
@@ -165,11 +166,12 @@ def load_words(address: Int64, where: Boolean, words: int, *, loc=None, ip=None)
 
 
 class ScheduledGemm(ScheduledEpilogue):
-    """A kernel whose threads follow `plan.body`. Methods without a decorator are run while tracing.
+    """A kernel whose threads all follow `plan.body`.
 
-    A family derives from it and says how fragments are read and multiplied: `read` and `multiply`.
+    Methods without a decorator are plain Python that runs while the kernel is traced. A family derives from this class,
+    and implements how fragments are read and multiplied: `read` and `multiply`.
 
-    of_host   what the host has handed to the kernel that is traced: see `handed`
+    of_host   values that the host passes to the kernel that is traced: see `handed`
     """
 
     of_host: tuple[Any, ...] = ()
@@ -193,9 +195,9 @@ class ScheduledGemm(ScheduledEpilogue):
         reducer.launch(partials, given, given.stream)
 
     def matrices(self, given: LaunchArguments) -> tuple[Any, ...]:
-        """The caller's as (M, K, L), (N, K, L), (M, N, L), and the epilogue's tensors and results, each (M, N, L).
+        """Return the caller's A, B and D as (M, K, L), (N, K, L), (M, N, L), and (tensors, results) of the epilogue.
 
-        A and B are of the type that is multiplied.
+        A and B are views with the type that is multiplied. Tensors and results of the epilogue are (M, N, L).
         """
         plan = self.plan
         mA, mD = [self.seen_as(tensor, 0, 1) for tensor in (given.a, given.d)]
@@ -204,7 +206,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return mA, mB, mD, operands_seen(plan, given, mD)
 
     def tiles(self, mD: cute.Tensor) -> TileGrid:
-        """The tiles of D, of all matrices of the batch."""
+        """Return the tiles of D for all matrices of the batch."""
         scheduler = self.plan.scheduler
         if not self.of_host:
             return scheduler.tiles(mD.shape[0], columns_of_b(self.plan, mD), mD.shape[2], TRACED)
@@ -212,20 +214,26 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """What the host hands to a kernel that every CTA finds its tile by; nothing where registers are few."""
+        """Return what the host computes so that CTAs find their tiles: tile counts and divisors.
+
+        The result is empty if a thread has few registers; then the kernel computes them.
+        """
         if self.register_budget < _FEW_REGISTERS:
             return ()
         return Int32(tiles.m_tiles), Int32(tiles.n_tiles), tiles.host_divisors(lower.divisors)
 
     def seen_as(self, tensor: cute.Tensor, first: int, second: int) -> cute.Tensor:
-        """The caller's tensor with its modes in CuTe's order, the batch last."""
+        """Return the caller's tensor with its modes in CuTe's order and the batch last.
+
+        first, second   modes of the caller's matrix that become the first and the second mode
+        """
         if self.plan.operands.batched:
             return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1 + first, 1 + second, 0]))
         matrix = cute.select(tensor.layout, mode=[first, second])
         return cute.make_tensor(tensor.iterator, cute.append(matrix, cute.make_layout(1, stride=0)))
 
     def as_operand(self, tensor: cute.Tensor, operand: Operand) -> cute.Tensor:
-        """A or B by the type that is multiplied: f32 is tf32 as it is."""
+        """Return a view of A or B with the type that is multiplied: f32 is seen as tf32."""
         kind = lower.dtype(operand.dtype)
         if tensor.element_type is kind:
             return tensor
@@ -241,7 +249,7 @@ class ScheduledGemm(ScheduledEpilogue):
         scalars: tuple,
         tiles: tuple,
     ):
-        """tiles: see `handed`"""
+        """Run the GEMM of one CTA. `tiles` has the values of `handed`."""
         begin(self.launches[GEMM])
         self.of_host = tiles
         self.values = Values.of(self.plan, operands, scalars)
@@ -249,7 +257,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """A CTA's work: its work tile, from its first k-tile to the end."""
+        """Compute the CTA's work tile, from its first k-tile to the epilogue."""
         plan = self.plan
         bM, bN, bK = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -286,37 +294,46 @@ class ScheduledGemm(ScheduledEpilogue):
         for k_tile in cutlass.range(k_tiles, unroll=1):
             self.trace(plan.body.k_tile, parts, k_tile, stage)
             stage = self.stage_of(stage, 1)
-        # Where this thread is, read once more: were it kept in registers through the mainloop, the compiler
-        # would compute the loads' addresses from it anew for each k-tile (8 instructions of 1140).
+        # The indices of thread and tile are read again. If they stayed in registers through the mainloop, the
+        # compiler would compute the loads' addresses from them for each k-tile (8 instructions of 1140).
         tid, tile = reread("%tid.x"), self.tile_number(again=True)
         self.end(tiled_mma.get_slice(tid), mD, sA, sD, acc, tid, work, tile)
 
     def tile_number(self, again: bool = False):
-        """The tile of D that is taken, as the raster counts; read `again` instead of kept in a register."""
+        """Return the number of the CTA's tile of D in raster order.
+
+        again   read the special register again, so that no general register holds the number through the mainloop
+        """
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """The work tile of this CTA: all k-tiles of a tile."""
+        """Return the work tile of this CTA: a tile with all its k-tiles."""
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """The k at which its loads begin: that of the first of its k-tiles, where these are neighbours; see `k_at`."""
+        """Return the k at which the CTA's loads start.
+
+        It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
+        """
         if not self.plan.split.is_split or self.plan.split.k_step > 1:
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """The end of a tile: its sums through the epilogue to D."""
+        """Store the finished accumulators of a tile through the epilogue."""
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Makes what the steps of a family need besides `parts`."""
+        """Set up what a family's steps need in addition to `parts`. By default nothing."""
 
     def shared_tensors(self):
-        """A, B and D in shared memory, D's tile over those of A and B."""
+        """Allocate shared memory, and return the tensors of A, B and D.
+
+        D's tile overlaps those of A and B; None if it has none.
+        """
         ops, used = self.plan.operands, self.plan.smem_bytes()
         buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
         if self.plan.smem_d is not None:
@@ -329,20 +346,22 @@ class ScheduledGemm(ScheduledEpilogue):
         return tensors if len(tensors) == 3 else [*tensors, None]
 
     def set_up_barriers(self, at: cute.Pointer) -> None:
-        """Where the plan has mbarriers: what comes before their first use."""
+        """Initialize the plan's mbarriers, which start at `at`. By default nothing."""
 
     # --- loads ---------------------------------------------------------------------------------------------
 
     def k_vector(self) -> int:
-        """A divisor of the first k of every k-tile: K holds whole vectors, and bK too."""
+        """Return a divisor of the first k of every k-tile, in elements: K and bK hold whole vectors."""
         ops = self.plan.loaded
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
 
     def load(self, copy, mX, sX, tile_mn_l, residue, tid, of_d=None) -> ThreadCopy:
-        """A thread's part of the row of tiles of A, or of B, that its CTA needs.
+        """Return a thread's copies of the tiles of A or B that its CTA needs.
 
-        of_d   columns of D, where it is B
+        tile_mn_l   (index of the tile along M or N, batch)
+        residue     k at which the first k-tile starts; negative if it is ragged
+        of_d        number of columns of D for B; None for A
         """
         tile, batch = tile_mn_l
         tiled = lower.tiled_copy(copy)
@@ -361,16 +380,18 @@ class ScheduledGemm(ScheduledEpilogue):
         return ThreadCopy(tiled, copy.atom.is_async, extent, tXgX, tXcX, tXsX, tXrX, inside)
 
     def tiled(self, mX, of_d=None) -> tuple[Any, Any, Any]:
-        """A or B as tiles are taken of it, coordinates of its elements, and what the first is less than.
+        """Return (matrix, coordinates of its elements, extent that the first coordinate must be less than) of A or B.
 
-        of_d   columns of D, where it is B
+        A gated B is rearranged in the order in which tiles take its columns.
+
+        of_d   number of columns of D for B; None for A
         """
         if of_d is None or not self.plan.operands.gated:
             return mX, cute.make_identity_tensor((mX.shape[0], mX.shape[1])), mX.shape[0]
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Which accesses of a k-tile lie below `extent` along M or N and, if asked, not below k = 0."""
+        """Return predicates of a k-tile's accesses: below `extent` along M or N and, if `with_k`, not below k = 0."""
         vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
         stride = None if with_k else (rest_mn, 1, 0)
         out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
@@ -380,7 +401,7 @@ class ScheduledGemm(ScheduledEpilogue):
         return out
 
     def clear(self, load: ThreadCopy) -> None:
-        """Zeros in all stages where cp.async will leave elements out. Registers are zero from the start."""
+        """Fill all stages with zeros if cp.async omits some elements. Registers are already zero."""
         if load.is_async:
             fill_with_zeros(load.sX)
 
@@ -393,7 +414,10 @@ class ScheduledGemm(ScheduledEpilogue):
         stage: Int32,
         ragged: cutlass.Constexpr,
     ):
-        """A k-tile of A and of B, or a share of it, out of global memory, where there is one."""
+        """Copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
+
+        ragged   whether elements below k = 0 must be omitted
+        """
         is_there = k_tile < parts.k_tiles
         for load in cutlass.range_constexpr(2):
             if cutlass.const_expr(parts.loads[load].by_words and not ragged):
@@ -404,12 +428,13 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Which k-tile of all one of this CTA's is."""
+        """Return the index of one of this CTA's k-tiles among all k-tiles."""
         if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
 
     def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
+        """Copy a k-tile, or some chunks of it, from global memory to its stage or to registers."""
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
@@ -426,9 +451,9 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """To registers that nothing was in before: see `load_words`.
+        """Load a k-tile to fresh registers, by words: see `load_words`.
 
-        is_there   whether there is such a k-tile
+        is_there   whether the k-tile exists
         """
         source = load.gX[None, None, None, k_tile]
         for i, j in split_of(source, step):
@@ -443,7 +468,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- the schedule, step by step ------------------------------------------------------------------------
 
     def stage_of(self, stage, ahead: int):
-        """The stage of the tile `ahead` of the one in `stage`."""
+        """Return the stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
         stages = self.plan.stages
         if ahead % stages == 0:
             return stage
@@ -455,13 +480,13 @@ class ScheduledGemm(ScheduledEpilogue):
         return cutlass.select_(further >= stages, further - stages, further)
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
-        """Lays the steps out in the code, one after the other."""
+        """Trace the steps of a schedule in order."""
         for line, step in self.plan.body.lined(steps):
             with from_line(ALL_THREADS, line):
                 self.step(step, parts, k_tile, stage)
 
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
-        """The code of a step."""
+        """Trace one step."""
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.body.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
@@ -484,20 +509,24 @@ class ScheduledGemm(ScheduledEpilogue):
             raise TypeError(f"no kernel has a step {step}")
 
     def commit(self) -> None:
-        """Closes a group of copies."""
+        """Close a group of cp.async copies."""
         cute.arch.cp_async_commit_group()
 
     def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
-        """Until the tile that is due has come."""
+        """Wait until all groups of copies but the last `step.pending` have arrived."""
         cute.arch.cp_async_wait_group(step.pending)
 
     @cute.jit
     def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
-        """A loop in the code: its k-blocks move on by the loop's stride, its fragments' buffers stay."""
+        """Trace a loop over k-blocks.
+
+        Each iteration moves on by the loop's stride; the buffers of fragments stay the same.
+        """
         for turn in cutlass.range(loop.times, unroll=1):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
+        """Trace one iteration of a loop over k-blocks, whose first k-block is `k_first`."""
         for line, step in self.plan.body.lined(loop.steps):
             with from_line(ALL_THREADS, line):
                 if isinstance(step, Read):
@@ -506,7 +535,7 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
-        """A tile in registers to its stage."""
+        """Store a k-tile from registers to its stage."""
         for load in parts.loads:
             if load.by_halves:
                 packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)
@@ -518,22 +547,25 @@ class ScheduledGemm(ScheduledEpilogue):
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Fragments of a k-block, to their buffer."""
+        """Read the fragments of a k-block to their buffer."""
         raise NotImplementedError
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:
-        """acc += the products of the fragments of a k-block."""
+        """Add the product of a k-block's fragments to the accumulators."""
         raise NotImplementedError
 
 
 def each_of(held: cute.Tensor) -> list[tuple[tuple[int, int, int], tuple[Any, int, int]]]:
-    """What a thread moves element by element: (access, i, j) of its predicate, and the place ((0, access), i, j)."""
+    """Return the indices of a thread's elements that are copied one by one.
+
+    returns   pairs of the index (access, i, j) in the predicate, and the index ((0, access), i, j) in `held`
+    """
     extents = [range(cute.size(held, mode=[mode])) for mode in range(3)]
     return [((v, i, j), ((0, v), i, j)) for v, i, j in itertools.product(*extents)]
 
 
 def split_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
-    """(REST_MN, REST_K) of a k-tile that a step moves."""
+    """Return the indices (REST_MN, REST_K) of the accesses that a Fetch step copies of a k-tile."""
     rest_mn, rest_k = [cute.size(source, mode=[mode]) for mode in (1, 2)]
     count = rest_mn * rest_k
     first, end = count * step.chunk // step.chunks, count * (step.chunk + 1) // step.chunks
@@ -541,13 +573,13 @@ def split_of(source: cute.Tensor, step: Fetch) -> list[tuple[int, int]]:
 
 
 def fill_with_zeros(tensor: cute.Tensor) -> None:
-    """Zeros; tf32 has no constants of its own."""
+    """Fill a tensor with zeros. A tf32 tensor is filled as f32, since the DSL has no tf32 constants."""
     kind = cutlass.Float32 if tensor.element_type is cutlass.TFloat32 else tensor.element_type
     cute.make_tensor(cute.recast_ptr(tensor.iterator, dtype=kind), tensor.layout).fill(0.0)
 
 
 def serpentine(rows: int, columns: int, outer: str) -> list[tuple[int, int]]:
-    """All (m, n), one mode outermost and the other back and forth: neighbours share an operand.
+    """Return all (m, n) in serpentine order: the inner mode runs back and forth, so that neighbours share an operand.
 
     outer   "m" or "n"
 

@@ -1,25 +1,26 @@
-"""Tiles of D that CTAs share: each one's sums go to the workspace, and there they are added.
+"""K splits of kernels with one schedule: accumulators are written to the workspace, and added there.
 
 | reduction | launches                                                                                       |
 |-----------|------------------------------------------------------------------------------------------------|
-| "kernel"  | the GEMM, whose CTAs write the sums of their parts; `add_kernel`, which adds them to D         |
-| "last"    | the GEMM alone: in each tile the CTA that arrives last adds the sums and writes D              |
+| "kernel"  | the GEMM, whose CTAs write the accumulators of their K splits; then `add_kernel`, which adds   |
+|           | them and stores D                                                                              |
+| "last"    | the GEMM alone: the CTA of a tile that arrives last adds the accumulators and stores D         |
 
-The grid is (tiles, parts); or that of a persistent plan, whose CTAs take one work tile after the other, and write D
-at once where it is all of its tile; a kernel adds the sums of the others. Which work tiles there are, and which slot of
-the workspace a part has, says `plan.scheduler`; where the sums of a part lie in its slot, `partials_layout`.
+The grid is (tiles, K splits). The CTAs of a persistent plan take one work tile after another instead; they store D
+directly if a work tile has all k-tiles of its tile. `plan.scheduler` says which work tiles there are, and which slot of
+the workspace a K split has. `partials_layout` is the layout of accumulators in a slot.
 
-Arrival of a part: every thread has written its sums; barrier; one thread adds 1 to the tile's counter, acquire and
-release; barrier; the CTA that finds `splits` - 1 in it sees what all others wrote before they arrived. (Causality
-order of the PTX memory model: what a barrier orders before a release, that releases too, and what it orders after an
-acquire has acquired.) No CTA waits for another, so that it does not matter which of them run at a time.
+Arrival: after all threads have written their accumulators, they meet at a barrier. One thread increments the tile's
+semaphore with acquire and release, and the threads meet again. The CTA that finds `splits` - 1 sees what all others
+wrote before they arrived. (PTX memory model, causality order: a release covers what a barrier orders before it, and an
+acquire what a barrier orders after it.) No CTA waits for another, so any number of them may run at once.
 
-From sm_90 on `add_kernel` is launched while the CTAs of the GEMM write their sums, and waits for all of them to have
-ended before it reads (programmatic dependent launch): its own launch is then over.
+From sm_90 on, `add_kernel` is launched while the CTAs of the GEMM write their accumulators, and waits for the end of
+all of them before it reads (programmatic dependent launch). This hides its launch latency.
 
-What is written has been scaled, where the epilogue scales sums. Were it the sums as they are, a vector of them would
-have to lie in neighbouring registers from the first product on, and then the three operands of a multiply-add meet in
-one of the two banks of the register file: the mainloop took up to a sixth longer (H200, 2048 cubed, 2026-11-20).
+The head of the epilogue scales the accumulators before they are written. If they were written unscaled, each vector of
+them would occupy adjacent registers from the first MMA on. Then the three operands of a multiply-add meet in one of the
+two register banks, and the mainloop takes up to a sixth longer (H200, 2048 x 2048 x 2048, 2026-11-20).
 """
 
 from __future__ import annotations
@@ -45,25 +46,31 @@ from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 
-_ADDED_AT_ONCE = 128  # sums of parts that a thread of `add_kernel` has under way: one latency of L2 for up to 32 parts
-_ADDED_BY_LAST = 16  # of a thread that holds a tile's sums besides
+_ADDED_AT_ONCE = 128  # accumulators that a thread of `add_kernel` reads at once: one L2 latency for up to 32 K splits
+_ADDED_BY_LAST = 16  # accumulators that a thread reads at once if it also has a tile's accumulators in registers
 
 
 @dsl_user_op
 def opaque(value: Int32, *, loc=None, ip=None) -> Int32:
-    """The same value, of which the compiler does not know that it is: what follows from it is worked out here."""
+    """Return the value through an opaque move, so that the compiler does not hoist code that depends on it."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Int32(value).ir_value(loc=loc, ip=ip)]
     return Int32(asm(T.i32(), operands, "mov.b32 $0, $1;", "=r,r", asm_dialect=llvm.AsmDialect.AD_ATT))
 
 
 class SplitKGemm(ScheduledGemm):
-    """The kernels of a plan that may share tiles. What they work on is known while they are traced."""
+    """The kernels of a plan that may split K.
+
+    accumulators   workspace of accumulators, set while a kernel is traced
+    arrivals       semaphores of the tiles, set while a kernel is traced
+    at_hand        current work tile of a CTA, in a persistent grid; else None
+    current        function that computes the current work tile again
+    """
 
     accumulators: Any = None
     arrivals: Any = None
-    at_hand: WorkTile | None = None  # of a CTA of a persistent grid
-    current: Any = None  # works it out
+    at_hand: WorkTile | None = None
+    current: Any = None
 
     @cute.kernel
     def split_k_kernel(
@@ -77,7 +84,7 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """A part of a tile, or all of it; of a persistent plan the work tiles of a CTA, one after the other."""
+        """Compute one K split or a whole tile; in a persistent plan, all work tiles of the CTA."""
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
             release(self.launches[GEMM])
@@ -93,14 +100,18 @@ class SplitKGemm(ScheduledGemm):
 
     @cute.jit
     def take(self, number: Int32, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
+        """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty."""
         self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
         self.at_hand = self.current()
         if self.at_hand.splits > 0:
-            cute.arch.sync_threads()  # all have read what they need of the shared memory of the work tile before
+            cute.arch.sync_threads()  # all threads have read the shared memory of the previous work tile
             self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
-        """The tile of the work tile at hand, worked out `again` instead of kept in registers; else that of the CTA."""
+        """Return the number of the current tile of D.
+
+        again   compute it again, so that no register holds it through the mainloop
+        """
         if self.plan.persistent is None:
             return ScheduledGemm.tile_number(self, again)
         if again:
@@ -108,7 +119,7 @@ class SplitKGemm(ScheduledGemm):
         return self.at_hand.tile
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """The part of this CTA."""
+        """Return the work tile of this CTA: a K split of a tile, or the whole tile."""
         if self.plan.persistent is not None:
             return self.at_hand
         if self.plan.split_k == 1:
@@ -116,7 +127,7 @@ class SplitKGemm(ScheduledGemm):
         return work.split_of(tile, cute.arch.block_idx()[1])
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """The sums of all of K to D, those of a part to the workspace."""
+        """Store a whole tile to D, or the accumulators of a K split to the workspace."""
         if self.plan.persistent is not None:
             self.end_persistent(thr_mma, mD, sA, acc, tid, work, self.at_hand)
         elif self.plan.split_k > 1:
@@ -131,13 +142,20 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32,
         work: cutlass.Constexpr, work_tile: cutlass.Constexpr,
     ):  # fmt: skip
+        """Finish a work tile of a persistent grid.
+
+        A whole tile is stored to D, and the accumulators of a K split are written to the workspace.
+        """
         if work_tile.splits == 1:
             ScheduledGemm.end(self, thr_mma, mD, sA, None, acc, tid, work, work_tile.tile)
         else:
             self.pass_order(thr_mma, mD, sA, acc, tid, work, work_tile)
 
     def pass_order(self, thr_mma, mD, sA, acc, tid, work: WorkGrid, work_tile: WorkTile) -> None:
-        """The sums of a part to the workspace, from which the last one takes them all."""
+        """Write the accumulators of a K split to the workspace, scaled by the epilogue's head.
+
+        With reduction "last", the last CTA of the tile then adds all K splits and stores D.
+        """
         if SUMS in self.launches:
             release(self.launches[GEMM])
         scaled = self.plan.epilogue.head.expression
@@ -157,6 +175,7 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
         work_tile: cutlass.Constexpr,
     ):  # fmt: skip
+        """Increment the tile's semaphore; the last CTA adds all K splits in their order, and stores D."""
         splits = work_tile.splits
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
         cute.arch.sync_threads()
@@ -172,7 +191,7 @@ class SplitKGemm(ScheduledGemm):
             self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.tail, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
-        """A part's sums (vector, vectors) to those that are there."""
+        """Add the accumulators of a K split to those in registers. Both have shape (elements of a vector, vectors)."""
         vectors = [vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))]
         self.add_each(vectors, [theirs[None, i] for i in range(len(vectors))], _ADDED_BY_LAST)
 
@@ -186,9 +205,9 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """One vector of each thread of a tile: the parts' sums, in their order, then D.
+        """Add the accumulators of all K splits for one vector of each thread, in their order, and store D.
 
-        operands, scalars   that become D together with the total of the parts' sums
+        operands, scalars   operands of the epilogue's tail
         """
         begin(self.launches[SUMS])
         self.accumulators, self.of_host = accumulators, tiles
@@ -210,12 +229,21 @@ class SplitKGemm(ScheduledGemm):
                 self.finish(mD, total, work, peers, tid, which)
 
     def add_vectors(self, total, slots, tid, which) -> None:
-        """One vector of a thread from each of some slots, several read before they are added."""
+        """Add one vector of a thread from each of several slots to `total`.
+
+        slots   slots of the workspace, one for each K split
+        which   index of the thread's vector in a slot
+        """
         theirs = [self.partials_at(tid, slot)[None, which] for slot in slots]
         self.add_each([total] * len(slots), theirs, _ADDED_AT_ONCE)
 
     def add_each(self, totals, lines, at_once: int) -> None:
-        """Vectors in the workspace to vectors of registers, so many of their sums read before they are added."""
+        """Add vectors in the workspace to vectors of registers.
+
+        totals    register vectors; the same one may occur several times
+        lines     vectors in the workspace, one for each of `totals`
+        at_once   number of accumulators that are read before they are added
+        """
         vector = self.plan.store_d.values
         step = max(1, at_once // vector)
         for first in range(0, len(lines), step):
@@ -228,17 +256,23 @@ class SplitKGemm(ScheduledGemm):
                     totals[i][v] = totals[i][v] + line[v]
 
     def finish(self, mD, total, work: WorkGrid, work_tile: WorkTile, tid, which) -> None:
-        """A vector of D from the sums of all of K."""
+        """Apply the epilogue's tail to one vector of accumulators over all of K, and store it to D.
+
+        which   index of the vector among those of the thread
+        """
         thr_mma = lower.tiled_mma(self.plan.tiled_mma).get_slice(tid)
         of_total = self.plan.epilogue.tail
         self.store_d(thr_mma, mD, None, total, of_total, work.tile_mnl(work_tile), tid, which)
 
     def slot_of(self, work: WorkGrid, work_tile: WorkTile, k_split):
-        """The slot of a part in the workspace; where tiles have a row of the grid for each, 32 bits may be too few."""
+        """Return the slot of a K split in the workspace.
+
+        It has 64 bits if the grid has a row for each K split, because the slots of such plans may exceed 32 bits.
+        """
         return work.slot_of(work_tile, Int64(k_split) if work.scheduler.splits_are_rows else k_split)
 
     def partials_at(self, tid, slot) -> cute.Tensor:
-        """A thread's sums in a slot: (vector, vectors)."""
+        """Return a view of a thread's accumulators in a slot: (elements of a vector, vectors)."""
         layout = partials_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride
         first = cute.assume(Int64(slot) * by_slot + tid * by_thread, divby=layout.shape[0])
@@ -247,6 +281,6 @@ class SplitKGemm(ScheduledGemm):
 
     @property
     def wide(self) -> CopyAtom:
-        """The widest access to a vector of sums."""
+        """Return the copy atom for the widest access to a vector of accumulators."""
         acc = self.plan.operands.acc
         return universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits))

@@ -1,11 +1,11 @@
-"""Plans with a schedule that need a workspace: operands are packed first, K is split, or both.
+"""Kernels of plans with one schedule that need a workspace: for a repack pass, for K splits, or for both.
 
-| plan              | launches, in order                                                                    |
-|-------------------|---------------------------------------------------------------------------------------|
-| packs A, B        | `repack.Repacker`, then the GEMM, whose operands are the packed ones                      |
-| shares tiles of D | the GEMM, and `add_kernel` where that adds the sums: see `parts`                      |
+| plan             | launches, in order                                                                       |
+|------------------|------------------------------------------------------------------------------------------|
+| repacks A or B   | `repack.Repacker`, then the GEMM, which reads the repacked operands                      |
+| splits K         | the GEMM, then `add_kernel` if a kernel adds the K splits: see `split_k`                 |
 
-Where each thing lies in the workspace is `plan.memory.workspace.regions`.
+`plan.memory.workspace.regions` says where each region of the workspace starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cutegemm.plan.memory.workspace import regions, repacked_bytes_of
 
 
 class WorkspaceGemm(SplitKGemm):
-    """A plan that needs a workspace: it packs operands, shares tiles, or both."""
+    """Host code of a plan with one schedule that needs a workspace."""
 
     @cute.jit
     def __call__(self, *arguments):
