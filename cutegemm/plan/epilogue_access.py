@@ -20,8 +20,8 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
     """Return the elements of D that each thread processes at a time, as an array (pieces, threads, elements).
 
     An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
-    epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule, there
-    is a single piece, with all elements of a thread.
+    epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule,
+    there is a single piece, with all elements of a thread.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> [elements_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), epi_tile_n=32), simt_plan())]
@@ -60,7 +60,7 @@ def registers_at_end(plan: GemmPlan) -> dict[str, int]:
     """Return the 32-bit registers of a thread for each operand of the epilogue in memory and each auxiliary output.
 
     If D is stored through epilogue stages, rows and columns count twice, because those of the next epilogue tile are
-    loaded ahead. `GemmPlan.registers` does not include these registers: accumulators that are stored make room for them.
+    loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.dtypes import f32
