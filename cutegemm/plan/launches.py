@@ -12,7 +12,7 @@ Without PDL a kernel begins after the previous kernel in the stream has ended. W
   share an SM. Triggered at the start of the repack pass, those CTAs crowd on few SMs: a 48 x 3728 x 13424 f32 GEMM with
   32 x 64 tiles took 1454 us, and 304 us with the late trigger, which costs 0.1 to 0.4 us (H100, 2026-11-22).
 - The last kernel executes `launch_dependents` only if the next call's CTAs may run on any SM, see
-  `launches_dependents`, and if nearly all or nearly none of them fit at once, see `Room`.
+  `launches_dependents`, and if all or next to none of them fit at once, see `Room`.
 
 After a large repack pass the GEMM is launched without PDL: see `MAX_REPACKED_BYTES`. PDL saves 1 to 2 us there, but a
 4096 x 4096 x 4096 tf32 GEMM that repacks 64 MiB takes 404 us with it and 386 us without, and a 2048 x 2048 x 2048 one
@@ -75,8 +75,8 @@ class Room:
 class Launch:
     """How a kernel of a call overlaps with the kernels before and after it.
 
-    waits      True if the kernel is launched before the previous one has ended, and executes `griddepcontrol.wait`. A
-               GEMM after a large repack pass is not launched early all the same: see `uses_pdl`
+    waits      True if the kernel executes `griddepcontrol.wait` and is launched before the previous one has ended. The
+               exception is a GEMM after a large repack pass, which is launched later: see `uses_pdl`
     releases   True if the kernel executes `launch_dependents`, so that the next one begins while it runs
     late       True if it does so at its end, not at its start
     room       a condition on the grid, `Room.is_left`, under which it does so; None for no condition

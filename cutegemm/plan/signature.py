@@ -1,7 +1,7 @@
 """The tensors that a compiled plan takes as arguments, with the required element types, shapes, strides and alignment.
 
-A compiled function is called as `kernel(a, b, *tensors, d, *results, *scalars)`. Its arguments are exactly the operands,
-results and scalars of the plan.
+A compiled function is called as `kernel(a, b, *tensors, d, *results, *scalars)`. Its arguments are exactly the
+operands, results and scalars of the plan.
 """
 
 from __future__ import annotations
