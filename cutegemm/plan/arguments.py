@@ -10,7 +10,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.typed import not_of_types
 
-# Upper bounds of arguments by which loops run at build time; more than any machine has room for.
+# Upper bounds of arguments that a builder loops over; more than any machine has room for.
 _MOST = dict.fromkeys(("stages", "stream", "vectors", "load_chunks", "warps", "unroll"), 1024)
 
 

@@ -34,9 +34,9 @@ class Operand:
                   elements, ("m", "n") for a single element, () for a matrix
     gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
                   column j of D, "pairs" if its columns 2 j and 2 j + 1 do. Otherwise ""
-    modes         for an operand that the mainloop reads besides A and B, its modes: ("m", "k") or ("n", "k"). A mode
-                  "k/128" or "n/128" has one element for every 128 of K or N. () for all other operands, whose modes
-                  follow from their names
+    modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
+                  or "n/128" has one element for every 128 of K or N. () for all other operands, whose modes follow from
+                  their names
     """
 
     dtype: DType
@@ -93,7 +93,7 @@ class Operands:
     acc          element type of the accumulators
     batched      whether the matrices have a batch mode L
     aux          pairs of a name and an operand: operands and auxiliary outputs of an epilogue that differ from C, and
-                 operands that the mainloop reads besides A and B
+                 further operands of the mainloop, such as block scales
     raises       PlanError with every violated rule
 
     >>> Operands.of("f32", layout="nt").b.major

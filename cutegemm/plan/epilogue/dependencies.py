@@ -153,7 +153,7 @@ _readers: dict[int, _Reader] = {}  # by the id of the code
 
 
 def _reader_of(code: CodeType) -> _Reader:
-    """Return the cached reader of a code object, after creating it if there is none."""
+    """Return the reader of a code object, which is created on the first call and cached."""
     found = _readers.get(id(code))
     if found is None:
         if len(_readers) >= _MOST_READERS:

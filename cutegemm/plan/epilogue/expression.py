@@ -28,7 +28,7 @@ class Expression(hooks.Shown):
 
     `+`, `-`, `*`, `/` and comparisons accept another expression or a number. Python's `abs` works as well.
 
-    precedence   of the printed operator: 0 comparison, 1 sum, 2 product, 3 sign, 4 name or call
+    precedence   how strongly the printed operator binds: 0 comparison, 1 sum, 2 product, 3 sign, 4 name or call
     """
 
     precedence: ClassVar[int] = 4

@@ -67,7 +67,7 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
     """Return the expression that a text describes.
 
     text     a printed expression; it may also use composed functions, such as `clamp`
-    kinds    class of each operand, such as Row or Scalar, by its name; None if there are no operands
+    kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
     raises   PlanError if the text is not an expression
 
     >>> from cutegemm.plan.epilogue import Row
@@ -90,7 +90,7 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
     text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
              name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
              returns one expression or a tuple
-    kinds    class of each operand, such as Row or Scalar, by its name; None if there are no operands
+    kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
     raises   PlanError if the text is not an epilogue
     """
     kinds = dict(kinds or {})

@@ -9,8 +9,8 @@ A reduction over rows has four steps. Reductions over columns or over all of D h
 | write a partial result per row                | one of these lanes, to a fixed position in the workspace             |
 | reduce the partial results of a row           | a second kernel, in the order of the positions                       |
 
-Each position of the workspace has one writer, whichever CTA runs first, and there are no atomic additions. So a result
-has the same bits in each launch.
+Each position of the workspace has one writer, whichever CTA runs first. Kernels do not use atomic additions. So a
+result has the same bits in each launch.
 
 The plan's thread-value layout of D determines which registers and lanes have values of the same row.
 """
@@ -47,7 +47,7 @@ class Folding:
     along      modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     groups     for each register of a unit, the index of the thread's result that it contributes to
     lanes      distances of the lanes that have values of the same results: powers of two
-    pieces     number of partial results for each result of a tile
+    pieces     number of partial results that a tile contributes to each of its results
     piece_of   layout from (unit, warp) to the index of the partial result, in [0, pieces)
     """
 
@@ -121,7 +121,7 @@ def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Return a table of per-thread values in the order in which a reduction takes them.
+    """Return a table of per-thread values, reordered by the units of a reduction.
 
     table     (threads, values, rest_m, rest_n, ...): an entry for each accumulator register of a thread
     returns   (threads, units, registers, ...): see `Folding` for units
@@ -157,7 +157,7 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the registers of a unit that hold gates, in the order in which they are stored."""
+    """Return the registers of a unit that contain gates, in the order of D's stores."""
     if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store_d.values

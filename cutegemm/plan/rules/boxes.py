@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PLAIN = Swizzle(0, 4, 3)  # no swizzle
 _CLOSE = 64  # largest ratio of the range of offsets to their number for which a table is used
-_MOST_ELEMENTS = 1 << 22  # of a layout: many times the shared memory of an SM
+_MOST_ELEMENTS = 1 << 22  # largest size of a layout, many times the shared memory of an SM
 _MOST_REACH = 1 << 62  # offsets below this fit 64 bits, also after a swizzle
 
 
@@ -300,7 +300,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """Return the layout before the swizzle, and the swizzle, which is `_PLAIN` if there is none."""
+    """Return the layout before the swizzle, and the swizzle. A layout without a swizzle has `_PLAIN`."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner
@@ -323,7 +323,7 @@ def _same(one: Swizzle, other: Swizzle) -> bool:
 
 
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
-    """Return text that names an element which two swizzles place at different offsets; None if there is none."""
+    """Return text that names an element which two swizzles place at different offsets; None if they agree."""
     along, across = _contributions(outer, tile)
     before = along[:, None] + across[None, :]
     moved = np.argwhere(have(before) != want(before))

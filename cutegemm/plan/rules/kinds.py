@@ -29,11 +29,11 @@ _ATOMS = {"simt": "fma", "mma_sync": "mma", "sm90": "wgmma"}
 # Bounds that hold on every architecture
 _MOST_STAGES = 1024  # a stage has at least 128 bytes; shared memory has 227 KiB
 _MOST_CLUSTERED = 16  # CTAs of a cluster; more than 8 are not portable
-_MAX_ACCUMULATORS = 1 << 20  # of a CTA, more than the registers of an SM hold
+_MAX_ACCUMULATORS = 1 << 20  # accumulators of a CTA, more than the registers of an SM hold
 _MOST_DEEP = 1 << 16  # bK, in elements
 _MOST_RESIDENT = 1 << 16  # CTAs on a device at a time, at most 32 per SM
-_MOST_CYCLES = 1 << 26  # of stagger per consumer: with 32 consumers the sum fits the 32-bit clock
-_MOST_STEPS = 1 << 16  # of a schedule, with loops unrolled
+_MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-bit clock
+_MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:

@@ -121,6 +121,6 @@ def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) 
 
 def _blocks_of_vector(copy: TiledCopy, mma: TiledMma, name: str) -> int | None:
     """Return the number of k-blocks whose fragments of a row fill a vector; None if it is not an integer."""
-    rows = 2 if name == "A" else 1  # rows of the atom of which a thread has elements
+    rows = 2 if name == "A" else 1  # rows of the atom with elements of one thread
     of_row = mma.atom.layout_tv(name.lower())[1].size() // rows
     return copy.atom.values // of_row if copy.atom.values % of_row == 0 else None

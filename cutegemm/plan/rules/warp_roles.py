@@ -38,8 +38,8 @@ OVERLAPPED_EXTRA_REGISTERS = 32
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_EPI_STAGES = 2
-# The semaphore of a tile counts K splits in two 16-bit fields: those that are computed, and those whose accumulators are
-# in the workspace.
+# The semaphore of a tile counts K splits in two 16-bit fields: those that have taken a ticket, and those whose
+# accumulators are in the workspace.
 MAX_SPLITS = (1 << 15) - 1
 
 
