@@ -16,7 +16,7 @@ alpha * acc | acc + beta * c
 >>> [(str(step), step.tensors, step.idle) for step in epilogue.steps]
 [('alpha * acc', (), (('alpha', 1.0),)), ('acc + beta * c', ('c',), (('beta', 0.0),))]
 
-`simulate.values` evaluates an expression by numpy, `kernels.values` by the CuTe DSL.
+`simulator.values` evaluates an expression by numpy, `kernels.values` by the CuTe DSL.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Step:
 class Epilogue(hooks.Shown):
     """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
 
-    expression   the expression of D. Each operand in it has a different name
+    expression   the expression of D. A name stands for the same operand in all expressions
     aux          auxiliary outputs with the extents of D: pairs of a name and an expression
     reductions   sums and maxima over rows, columns or all of D: pairs of a name and a reduction
     raises       PlanError with every violated rule
@@ -305,7 +305,7 @@ class Epilogue(hooks.Shown):
     def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:
         """Return the epilogue without the steps that are idle for the given values of the scalars.
 
-        scalars   the value of each scalar. If None, only steps remain that are idle for no values
+        scalars   the value of each scalar; None leaves out all steps that are idle for some value
 
         >>> print(LINEAR.acting(), "|", LINEAR.acting({"alpha": 2.0, "beta": 0.0}))
         acc | alpha * acc
