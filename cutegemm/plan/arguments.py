@@ -1,4 +1,4 @@
-"""Checks of arguments: whether a plan, operands and tiles are what they should be, before they are used."""
+"""Checks of the types and bounds of arguments that builders and operations on plans receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.typed import not_of_types
 
-# Of arguments by which something is laid out step by step: more than any machine has room for.
+# Upper bounds of arguments that a builder loops over; more than any machine has room for.
 _MOST = dict.fromkeys(("stages", "stream", "vectors", "load_chunks", "warps", "unroll"), 1024)
 
 
@@ -23,14 +23,16 @@ def check_arguments(
     typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
     positive: Mapping[str, Any] | None = None,
 ) -> None:
-    """Checks that a builder can compute with its arguments.
+    """Check the types and bounds of a builder's arguments, which the mappings have by name.
 
-    tiles      by name a tile, and of how many modes it has to be
-    counts     by name what has to be an integer
-    optional   by name what has to be a positive integer, or None
-    typed      by name what has to be of some types: see `not_of_types`
-    positive   by name what has to be a positive integer
-    raises     PlanError with every argument that is of another kind, or beyond what any machine has room for
+    subject    name of the builder, for the message
+    operands   must be an Operands
+    tiles      (tile, number of modes): the tile must be a tuple of that many positive integers
+    counts     must be integers
+    optional   must be positive integers or None
+    typed      (value, types): the value must have one of the types, see `not_of_types`
+    positive   must be positive integers
+    raises     PlanError with every argument that has a wrong type or is out of bounds
 
     >>> check_arguments("simt_plan", Operands.of("f32"), {"block": ((128, 128), 3)}, {"stages": 2})
     Traceback (most recent call last):
@@ -63,7 +65,7 @@ def check_arguments(
 
 
 def not_operands(value: Any) -> list[str]:
-    """Why a value does not say what A, B, C and D are.
+    """Return the violation if a value is not an Operands, or an empty list if it is one.
 
     >>> not_operands("bf16")
     ["operands = 'bf16'; Operands are expected, such as Operands.of('bf16', layout='nt')."]
@@ -74,9 +76,10 @@ def not_operands(value: Any) -> list[str]:
 
 
 def check_is_plan(operation: str, plan: Any) -> None:
-    """Checks that an operation which takes no names was given a plan.
+    """Check that the argument `plan` of an operation is a GemmPlan, not the name of a plan.
 
-    raises   UnsupportedError
+    operation   name of the caller, for the message
+    raises      UnsupportedError if `plan` is anything else
 
     >>> check_is_plan("check", "simt")
     Traceback (most recent call last):
@@ -89,4 +92,5 @@ def check_is_plan(operation: str, plan: Any) -> None:
 
 
 def _is_integer(value: Any) -> bool:
+    """Return whether a value is an int and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What the end of a plan takes of a thread: elements of D that it has at hand, registers of operands and results."""
+"""Elements of D that a thread processes at a time in the epilogue, and registers for operands and outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from cutegemm.layout.inttuple import product
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# Where all threads follow a schedule: vectors of D whose tiles are under way at once; half with more sums than these.
+# If all threads follow one schedule: number of vectors of D whose tile operands are loaded at a time. Threads with more
+# than MANY_ACCUMULATORS accumulator registers load half as many.
 VECTORS_OF_TILES, MANY_ACCUMULATORS = 4, 128
 
 
 def elements_at_hand(plan: GemmPlan) -> np.ndarray:
-    """(parts, threads, elements): the elements of a tile, m + bM * n, that threads compute together.
+    """Return the elements of D that each thread processes at a time, as an array (pieces, threads, elements).
 
-    A part is an epilogue tile where D leaves through epilogue stages, and a vector where a consumer stores it straight
-    out of registers; else all that a thread has.
+    An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
+    epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule,
+    there is a single piece, with all elements of a thread.
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> [elements_at_hand(plan).shape for plan in (sm90_plan(tile=(128, 128, 64), epi_tile_n=32), simt_plan())]
@@ -39,9 +41,12 @@ def elements_at_hand(plan: GemmPlan) -> np.ndarray:
 
 
 def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
-    """What a thread reads of an operand that stays the same along a mode: (parts, threads, elements), each once a part.
+    """Return the elements of a broadcast operand that each thread reads, as an array (pieces, threads, elements).
 
-    An element is told by a place m + bM * n of the tile, with 0 along what it does not depend on.
+    name   a row, a column or a single element that the epilogue reads
+
+    The pieces are those of `elements_at_hand`; an element is listed once per piece. An entry is the index m + bM * n of
+    an element in the CTA tile, with m or n 0 along broadcast modes.
     """
     bm = plan.cta_tile[0]
     same, at = plan.operands.matrix(name).broadcast, elements_at_hand(plan)
@@ -52,10 +57,10 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """32-bit registers of a thread for each operand of the epilogue in memory, and each result beside D, at its end.
+    """Return the 32-bit registers of a thread for each operand of the epilogue in memory and each auxiliary output.
 
-    Of epilogue stages, rows and columns of the next epilogue tile are there as well. None of them is in
-    `GemmPlan.registers`: what has left is no longer held.
+    If D is stored through epilogue stages, rows and columns count twice, because those of the next epilogue tile are
+    loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.dtypes import f32

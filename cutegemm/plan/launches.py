@@ -1,22 +1,23 @@
-"""The kernels of a call, in the order in which they are launched, and how far they overlap.
+"""The kernels of a call in launch order, and how they overlap by programmatic dependent launch (PDL).
 
-By itself a kernel begins when the one before it in the stream has ended. From sm_90 on kernels overlap, by programmatic
-dependent launch:
+Without PDL a kernel begins after the previous kernel in the stream has ended. With PDL, from sm_90 on:
 
-- Each begins as soon as all CTAs of the kernel before it in the stream, of the same call or not, have said
-  `griddepcontrol.launch_dependents`, or ended. It sets up its barriers, then waits by `griddepcontrol.wait` until the
-  one before has ended and all that it wrote is seen. Before that it touches no global memory but its own parameters.
-- All but the last one of a call say `launch_dependents` behind their own wait, so that no kernel begins before the last
-  but one has ended; a GEMM whose parts another kernel adds, when it begins to write their sums; and what packs operands
-  at its end, where several CTAs of the GEMM share a multiprocessor. Those that came in at its start were crowded on few
-  multiprocessors, perhaps the first to have room, until they ended: 48 x 3728 x 13424 of f32 in tiles of 32 x 64 took
-  1454 us so, and 304 since; the later launch costs 0.1 to 0.4 us (H100, 2026-11-22).
-- The last one says it as well where the next call's CTAs may lie on any multiprocessor: see `launches_dependents`; and
-  only where all of them find room at once, or next to none: see `Room`.
+- A kernel begins as soon as all CTAs of the previous kernel in the stream, of the same call or not, have executed
+  `griddepcontrol.launch_dependents` or ended. It initializes its barriers, then executes `griddepcontrol.wait`, which
+  returns when the previous kernel has ended and its writes are visible. Before the wait it accesses no global memory
+  except its own parameters.
+- Each kernel of a call except the last executes `launch_dependents` after its own wait, so that a kernel never begins
+  before the second to last one has ended. There are two exceptions. A GEMM whose K splits are added by a second kernel
+  executes it when it begins to write accumulators. A repack pass executes it at its end if several CTAs of the GEMM
+  share an SM. Triggered at the start of the repack pass, those CTAs crowd on few SMs: a 48 x 3728 x 13424 f32 GEMM with
+  32 x 64 tiles took 1454 us, and 304 us with the late trigger, which costs 0.1 to 0.4 us (H100, 2026-11-22).
+- The last kernel executes `launch_dependents` only if the next call's CTAs may run on any SM, see
+  `launches_dependents`, and if all or next to none of them fit at once, see `Room`.
 
-Where much is packed the GEMM is launched when that has ended. An early launch gains 1 to 2 us; but 4096 x 4096 x 4096
-of tf32, with 64 MiB packed, took 404 us by one and 386 without, 2048 x 2048 x 2048 with 32 MiB 71.6 and 69.7 us (H200,
-2026-11-22), perhaps because CTAs that come in as others leave do not lie on the device in their order.
+After a large repack pass the GEMM is launched without PDL: see `MAX_REPACKED_BYTES`. PDL saves 1 to 2 us there, but a
+4096 x 4096 x 4096 tf32 GEMM that repacks 64 MiB takes 404 us with it and 386 us without, and a 2048 x 2048 x 2048 one
+that repacks 32 MiB 71.6 and 69.7 us (H200, 2026-11-22). A likely reason is that CTAs which start as others end are not
+placed on the SMs in their order.
 """
 
 from __future__ import annotations
@@ -31,28 +32,33 @@ from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-OVERLAP = "dependent_launch"  # the feature of an architecture
+OVERLAP = "dependent_launch"  # name of the architecture feature
 REPACK, GEMM, SUMS = "repack", "gemm", "accumulators"
-_OUT_OF_REACH = 11  # of so many multiprocessors one, for larger clusters: they lie within a GPC
-MAX_REPACKED_BYTES = 12 << 20  # by a kernel beside which the GEMM begins
+_OUT_OF_REACH = 11  # clusters of 4 and more CTAs cannot use one SM in 11, as a cluster lies within a GPC
+MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overlaps by PDL
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where the CTAs of a kernel lie: so many to a multiprocessor, in clusters of so many."""
+    """The CTAs that a kernel can have on the device at once.
+
+    ctas_per_sm    CTAs that an SM holds
+    cluster_ctas   CTAs of a cluster
+    """
 
     ctas_per_sm: int = 1
     cluster_ctas: int = 1
 
     def is_left(self, ctas: Any, sms: Any) -> Any:
-        """Whether the CTAs of a kernel like this one find room beside it all at once, or none of them does, or nearly
-        none; also of values that a kernel has.
+        """Return whether the grid fills at most 1/2, or at least 7/8, of the CTA slots of the device.
 
-        Else some begin ahead of the others, and the kernel ends when the last one does: in a graph of such products
-        12 x 9344 x 13440 in 74 CTAs took 76.6 us where the next one was let in, 67.9 where it was not; 16 x 8768 x 2368
-        in 132 CTAs 13.4 and 14.3. Of 28 plans that took between one half and seven eighths of the room 22 were slower
-        so, by up to 8.7 us; of 142 others 11, by up to 0.9, and all of them gained 3% in the mean (one H200,
-        2026-11-25). Clusters of four and more do not reach one multiprocessor in eleven.
+        Then either all CTAs of a next kernel of the same size fit next to this grid, or nearly none of them do, and
+        `launch_dependents` pays off. In between, some CTAs of the next kernel start before the others, and it ends with
+        the last one. For 22 of 28 plans that fill between 1/2 and 7/8, an early launch is slower, by up to 8.7 us. For
+        142 other plans it is 3% faster on average, and slower for 11, by up to 0.9 us (CUDA graphs, H200, 2026-11-25).
+
+        ctas   CTAs of the grid: an integer, or a kernel's integer value
+        sms    SMs of the device, likewise
 
         >>> [Room().is_left(ctas, 132) for ctas in (1, 66, 67, 115, 116, 300)]
         [True, True, False, False, True, True]
@@ -67,13 +73,13 @@ class Room:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of a call.
+    """How a kernel of a call overlaps with the kernels before and after it.
 
-    waits      it is launched before the one before it has ended, and waits for the end of that; a GEMM behind what
-               packs its operands only where these are not too large, see `uses_pdl`
-    releases   it lets the next one begin while it runs itself
-    late       it does so at its end
-    room       where it does so only as room `is_left`: the last one of a call
+    waits      True if the kernel executes `griddepcontrol.wait` and is launched before the previous one has ended. The
+               exception is a GEMM after a large repack pass, which is launched later: see `uses_pdl`
+    releases   True if the kernel executes `launch_dependents`, so that the next one begins while it runs
+    late       True if it does so at its end, not at its start
+    room       a condition on the grid, `Room.is_left`, under which it does so; None for no condition
     """
 
     waits: bool
@@ -85,10 +91,10 @@ class Launch:
 def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
     """Return the kernels of a call by name, in the order of their launches.
 
-    They are "repack"; "gemm"; "accumulators", which adds those of the K splits; and for each reduction of the epilogue
-    a kernel that makes its result of partial ones, see `reduce_name`.
+    The names are "repack" for the repack pass, "gemm", "accumulators" for the kernel that adds those of the K splits,
+    and for each reduction of the epilogue the name that `reduce_name` returns. Only "gemm" is always there.
 
-    arch   on which none overlap where it cannot; where left out, one that can
+    arch   architecture, which decides whether kernels overlap; None for one with PDL
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
@@ -115,12 +121,14 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
 
 
 def launches_dependents(plan: GemmPlan) -> bool:
-    """Whether a GEMM lets the kernel behind it in the stream begin while it runs.
+    """Return whether a GEMM that is the last kernel of a call lets the next kernel in the stream begin while it runs.
 
-    The CTAs of that kernel go to the multiprocessors that have room first. Small tiles gain by it: 128 x 1024 x 1024
-    takes 3.83 us in a graph of such products, and 4.29 where each begins behind the one before. Large tiles lose the
-    order of the GPCs: 512 x 4096 x 4096 by 128 x 128 took 26.8 us with it, 24.4 without. Where several CTAs share a
-    multiprocessor they are crowded on few: 512 x 512 x 512 of f32 took 20.7 us and 13.7 (H200, 2026-11-24).
+    True for GEMV-like plans, and for wgmma plans with small tiles and one CTA per SM. A kernel that begins early gets
+    the SMs that are free first, which has three effects (CUDA graphs of equal GEMMs, H200, 2026-11-24):
+
+    - Small tiles are faster: 128 x 1024 x 1024 takes 3.83 us, and 4.29 us without.
+    - Large tiles lose the GPC-aware rasterization: 512 x 4096 x 4096 in 128 x 128 tiles takes 26.8 us, 24.4 us without.
+    - If several CTAs share an SM, they crowd on few SMs: 512 x 512 x 512 in f32 takes 20.7 us, 13.7 us without.
 
     >>> from cutegemm.build import simt_plan, gemv_plan, sm90_plan
     >>> plans = gemv_plan(), sm90_plan(tile=(64, 64, 64)), sm90_plan(), simt_plan()
@@ -134,9 +142,9 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Whether a kernel is launched before the one before it has ended; also of values that a host function has.
+    """Return whether a kernel is launched with PDL, before the previous kernel has ended.
 
-    repacked_bytes   of packed operands that the one before writes
+    repacked_bytes   bytes that the repack pass before it writes, an integer or a host function's value; 0 without one
 
     >>> gemm = Launch(waits=True, releases=False)
     >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))
@@ -146,7 +154,9 @@ def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
 
 
 def reduce_name(result: str) -> str:
-    """The name of the kernel that makes the result of a reduction.
+    """Return the name of the kernel that reduces the partial results of a reduction.
+
+    result   name of the reduction in the epilogue
 
     >>> reduce_name("totals")
     'reduce totals'

@@ -1,7 +1,7 @@
-"""The problem of a GEMM: D = alpha * A @ B + beta * C, A is M x K, B is K x N, C and D are M x N, L a batch.
+"""The problem of a GEMM: D = alpha * A @ B + beta * C, where A is M x K, B is K x N, C and D are M x N.
 
-`Operands` is what a plan is made for: element types, majorness and alignment. `Problem` adds the extents.
-Inside, as in CuTe, B is seen as (N, K); an operand's majorness names the mode whose stride is 1.
+`Operands` has the element types, majorness and alignment that a plan is built for. `Problem` adds the extents M, N, K
+and the batch L. Layouts of B are (N, K), as in CuTe. The majorness of an operand names its mode of stride 1.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from cutegemm.layout import Layout
 from cutegemm.plan.epilogue import BROADCAST, Tensor
 from cutegemm.plan.typed import not_of_types
 
-_GATED = ("", "halves", "pairs")  # where the two columns of B lie that a column of D is made of
+_GATED = ("", "halves", "pairs")  # values of `Operand.gated`
 _TRANSPOSED = {"m": "n", "n": "m", "k": "k"}
 _MODES = {"a": ("m", "k"), "b": ("n", "k"), "c": ("m", "n"), "d": ("m", "n")}
-# BLAS letters for row-major data: A is k-major and B n-major where neither is transposed.
+# BLAS letters for row-major data: if neither is transposed, A is k-major and B is n-major.
 _BLAS = {"a": {"n": "k", "t": "m"}, "b": {"n": "n", "t": "k"}}
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One matrix as a plan sees it.
+    """Element type, majorness and alignment of one operand.
 
     dtype         element type
     major         "m", "n" or "k": the mode of stride 1
-    align_bytes   the base address and every other stride are multiples of it; a power of two
-    broadcast     modes along which it stays the same: "m" of a row of N numbers, "n" of a column of M
-    gated         of B, or of a row beside it: where the two columns lie that a column of D is made of, "halves" or
-                  "pairs"; "" where it is one
-    modes         of a further operand of the mainloop: ("m", "k") or ("n", "k"). A mode "k/128" or "n/128" has an
-                  element for every 128 of K or N. () for all others, whose modes follow from their names
+    align_bytes   a power of two that divides the base address and, in bytes, every stride other than 1
+    broadcast     modes along which the operand is broadcast: ("m",) for a row of N elements, ("n",) for a column of M
+                  elements, ("m", "n") for a single element, () for a matrix
+    gated         for B, or a row operand of N elements, of a gated GEMM: "halves" if its columns j and j + N / 2 give
+                  column j of D, "pairs" if its columns 2 j and 2 j + 1 do. Otherwise ""
+    modes         for a further operand of the mainloop, such as block scales: ("m", "k") or ("n", "k"). A mode "k/128"
+                  or "n/128" has one element for every 128 of K or N. () for all other operands, whose modes follow from
+                  their names
     """
 
     dtype: DType
@@ -46,7 +48,7 @@ class Operand:
 
     @property
     def transposed(self) -> Operand:
-        """What runs along M runs along N, and the other way round.
+        """Return the operand with M and N exchanged.
 
         >>> print(Operand(f32, "m", 4, ("n",)).transposed)
         f32 row of N, 4-byte aligned
@@ -58,16 +60,16 @@ class Operand:
 
     @property
     def align_elems(self) -> int:
-        """Elements that one aligned access may hold."""
+        """Return the number of elements in `align_bytes`, at least 1."""
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
     @staticmethod
     def of_kind(kind: type[Tensor], dtype: DType, major: str = "n", align_bytes: int | None = None) -> Operand:
-        """An operand of an epilogue in the device's memory.
+        """Return an operand of an epilogue in global memory.
 
         kind          Tile, Row, Column or Element
-        major         of a tile
-        align_bytes   of one element where left out
+        major         "m" or "n", for a Tile; the other kinds have only one possible majorness
+        align_bytes   alignment; None for the size of an element
 
         >>> from cutegemm.plan.epilogue import Row
         >>> print(Operand.of_kind(Row, f32))
@@ -85,11 +87,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operands:
-    """Element types, majorness and alignment of all four matrices, and the type that sums are kept in.
+    """Element types, majorness and alignment of A, B, C and D and of further operands, and the accumulator type.
 
-    batched   whether the matrices carry a batch mode L
-    aux       operands and results of an epilogue that are made otherwise than C, or than D, by name
-    raises    PlanError with every rule that is broken
+    a, b, c, d   the matrices
+    acc          element type of the accumulators
+    batched      whether the matrices have a batch mode L
+    aux          pairs of a name and an operand: operands and auxiliary outputs of an epilogue that differ from C, and
+                 further operands of the mainloop, such as block scales
+    raises       PlanError with every violated rule
 
     >>> Operands.of("f32", layout="nt").b.major
     'k'
@@ -147,13 +152,16 @@ class Operands:
         align_bytes: int = 16,
         batched: bool = False,
     ) -> Operands:
-        """Return operands of one type, or of a type for each of A and B.
+        """Return operands with the given element types, layout and alignment.
 
-        dtype    type of A
-        b        type of B; None is that of A. e4m3 and e5m2 are multiplied with each other, by wgmma
-        layout   two BLAS letters for A and B stored row by row: "n" as it is, "t" transposed
-        out      type of C and D; None is that of A as it is in memory: f32 for tf32
-        acc      type of the sums; None is f32 for narrower inputs, else that of A
+        dtype        type of A
+        b            type of B; None for the type of A. wgmma can multiply e4m3 by e5m2
+        layout       two BLAS letters for A and B stored row by row: "n" not transposed, "t" transposed
+        out          type of C and D; None for the type of A in memory, which is f32 for tf32
+        acc          type of the accumulators. None: s32 for s8, the type of A if it has 32 bits or more, else f32
+        out_major    "m" or "n": majorness of C and D
+        align_bytes  alignment of all four matrices
+        batched      whether the matrices have a batch mode L
 
         >>> str(Operands.of("f32").a)
         'f32 k-major, 16-byte aligned'
@@ -171,7 +179,7 @@ class Operands:
         return Operands(a, of_b, d, d, total, batched)
 
     def matrix(self, name: str) -> Operand:
-        """The operand A, B, C or D, or one of an epilogue, which is like C where nothing else is said of it.
+        """Return the operand of a name: A, B, C, D or an operand of `aux`. Any other name gives C.
 
         >>> operands = Operands.of("f32")
         >>> operands.matrix("a") is operands.a, operands.matrix("residual") is operands.c
@@ -184,7 +192,7 @@ class Operands:
         return operand
 
     def modes(self, name: str) -> tuple[str, ...]:
-        """Return the two modes of an operand.
+        """Return the two modes of an operand, such as ("m", "k") for A.
 
         >>> Operands.of("f32").modes("b"), Operands.of("f32").modes("residual")
         (('n', 'k'), ('m', 'n'))
@@ -193,7 +201,7 @@ class Operands:
 
     @property
     def of_mainloop(self) -> tuple[str, ...]:
-        """Return the names of the mainloop's operands besides A and B: those of a stream, and those threads read.
+        """Return the names of the operands that the mainloop reads in addition to A and B, such as block scales.
 
         >>> Operands.of("f32").with_aux(bias=Operand(f32, "n"), x=Operand(f32, "n", modes=("n", "k/64"))).of_mainloop
         ('x',)
@@ -201,14 +209,16 @@ class Operands:
         return tuple([name for name, operand in self.aux if operand.modes])
 
     def aligned(self, align_bytes: int) -> Operands:
-        """The same operands, none aligned to more than `align_bytes`."""
+        """Return the operands with alignments of A, B, C and D of at most `align_bytes`."""
         parts = {
             n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes)) for n in _MODES
         }
         return replace(self, **parts)
 
     def fitted(self, m: int, n: int, k: int) -> Operands:
-        """The same operands, each aligned to no more than the rows of a compact matrix are.
+        """Return the operands with alignments reduced to what compact matrices of these extents have.
+
+        m, n, k   extents. The alignment of A, B, C and D is reduced until it divides their leading stride in bytes
 
         >>> Operands.of("f32").fitted(64, 6, 5).b.align_bytes
         8
@@ -226,14 +236,14 @@ class Operands:
 
     @property
     def gated(self) -> str:
-        """Where the two columns of B lie that a column of D is made of: "halves" or "pairs"; "" where it is one."""
+        """Return how a gated GEMM pairs the columns of B, "halves" or "pairs"; "" if it is not gated."""
         return self.b.gated
 
     def as_gated(self, by: str, rows: tuple[str, ...] = ()) -> Operands:
-        """The same operands where D, and what is like D, has half of B's columns.
+        """Return the operands of a gated GEMM, in which C, D and the tiles of the epilogue have N / 2 columns.
 
-        by     "halves" or "pairs"; "" for a D of B's columns
-        rows   of an epilogue, that have a number for each column of B
+        by     how the columns of B are paired, "halves" or "pairs"; "" for operands that are not gated
+        rows   names of the epilogue's row operands that have N elements, like B
 
         >>> print(Operands.of("bf16").as_gated("pairs").b)
         bf16 n-major, 16-byte aligned, gated by pairs
@@ -242,12 +252,12 @@ class Operands:
         return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
     def with_aux(self, **operands: Operand) -> Operands:
-        """The same operands, with others of an epilogue by name."""
+        """Return the operands with further ones in `aux`. An operand replaces one of the same name."""
         return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
     @cached_property
     def transposed(self) -> Operands:
-        """The operands of D^T = B^T A^T: what ran along M runs along N, and the other way round.
+        """Return the operands of D^T = B^T A^T: A and B are exchanged, and modes M and N in all operands.
 
         >>> turned = Operands.of("bf16", layout="tt", out_major="m").transposed
         >>> turned.layout, turned.d.major
@@ -259,7 +269,7 @@ class Operands:
 
     @property
     def as_tf32(self) -> Operands:
-        """The same operands, A and B of f32 taken as tf32.
+        """Return the operands with A and B as tf32 if A is f32, otherwise unchanged.
 
         >>> Operands.of("f32").as_tf32 == Operands.of("tf32"), Operands.of("f16").as_tf32 == Operands.of("f16")
         (True, True)
@@ -270,7 +280,7 @@ class Operands:
 
     @property
     def layout(self) -> str:
-        """BLAS letters of A and B.
+        """Return the BLAS letters of A and B, such as "nt": "n" for row-major, "t" for column-major.
 
         >>> Operands.of("f32", layout="tn").layout
         'tn'
@@ -284,7 +294,7 @@ class Operands:
 
 
 def _are_of_stream(modes: Any) -> bool:
-    """Whether modes are those of an operand of the mainloop: ("m", "k"), ("n/128", "k/128") and the like."""
+    """Return whether modes are valid for an operand of the mainloop, such as ("m", "k") or ("n/128", "k/128")."""
     if not isinstance(modes, tuple) or len(modes) != 2 or not all(isinstance(mode, str) for mode in modes):
         return False
     (first, *_), (second, *_) = parted = [mode.partition("/") for mode in modes]
@@ -293,13 +303,14 @@ def _are_of_stream(modes: Any) -> bool:
 
 
 def _accumulator(dtype: DType) -> DType:
+    """Return the default accumulator type for inputs of a type."""
     if dtype.name == "s8":
         return DType.parse("s32")
     return dtype if dtype.bits >= 32 and dtype.name != "tf32" else DType.parse("f32")
 
 
 def _is_leading(ld: Any) -> bool:
-    """Whether a value is leading strides by name."""
+    """Return whether a value is a tuple of (name, leading stride) pairs."""
     return isinstance(ld, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int for pair in ld
     )
@@ -307,11 +318,12 @@ def _is_leading(ld: Any) -> bool:
 
 @dataclass(frozen=True)
 class Problem:
-    """The extents of one GEMM, and the operands with their strides.
+    """The extents, operands and leading strides of one GEMM.
 
     m, n, k, l   extents, 0 or more; l is the batch
-    operands     what the matrices are made of
-    ld           leading strides in elements by operand name; the compact ones where left out
+    operands     element types, majorness and alignment of the matrices
+    ld           pairs of an operand's name and its leading stride in elements. An operand without a pair is compact
+    raises       PlanError with every violated rule
 
     >>> p = Problem(4, 6, 8)
     >>> str(p.layout("a")), str(p.layout("b")), p.flops
@@ -357,11 +369,15 @@ class Problem:
 
     @property
     def d_columns(self) -> int:
-        """Columns of D: N, or half of them."""
+        """Return the number of columns of D: N, or N / 2 if the operands are gated."""
         return self.n // 2 if self.operands.gated else self.n
 
     def extent(self, name: str, mode: str) -> int:
-        """An operand's extent along "m", "n" or "k"; along "k/128" or "n/128", K or N divided by 128, rounded up.
+        """Return the extent of an operand along a mode, in elements.
+
+        name   name of the operand
+        mode   "m", "n" or "k"; or "k/128" or "n/128" for K or N divided by 128, rounded up. Along "n", operands that
+               have the columns of a gated D have N / 2 elements
 
         >>> gated = Problem(4, 6, 8, operands=Operands.of("bf16").as_gated("halves"))
         >>> [gated.extent(name, "n") for name in "bcd"]
@@ -374,10 +390,12 @@ class Problem:
         return self.d_columns if mode == "n" and not of_b else int(getattr(self, mode))
 
     def layout(self, name: str) -> Layout:
-        """The layout (M, K, L), (N, K, L) or (M, N, L) of operand "a", "b", "c" or "d" in its memory.
+        """Return the layout of an operand in global memory, with strides in elements.
 
-        That of another tile that an epilogue reads is the layout of C; those of its rows, columns and single elements
-        have strides of 0.
+        name   "a": the layout has shape (M, K, L). "b": (N, K, L). "c", "d" or an operand of the epilogue: (M, N, L)
+
+        A tile operand of the epilogue that is not in `aux` has the layout of C. Rows, columns and single elements have
+        stride 0 along the modes of `broadcast`.
 
         >>> from cutegemm.plan.epilogue import Row
         >>> operands = Operands.of("f32").with_aux(bias=Operand.of_kind(Row, f32))
@@ -401,7 +419,7 @@ class Problem:
 
     @property
     def transposed(self) -> Problem:
-        """The problem D^T = B^T A^T, on the same memory.
+        """Return the problem D^T = B^T A^T on the same memory: A and B, and M and N, are exchanged.
 
         >>> p = Problem(4, 6, 8, ld=(("a", 10),))
         >>> str(p.layout("a")), str(p.transposed.layout("b")), p.transposed.m
@@ -412,11 +430,11 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
+        """Return the number of multiplications and additions of A @ B, 2 M N K L."""
         return 2 * self.m * self.n * self.k * self.l
 
     def bytes_of(self, name: str) -> int:
-        """Bytes of all elements of an operand or of a result.
+        """Return the bytes of all elements of an operand or result, over the whole batch.
 
         >>> from cutegemm.plan.epilogue import Row
         >>> operands = Operands.of("bf16").with_aux(bias=Operand.of_kind(Row, f32))
@@ -432,7 +450,10 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes of A, B and further operands of an epilogue read once, and of D and further results written once."""
+        """Return the minimum global memory traffic in bytes: each operand read once, each result written once.
+
+        It counts A, B, D and the operands and results of `aux`, but not C.
+        """
         return sum(self.bytes_of(name) for name in ("a", "b", "d", *dict(self.operands.aux)))
 
     def __str__(self) -> str:
@@ -441,9 +462,10 @@ class Problem:
 
 
 def check_is_problem(operation: str, problem: Any) -> None:
-    """Checks that an operation was given a problem, or None.
+    """Check that an optional argument `problem` is a Problem or None.
 
-    raises   UnsupportedError
+    operation   name of the caller, for the message
+    raises      UnsupportedError if `problem` is anything else
 
     >>> check_is_problem("check", 3)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Roles: warps that run one program."""
+"""The `Role` of warps that run the same program, such as a producer or a consumer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Role:
-    """Warps that run one program.
+    """A group of consecutive warps of a CTA that run the same program.
 
-    warps       how many, counted on from those of the role before
-    registers   per thread while it runs (setmaxnreg), or None where the compiler decides
+    name        name of the role, such as "producer"
+    warps       number of warps. They follow the warps of the previous role
+    registers   registers per thread, set by setmaxnreg; None if the compiler decides
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How a tile lies in shared memory."""
+"""Alignment of buffers in shared memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ SharedLayout = Union[Layout, ComposedLayout]
 
 
 def smem_align_bytes(dtype: DType, layout: SharedLayout) -> int:
-    """What the base address of a buffer in shared memory is a multiple of: 128 bytes, or a swizzle's period.
+    """Return the alignment in bytes of a buffer in shared memory: 128, or the swizzle's period if that is larger.
 
-    The hardware swizzles addresses; that is the plan's permutation of offsets where the buffer begins at a
-    multiple of the period. No buffer can be aligned to more than 1024 bytes: under a longer period the
-    elements of a row change places as those of another row should, which leaves bank conflicts as they are.
+    The hardware swizzles addresses, the plan's layout swizzles offsets. Both are the same permutation if the buffer
+    starts at a multiple of the swizzle's period. The result is at most 1024, the largest alignment of shared memory. If
+    the period is longer, rows may be permuted by the pattern of another row; the number of bank conflicts is the same.
+
+    dtype    element type
+    layout   layout of the buffer, in elements
 
     >>> from cutegemm.dtypes import f16
     >>> smem_align_bytes(f16, ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))

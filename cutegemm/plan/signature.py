@@ -1,7 +1,7 @@
-"""The tensors that the compiled function of a plan takes, and what each must be like in the caller's memory.
+"""The tensors that a compiled plan takes as arguments, with the required element types, shapes, strides and alignment.
 
-A compiled function is called as `kernel(a, b, *tensors, d, *results, *scalars)`: it takes what the epilogue of its plan
-reads and writes, and nothing else.
+A compiled function is called as `kernel(a, b, *tensors, d, *results, *scalars)`. Its arguments are exactly the
+operands, results and scalars of the plan.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from cutegemm.dtypes import DType
 from cutegemm.plan.plan import GemmPlan
 
-_MODES = {"a": ("m", "k"), "b": ("k", "n")}  # rows and columns; those of all others are D's
+_MODES = {"a": ("m", "k"), "b": ("k", "n")}  # rows and columns; all others are ("m", "n")
 _FACTORS_OF_TRANSPOSE = {"a": "b", "b": "a"}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One tensor that a compiled function takes.
+    """One tensor argument of a compiled function, with what the function requires of it.
 
-    name         "a", "b", "d", or the name of an operand or of a result of the epilogue
+    name         "a", "b", "d", or the name of a further operand or result
     dtype        element type; tf32 is f32 in memory
     modes        names of the extents: "l", "m", "n", "k"; "n/2" for the columns of a gated D; "1" for a single element
-    extents      divisor of each extent
-    strides      divisor of each stride, in elements; None for a stride of exactly 1
-    align_bytes  divisor of the address
+    extents      number that must divide the extent of each mode
+    strides      number that must divide the stride of each mode, in elements; None if the stride must be 1
+    align_bytes  number that must divide the address
     """
 
     name: str
@@ -39,9 +39,9 @@ class Argument:
 
 
 def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
-    """Return the tensors that a plan's compiled function takes, in their order.
+    """Return the tensor arguments of a plan's compiled function, in the order of its parameters.
 
-    The function of a transposed plan, which solves D^T = B^T A^T, takes the matrices of A @ B all the same.
+    With swap A/B the plan computes D^T = B^T A^T, but the function takes A, B and D as for D = A B.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Operands
@@ -55,12 +55,15 @@ def signature_of(plan: GemmPlan) -> tuple[Argument, ...]:
 
 
 def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the tensors that a plan's compiled function takes, in their order."""
+    """Return the names of the tensor arguments of a plan's compiled function, in the order of its parameters."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, "d", *plan.epilogue.beside)
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
-    """Return what a plan's compiled function takes under a name of its caller."""
+    """Return the tensor argument of this name.
+
+    name   name as the caller uses it, before swap A/B
+    """
     of_plan = _FACTORS_OF_TRANSPOSE.get(name, name) if plan.swap_ab else name
     operand = plan.operands.matrix(of_plan)
     if plan.swap_ab:

@@ -1,11 +1,12 @@
-"""What a kernel computes at its end, as expressions of its sums and of operands.
+"""Epilogues: expressions that compute D and auxiliary outputs from the accumulator and from operands.
 
-expression   the nodes: the accumulator, operands, operations
-functions    what an expression may be made of, by the names of the field
-epilogue     expressions in the order in which a kernel computes them
-symbols      from a Python function to expressions
-text         from their print
-cost         instructions of a thread for them
+expression     the nodes of an expression tree: the accumulator, operands, operations
+functions      functions that build expressions, such as `relu`, `halves` and `row_sum`
+epilogue       `Epilogue`: the expressions of all outputs, and the steps in which a kernel computes them
+symbols        converts a Python function to an epilogue
+text           parses an epilogue from text
+dependencies   cache keys for Python functions that define epilogues
+cost           instructions that a thread executes for an epilogue
 """
 
 from cutegemm.plan.epilogue.cost import operations

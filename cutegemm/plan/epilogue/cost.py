@@ -1,4 +1,4 @@
-"""What an epilogue costs: instructions of a thread for one element of D."""
+"""Number of instructions that an epilogue executes per element of D."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from cutegemm.plan.epilogue.expression import (
     Negative,
 )
 
-_FREE = (Accumulator, Constant, Half, Input, Negative)  # what is at hand; a sign is part of what takes it
-_CAST = Cost(2, 0)  # to the type and back
+_FREE = (Accumulator, Constant, Half, Input, Negative)  # no instruction; a sign is a modifier of the operand
+_CAST = Cost(2, 0)  # converts to the type and back
 _OTHER = Cost(1, 0)  # + - *, comparisons and where
 
 
 def operations(epilogue: Epilogue) -> Cost:
-    """The instructions for an element of D and of all other results: what is used twice once, what is made of scalars
-    alone not at all, as it is the same for all elements.
+    """Return the number of instructions that compute an element of D and of all auxiliary outputs.
+
+    A subexpression that is used several times is counted once. One that depends on scalars alone is not counted: it is
+    computed once for all elements.
 
     >>> from cutegemm.plan.epilogue import Row, parse_epilogue
     >>> operations(parse_epilogue("gelu(acc + bias), acc + bias", {"bias": Row}))
@@ -42,6 +44,7 @@ def operations(epilogue: Epilogue) -> Cost:
 
 
 def _of(node: Expression) -> Cost:
+    """Return the cost of one operation, without that of its operands."""
     if isinstance(node, Function):
         return COSTS[node.name]
     if isinstance(node, Divide):

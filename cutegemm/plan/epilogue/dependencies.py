@@ -1,9 +1,9 @@
-"""Keys for caches of what an epilogue's function returns: they change with everything that the function reads.
+"""Cache keys for Python functions that define epilogues: a key changes if a value that the function reads changes.
 
-A kernel follows from the expression that the function returns for symbols. If it were remembered by the function alone,
-it would still be taken after a global variable, a default or an attribute that the function reads has changed. A key
-holds the values of all that the bytecode of the function names. If one of them may change unseen, the function has no
-key, and is called with symbols once more.
+A kernel is compiled from the expression that the function returns for symbols. If kernels were cached by the function
+object alone, a stale kernel would run after a global variable, a default or an attribute that the function reads has
+changed. A key contains the values of all names in the function's bytecode. If one of the values can change without
+notice, such as the content of a list, the function has no key and is called with symbols again.
 
 >>> from cutegemm.plan.epilogue.functions import relu
 >>> def scaled(by):
@@ -30,13 +30,13 @@ from typing import Any, NamedTuple
 
 from cutegemm.dtypes import DType
 
-_MOST_READERS = 4096  # functions whose bytecode is remembered
-_MOST_VALUES = 256  # a longer key takes longer to compare than a function to call
-_DEEPEST = 8  # functions that read one another
+_MOST_READERS = 4096  # functions whose bytecode analysis is cached
+_MOST_VALUES = 256  # comparing a longer key takes longer than calling the function
+_DEEPEST = 8  # depth of functions that read other functions
 _PACKAGE = "cutegemm."
 _FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 _NUMBERS = frozenset([int, float, bool, str, bytes])
-# Python's own functions whose result depends on their arguments alone.
+# Built-in functions whose result depends on their arguments alone.
 _PURE: frozenset[Any] = frozenset(
     [
         abs, all, any, bool, dict, divmod, enumerate, filter, float, int, isinstance, len, list, map, max, min, pow,
@@ -49,16 +49,17 @@ _ABSENT = object()
 
 
 class _Unknown(Exception):
-    """A function reads something that has no key."""
+    """Raised if a function reads a value that has no key."""
 
 
 class _Latest(NamedTuple):
-    """A key, and the objects that it was made of, if none of these can change.
+    """The latest key of a function, and the objects it was computed from, all of which are immutable.
 
-    read     what the function reads: see `_Reader.read`
+    key      the key that `state_of` returned
+    read     the objects that the function reads: see `_Reader.read`
     ids      the ids of these objects
-    places   (variables of a module, name) of each attribute that the function may read
-    there    the values at these places, or `_ABSENT`
+    places   (variables of a module, name) of each module attribute that the function may read
+    there    the value at each of these places, or `_ABSENT`
     """
 
     key: tuple[Any, ...]
@@ -69,14 +70,14 @@ class _Latest(NamedTuple):
 
 
 class _Reader:
-    """What the code of a function reads by name, the functions that it makes included.
+    """The names that a function's bytecode reads, including those that its nested functions read.
 
-    code         the code: while the reader lives, no other code has its id
+    code         the code object. This reference keeps its id from being reused
     names        names of global variables
-    attributes   names of attributes of anything
-    is_known     False if the code imports, makes a class, or writes to a global variable, an attribute or a closure
-    is_own       True if the code is of this package, whose functions do not change
-    latest       the latest key of a function of this code
+    attributes   names of attributes, of any object
+    is_known     False if the code imports, defines a class, or writes to a global variable, an attribute or a closure
+    is_own       True if the code belongs to this package, whose functions do not change
+    latest       the latest key of a function with this code; None before the first
     """
 
     __slots__ = ("_of_globals", "attributes", "code", "is_known", "is_own", "latest", "names")
@@ -101,9 +102,10 @@ class _Reader:
         self._of_globals: Any = itemgetter(*names) if names else None
 
     def read(self, function: FunctionType) -> list[Any]:
-        """The defaults, and the values of the global variables and of the closure, of a function of this code.
+        """Return the defaults of a function, then the values of the global and closure variables that it reads.
 
-        raises   _Unknown if one of them is missing
+        function   a function with this code
+        raises     _Unknown if a variable has no value
         """
         found: list[Any] = [function.__defaults__, function.__kwdefaults__]
         if self._of_globals is not None:
@@ -121,12 +123,15 @@ class _Reader:
         if function.__closure__ is not None:
             try:
                 found += [cell.cell_contents for cell in function.__closure__]
-            except ValueError:  # one is empty
+            except ValueError:  # an empty closure cell
                 raise _Unknown from None
         return found
 
     def _with_builtins(self, function: FunctionType) -> Any:
-        """The values of the global variables; those that the module lacks are Python's own."""
+        """Return the values of the global variables, with built-ins for names that the module does not define.
+
+        raises   _Unknown if a name is neither in the module nor a built-in
+        """
         python = operator.attrgetter("__builtins__")(function)
         if type(python) is not dict:
             raise _Unknown
@@ -137,7 +142,7 @@ class _Reader:
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a code and of the functions that it makes."""
+    """Yield the instructions of a code object and of the functions nested in it."""
     yield from dis.get_instructions(code)
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -148,24 +153,25 @@ _readers: dict[int, _Reader] = {}  # by the id of the code
 
 
 def _reader_of(code: CodeType) -> _Reader:
+    """Return the reader of a code object, which is created on the first call and cached."""
     found = _readers.get(id(code))
     if found is None:
         if len(_readers) >= _MOST_READERS:
-            _readers.clear()  # keys that are in use hold the readers that they are made of
+            _readers.clear()  # keys that are in use keep references to their readers
         found = _readers[id(code)] = _Reader(code)
     return found
 
 
 def state_of(function: Any) -> tuple[Any, ...] | None:
-    """A key that two functions share only if they return the same for the same arguments; or None.
+    """Return a cache key of a function. Functions with equal keys return equal results for equal arguments.
 
-    It consists of the function's code, its defaults, and the values of the global variables, of the closure and of the
-    attributes of modules that it reads; and of the same for each Python function among these values. A function of this
-    package stands for itself.
+    The key consists of the function's code, its defaults, and the values of the global variables, closure variables and
+    module attributes that it reads. For each Python function among these values it has the same entries. A function of
+    this package is its own key.
 
     function   a Python function; other callables have no key
-    returns    None if something that the function reads may change unseen, such as a list or an attribute of an object;
-               or if the function changes something
+    returns    None if the function has side effects, or reads a value that can change without notice, such as a list or
+               an attribute of an object
     """
     if type(function) is not FunctionType:
         return None
@@ -198,13 +204,13 @@ def state_of(function: Any) -> tuple[Any, ...] | None:
 
 
 class _Key:
-    """A key that is being made.
+    """Builder of a cache key.
 
-    found        its values
-    attributes   names of the attributes that are read
-    modules      that are read
-    places       (variables of a module, name) of each attribute and module
-    is_fixed     whether no object of it can change: it has no Python function but the first
+    found        the entries of the key so far
+    attributes   names of the attributes that the functions read
+    modules      modules that the functions read
+    places       (variables of a module, name) for each pair of a module and an attribute
+    is_fixed     True if every object in the key is immutable: no Python function but the first one
     """
 
     __slots__ = ("attributes", "found", "is_fixed", "modules", "places")
@@ -217,9 +223,11 @@ class _Key:
         self.is_fixed = True
 
     def add_function(self, function: FunctionType, reader: _Reader, read: list[Any], depth: int) -> None:
-        """Add a function and all that it reads.
+        """Add the entries of a function and of all values that it reads.
 
-        depth    number of functions around this one
+        reader   the reader of the function's code
+        read     the values that the function reads: see `_Reader.read`
+        depth    number of functions through which this one is reached; 0 for the first
         raises   _Unknown if the function has no key
         """
         if not reader.is_known or depth > _DEEPEST or len(self.found) > _MOST_VALUES or function.__dict__:
@@ -233,15 +241,16 @@ class _Key:
             self.add(value, depth)
 
     def add(self, value: Any, depth: int) -> None:
-        """Add a value that is read.
+        """Add the entries of a value that a function reads.
 
-        raises   _Unknown if it may change unseen
+        depth    number of functions through which the value is reached
+        raises   _Unknown if the value can change without notice
         """
         kind = type(value)
         if value is None:
             self.found.append(None)
         elif kind in _NUMBERS:
-            # 0.0 and -0.0 are equal, and nan is not equal to itself: their text tells them.
+            # 0.0 equals -0.0, and nan does not equal itself: they are compared by their text.
             self.found += (kind, value if value and value == value else repr(value))
         elif kind is FunctionType:
             reader = _reader_of(value.__code__)
@@ -264,14 +273,14 @@ class _Key:
             raise _Unknown
 
     def add_attributes(self) -> None:
-        """Add each attribute that is read, from every module that has it.
+        """Add the values of all attributes that the functions read, from every module that defines them.
 
-        raises   _Unknown if no module has one of them: then it is an attribute of something else
+        raises   _Unknown if no module defines one of them: then it is an attribute of another object
         """
         resolved = set()
         old_modules = old_attributes = 0
         while old_modules < len(self.modules) or old_attributes < len(self.attributes):
-            modules, attributes = self.modules[:], self.attributes[:]  # what is added may read more of both
+            modules, attributes = self.modules[:], self.attributes[:]  # added values may extend both
             for place, module in enumerate(modules):
                 variables = module.__dict__
                 for name in attributes[old_attributes if place < old_modules else 0 :]:
@@ -288,6 +297,6 @@ class _Key:
 
 
 def _is_of_package(value: Any) -> bool:
-    """Whether a class or a module is one of this package."""
+    """Return whether a class or module belongs to this package."""
     name = value.__name__ if type(value) is ModuleType else value.__module__
     return f"{name}.".startswith(_PACKAGE)

@@ -1,9 +1,11 @@
-"""What a kernel computes at its end: `alpha * acc + beta * c`, or any expression; D, and what else is stored.
+"""The `Epilogue` of a kernel: the expressions of D, such as `alpha * acc + beta * c`, and of auxiliary outputs.
 
-An epilogue knows nothing of how a tile is stored. Storage asks it three things: its `head`, which is computed of all
-sums before storage begins; the `steps` of its `tail`, each with the operands that it reads, which are fetched first;
-and for which values of the scalars a step changes nothing, so that nothing is read for it. These values follow from the
-expression:
+An epilogue does not depend on how a tile is stored. The code that stores a tile uses three of its properties:
+
+- `head`: the scaling that is applied to all accumulators before the first store;
+- the `steps` of `tail`: each names the operands that it reads, which are loaded before it;
+- `idle` of a step: values of scalars for which the step changes nothing, so that its operands are not read.
+
 
 >>> acc, alpha, beta, c = Accumulator(), Scalar("alpha"), Scalar("beta"), Tile("c")
 >>> epilogue = Epilogue(alpha * acc + beta * c)
@@ -14,7 +16,7 @@ alpha * acc | acc + beta * c
 >>> [(str(step), step.tensors, step.idle) for step in epilogue.steps]
 [('alpha * acc', (), (('alpha', 1.0),)), ('acc + beta * c', ('c',), (('beta', 0.0),))]
 
-`simulate.values` evaluates an expression by numpy, `kernels.values` by the CuTe DSL.
+`simulator.values` evaluates an expression by numpy, `kernels.values` by the CuTe DSL.
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ from cutegemm.plan.epilogue.expression import (
     distributed,
 )
 
-_TAKEN = ("a", "b", "d", "acc")  # names of what is no operand of an epilogue
-LARGEST = 256  # operations of an expression: each of them is several instructions for each element of D
+_TAKEN = ("a", "b", "d", "acc")  # names that an operand of an epilogue cannot have
+LARGEST = 256  # operations of an epilogue; each is several instructions per element of D
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation on all that was computed before it, which it knows as the accumulator.
+    """One operation of an epilogue. In its expressions `acc` is the result of the step before it.
 
-    aux          other values that are made of the same, by name: auxiliary results
-    reductions   sums and maxima of values that are made of the same, by name
+    expression   the result of the step; for the last step, D
+    aux          auxiliary outputs that the step computes: pairs of a name and an expression
+    reductions   reductions that the step computes: pairs of a name and a reduction
     """
 
     expression: Expression
@@ -60,37 +63,40 @@ class Step:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All that it computes."""
+        """Return all expressions that the step computes, its result first."""
         return (self.expression, *[expression for _, expression in (*self.aux, *self.reductions)])
 
     @property
     def has_several(self) -> bool:
-        """Whether it has results beside D."""
+        """Return whether the step computes auxiliary outputs or reductions."""
         return bool(self.aux or self.reductions)
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """The tiles that it reads."""
+        """Return the names of the tile operands that the step reads."""
         return _distinct([expression.tiles for expression in self.expressions])
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The operands in the device's memory that it reads."""
+        """Return the names of the operands in global memory that the step reads."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The scalars that it takes."""
+        """Return the names of the scalars that the step uses."""
         return _distinct([expression.scalars for expression in self.expressions])
 
     @property
     def is_gated(self) -> bool:
-        """Whether it is computed of two sums."""
+        """Return whether the step combines two accumulators, a gate and an up projection."""
         return any(isinstance(node, Half) for each in self.expressions for node in each.nodes())
 
     @cached_property
     def idle(self) -> tuple[tuple[str, float], ...]:
-        """Scalars and their values, each of which alone makes the step change nothing; nothing is read for it then.
+        """Return pairs (scalar, value) that make the step change nothing, each pair by itself.
+
+        If a scalar has such a value, the kernel does not read the operands of the step. A step with auxiliary outputs
+        or reductions has no such pairs.
 
         >>> acc, s, t, e = Accumulator(), Scalar("s"), Scalar("t"), Tile("e")
         >>> Step(acc + s * (t * e)).idle, Step(acc + e).idle
@@ -102,12 +108,15 @@ class Step:
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
-        """Whether it changes nothing for these values of the scalars."""
+        """Return whether the step changes nothing for these values of the scalars."""
         return any(scalars[name] == value for name, value in self.idle)
 
     @property
     def is_scaling(self) -> bool:
-        """Whether it multiplies by scalars alone, so that parts of a sum may be multiplied before they are added."""
+        """Return whether the step only multiplies by scalars.
+
+        Such a step may be applied to the accumulators of each K split before they are added.
+        """
         node = self.expression
         if not isinstance(node, Multiply) or self.tensors or self.has_several or self.is_gated:
             return False
@@ -119,12 +128,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue(hooks.Shown):
-    """What becomes D, and what is stored beside it.
+    """The expressions that a kernel computes from its accumulators: D, auxiliary outputs and reductions.
 
-    expression   D's, with the accumulator and operands of names of their own
-    aux          auxiliary results of D's extents, by name
-    reductions   sums and maxima over rows, columns or all of D, by name
-    raises       PlanError with every rule that is broken
+    expression   the expression of D. A name stands for the same operand in all expressions
+    aux          auxiliary outputs with the extents of D: pairs of a name and an expression
+    reductions   sums and maxima over rows, columns or all of D: pairs of a name and a reduction
+    raises       PlanError with every violated rule
 
     >>> from cutegemm.plan.epilogue import Function, Row
     >>> acc, bias = Accumulator(), Row("bias")
@@ -157,11 +166,12 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
+        """Return the whole epilogue as one step."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
     def results(self) -> tuple[tuple[str, Expression], ...]:
-        """All of D's extents that is stored, D first.
+        """Return the name and expression of each stored matrix with the extents of D: D, then auxiliary outputs.
 
         >>> [name for name, _ in Epilogue(Accumulator(), (("preact", Accumulator()),)).results]
         ['d', 'preact']
@@ -170,12 +180,12 @@ class Epilogue(hooks.Shown):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what is stored of D's extents, D first."""
+        """Return the names of the stored matrices with the extents of D, D first."""
         return tuple([name for name, _ in self.results])
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The names of all that is stored beside D: what is of its extents, then sums and maxima.
+        """Return the names of all results except D: auxiliary outputs, then reductions.
 
         >>> acc = Accumulator()
         >>> Epilogue(acc, (("preact", acc),), (("largest", Reduction("max", ("n",), acc)),)).beside
@@ -185,28 +195,30 @@ class Epilogue(hooks.Shown):
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The scalars that it takes, in the order in which they first appear."""
+        """Return the names of the epilogue's scalars, in the order in which they first appear."""
         return self._whole.scalars
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """The tiles that it may read."""
+        """Return the names of the epilogue's tile operands; whether they are read may depend on scalars."""
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The operands in the device's memory that it may read."""
+        """Return the names of the epilogue's operands in global memory; whether they are read may depend on scalars."""
         return self._whole.tensors
 
     @cached_property
     def kinds(self) -> dict[str, type[Input]]:
-        """What each operand is, by its name."""
+        """Return the class of each operand, such as Row or Scalar, by its name."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
     @cached_property
     def gated(self) -> str:
-        """Where the two columns of A @ B lie that a column of D is made of, "halves" or "pairs"; "" where it is one.
+        """Return how a gated epilogue pairs the columns of A @ B, or "" if the epilogue is not gated.
+
+        "halves": columns j and j + N / 2 give column j of D. "pairs": columns 2 j and 2 j + 1 do.
 
         >>> from cutegemm.plan.epilogue.functions import swiglu
         >>> Epilogue(swiglu(Accumulator())).gated, LINEAR.gated
@@ -217,8 +229,9 @@ class Epilogue(hooks.Shown):
 
     @property
     def wide(self) -> tuple[str, ...]:
-        """Return the results of a gated epilogue that have all columns of A @ B: no kernel stores or reduces these
-        beside half of the columns.
+        """Return the names of a gated epilogue's results that have all N columns of A @ B, not N / 2.
+
+        No kernel stores or reduces such results together with a D of N / 2 columns. Without a gate it is ().
 
         >>> from cutegemm.plan.epilogue.functions import swiglu
         >>> Epilogue(swiglu(Accumulator()), (("preact", Accumulator()),)).wide
@@ -231,37 +244,42 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def halved(self) -> tuple[str, ...]:
-        """The rows that have a number for each column of A @ B, where D has half as many."""
+        """Return the names of a gated epilogue's row operands that have N elements, although D has N / 2 columns."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         rows = [node.child.name for node in nodes if isinstance(node, Half) and isinstance(node.child, Row)]
         return tuple(dict.fromkeys(rows))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is one step, as it has several results or is made of two sums."""
+        """Return whether the epilogue is a single step, because it has several results or is gated."""
         return bool(self.beside) or bool(self.gated)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """The operations, the first one on the sums themselves: one on the result of the other is the expression. Of
-        several results, or of two sums, there is one step, which computes all."""
+        """Return the operations of the epilogue in the order in which a kernel computes them.
+
+        The first step takes the accumulator, each further step the result of the one before. An epilogue that has
+        several results or is gated is a single step.
+        """
         if self.is_whole:
             return (self._whole,)
         return tuple([Step(part) for part in _chain(self.expression)])
 
     @cached_property
     def head(self) -> Epilogue:
-        """The part that is computed of all sums before the first is stored: the steps that scale them."""
+        """Return the leading steps that only scale by scalars, which are applied to all accumulators before a store."""
         return self._of(self.steps[: self._count(lambda step: step.is_scaling)])
 
     @cached_property
     def tail(self) -> Epilogue:
-        """The part that is computed of the head's values, of a piece after the other."""
+        """Return the steps after `head`, which are applied to one epilogue tile after the other."""
         return self._of(self.steps[self._count(lambda step: step.is_scaling) :])
 
     @cached_property
     def transposed(self) -> Epilogue:
-        """Of D^T = B^T A^T: what is a row of D is a column of its transpose.
+        """Return the epilogue of D^T = B^T A^T, in which rows and columns exchange their roles.
+
+        raises   PlanError if the epilogue is gated
 
         >>> from cutegemm.plan.epilogue import Row
         >>> Epilogue(Accumulator() + Row("bias")).transposed.expression.right
@@ -281,11 +299,13 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def without_tiles(self) -> Epilogue:
-        """The epilogue where all steps that read tiles are idle."""
+        """Return the epilogue without the steps that read tile operands."""
         return self._of([step for step in self.steps if not step.tiles])
 
     def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:
-        """The steps that change something for these values of the scalars; where they are left out, whatever they are.
+        """Return the epilogue without the steps that are idle for the given values of the scalars.
+
+        scalars   the value of each scalar; None leaves out all steps that are idle for some value
 
         >>> print(LINEAR.acting(), "|", LINEAR.acting({"alpha": 2.0, "beta": 0.0}))
         acc | alpha * acc
@@ -295,7 +315,7 @@ class Epilogue(hooks.Shown):
         return self._of([step for step in self.steps if not step.is_idle(scalars)])
 
     def tensors_read(self, scalars: Mapping[str, float]) -> tuple[str, ...]:
-        """The operands in the device's memory that are read for these values of the scalars.
+        """Return the names of the operands in global memory that are read for these values of the scalars.
 
         >>> LINEAR.tensors_read({"alpha": 1.0, "beta": 0.5}), LINEAR.tensors_read({"alpha": 1.0, "beta": 0.0})
         (('c',), ())
@@ -303,11 +323,12 @@ class Epilogue(hooks.Shown):
         return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
-        """How many of the first steps are of a kind."""
+        """Return the number of leading steps for which `fits` is true."""
         return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
+        """Return the epilogue that consists of these steps, in their order."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -323,6 +344,7 @@ _TURNED = {("n",): ("m",), ("m",): ("n",), ("m", "n"): ("m", "n")}
 
 
 def _transposed(node: Expression) -> Expression:
+    """Return the expression with each Row replaced by a Column and each Column by a Row."""
     if isinstance(node, Row):
         return Column(node.name)
     if isinstance(node, Column):
@@ -331,15 +353,20 @@ def _transposed(node: Expression) -> Expression:
 
 
 def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
+    """Return the text of an expression, followed by `name = expression` for each further result."""
     return ", ".join([str(expression), *[f"{name} = {each}" for name, each in aux]])
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return all names once, in the order in which they first appear."""
     return tuple(dict.fromkeys([name for each in names for name in each]))
 
 
 def _chain(expression: Expression) -> list[Expression]:
-    """Expressions of the accumulator, the innermost first, of which each is put in the next one's accumulator."""
+    """Split an expression into operations on the accumulator, the innermost first.
+
+    Replacing the accumulator of each operation by the operation before it gives the expression again.
+    """
     if isinstance(expression, Accumulator):
         return []
     inner = [child for child in expression.children if child.has_accumulator]
@@ -350,6 +377,7 @@ def _chain(expression: Expression) -> list[Expression]:
 
 
 def _violations(epilogue: Epilogue) -> Iterator[str]:
+    """Yield a sentence for each rule that an epilogue violates."""
     if not any(each.has_accumulator for _, each in epilogue.results):
         yield "the sums of A @ B do not appear in it. Make it of an Accumulator()."
     wholes = (*epilogue.results, *epilogue.reductions)
@@ -384,6 +412,7 @@ def _violations(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
+    """Yield a sentence for each wrong use of gate and up projections in an epilogue."""
     by, wholes = epilogue.gated, [each for _, each in (*epilogue.results, *epilogue.reductions)]
     if not by:
         return
@@ -412,12 +441,12 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """The parts of an expression that are in no half."""
+    """Yield the nodes of an expression, without those inside a Half but with the Half itself."""
     yield node
     for child in () if isinstance(node, Half) else node.children:
         yield from _outside(child)
 
 
 _ACC, _ALPHA = Accumulator(), Scalar("alpha")
-LINEAR = Epilogue(_ALPHA * _ACC + Scalar("beta") * Tile("c"))  # BLAS's
-SCALED = Epilogue(_ALPHA * _ACC)  # of a kernel that reads no C
+LINEAR = Epilogue(_ALPHA * _ACC + Scalar("beta") * Tile("c"))  # the epilogue of BLAS
+SCALED = Epilogue(_ALPHA * _ACC)  # for kernels that do not read C

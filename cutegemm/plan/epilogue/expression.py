@@ -1,7 +1,7 @@
-"""The expressions that epilogues are made of: a value for each element of D.
+"""Expression trees of epilogues: an expression has a value for each element of D.
 
-An expression is a tree of the accumulator (the sums of A @ B) and of operands that the caller passes by name. It is
-built by Python's operators and by the functions of `functions`, and is frozen and hashable: part of a plan.
+The leaves are the accumulator (an element of A @ B), constants, and operands that the caller passes by name. Python's
+operators and the functions in `functions` build expressions. Expressions are frozen and hashable: plans contain them.
 
 >>> acc, bias = Accumulator(), Row("bias")
 >>> print((acc + bias) * 0.5)
@@ -24,20 +24,22 @@ from cutegemm.layout.inttuple import shown
 
 
 class Expression(hooks.Shown):
-    """A value for each element of D.
+    """Base class of expressions, which have a value for each element of D.
 
-    `+`, `-`, `*`, `/` and comparisons take another expression or a number; Python's `abs` is there too.
+    `+`, `-`, `*`, `/` and comparisons accept another expression or a number. Python's `abs` works as well.
+
+    precedence   how strongly the printed operator binds: 0 comparison, 1 sum, 2 product, 3 sign, 4 name or call
     """
 
-    precedence: ClassVar[int] = 4  # of what is printed: 0 a comparison, 1 a sum, 2 a product, 3 a sign, 4 a name
+    precedence: ClassVar[int] = 4
 
     @property
     def children(self) -> tuple[Expression, ...]:
-        """The expressions that this one is made of."""
+        """Return the operands of this operation, from left to right; () for a leaf."""
         return ()
 
     def with_children(self, *children: Expression) -> Expression:
-        """The same operation on other expressions."""
+        """Return this operation with `children` as its operands."""
         assert not children
         return self
 
@@ -84,33 +86,36 @@ class Expression(hooks.Shown):
         return _compare(">=", self, other)
 
     def nodes(self) -> Iterator[Expression]:
-        """All expressions in this one, from left to right; itself last."""
+        """Yield all nodes of the tree in postorder: operands from left to right, then this expression."""
         for child in self.children:
             yield from child.nodes()
         yield self
 
     @property
     def has_accumulator(self) -> bool:
-        """Whether the value follows from the sums of A @ B."""
+        """Return whether the expression contains the accumulator."""
         return any(isinstance(node, Accumulator) for node in self.nodes())
 
     def names(self, kind: type[Input]) -> tuple[str, ...]:
-        """The operands of a kind, in the order in which they first appear."""
+        """Return the names of the operands of a class, in the order in which they first appear.
+
+        kind   Scalar, Tile, Row, Column, Element, or a base class of these
+        """
         return tuple(dict.fromkeys([node.name for node in self.nodes() if isinstance(node, kind)]))
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The names of its scalars."""
+        """Return the names of the scalars in the expression."""
         return self.names(Scalar)
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """The names of its tiles."""
+        """Return the names of the tile operands in the expression."""
         return self.names(Tile)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names of its operands in the device's memory: tiles, rows, columns and single elements.
+        """Return the names of the operands in global memory: tiles, rows, columns and single elements.
 
         >>> (Row("bias") * Scalar("s") + Tile("c")).tensors
         ('bias', 'c')
@@ -118,16 +123,18 @@ class Expression(hooks.Shown):
         return self.names(Tensor)
 
     def replaced(self, old: Expression, new: Expression) -> Expression:
-        """The expression with another one in the place of each occurrence of a part."""
+        """Return the expression with `new` in place of each subexpression that equals `old`."""
         if self == old:
             return new
         return self.with_children(*[child.replaced(old, new) for child in self.children])
 
     def given(self, values: Mapping[str, float]) -> Expression:
-        """The expression where some scalars have these values.
+        """Return the expression with constants in place of some scalars, simplified.
 
-        A product with 0 is 0, also where its other factor is not a number: BLAS reads no C where beta is 0. A product
-        with 1 and a sum with 0 are the other operand.
+        x * 0 becomes 0, even if x may be NaN or infinite, because BLAS does not read C if beta is 0. x * 1 and x + 0
+        become x.
+
+        values   number for each scalar to replace, by its name
 
         >>> linear = Scalar("alpha") * Accumulator() + Scalar("beta") * Tile("c")
         >>> print(linear.given({"beta": 0.0}), "|", linear.given({"alpha": 1.0, "beta": 1.0}))
@@ -138,13 +145,13 @@ class Expression(hooks.Shown):
         return self.with_children(*[child.given(values) for child in self.children]).simplified()
 
     def simplified(self) -> Expression:
-        """The same value without an operation that its constants make superfluous."""
+        """Return an equal expression without this operation if a constant operand makes it superfluous."""
         return self
 
 
 @dataclass(frozen=True)
 class Accumulator(Expression):
-    """The sums of A @ B; in a step of an epilogue, what the steps before it have made of them."""
+    """The element of A @ B; in a step of an epilogue, the result of the step before it."""
 
     def __str__(self) -> str:
         return "acc"
@@ -152,7 +159,7 @@ class Accumulator(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A number. 0 and -0 are two constants: a kernel of one is not taken for that of the other.
+    """A number. 0.0 and -0.0 are different constants, so that kernels with one and with the other are cached apart.
 
     >>> Constant(2.0) == Constant(2), Constant(0.0) == Constant(-0.0)
     (True, False)
@@ -170,7 +177,7 @@ class Constant(Expression):
 
     def __str__(self) -> str:
         short = f"{self.value:g}"
-        is_read_again = float(short) == self.value and short != "-0"  # which Python reads as 0
+        is_read_again = float(short) == self.value and short != "-0"  # Python parses "-0" as the integer 0
         return short if is_read_again else repr(self.value)
 
 
@@ -179,9 +186,9 @@ class Constant(Expression):
 
 @dataclass(frozen=True)
 class Input(Expression):
-    """A value that the caller passes.
+    """Base class of operands, which the caller passes by name.
 
-    name   by which it is passed
+    name   keyword of the operand
     """
 
     name: str
@@ -197,36 +204,37 @@ class Scalar(Input):
 
 @dataclass(frozen=True)
 class Tensor(Input):
-    """An operand in the device's memory. What it is made of, the `Operands` of a plan say by its name."""
+    """Base class of operands in global memory. The plan's `Operands` have the element type of each by its name."""
 
 
 @dataclass(frozen=True)
 class Tile(Tensor):
-    """A matrix of D's extents: M x N."""
+    """A matrix with the extents of D, M x N."""
 
 
 @dataclass(frozen=True)
 class Row(Tensor):
-    """A number for each column of D: N of them, such as a bias."""
+    """A vector of N elements, one for each column of D, such as a bias."""
 
 
 @dataclass(frozen=True)
 class Column(Tensor):
-    """A number for each row of D: M of them, such as scales of the rows of A."""
+    """A vector of M elements, one for each row of D, such as scales of the rows of A."""
 
 
 @dataclass(frozen=True)
 class Element(Tensor):
-    """One number for all of D, in the device's memory."""
+    """A single number for all of D, read from global memory."""
 
 
 @dataclass(frozen=True)
 class Half(Expression):
-    """Of a gated epilogue: the gate or the up of what has a value for each column of A @ B, two for each of D's.
+    """The gate or the up projection of a gated epilogue: half of the columns of a value with all N columns of A @ B.
 
-    child         of the sums, rows, columns and numbers. In an `Epilogue` it is the sums, or a row: see `distributed`
-    side          0: the gate, 1: the up
-    interleaved   where the two of D's column j lie: at 2 j and 2 j + 1, or else at j and j + N / 2
+    child         the value with N columns: an expression of the accumulator, rows, columns and numbers. In an
+                  `Epilogue` it is the accumulator or a row: see `distributed`
+    side          0: the gate, 1: the up projection
+    interleaved   True if gate and up of D's column j are columns 2 j and 2 j + 1, False if they are j and j + N / 2
 
     >>> print(Half(Accumulator(), 0, False) * Half(Row("bias"), 1, False))
     acc.gate * bias.up
@@ -245,7 +253,7 @@ class Half(Expression):
 
     @property
     def by(self) -> str:
-        """Where the two lie, by the name of the function that divides: "halves" or "pairs"."""
+        """Return the name of the function that makes such a gate and up, "halves" or "pairs"."""
         return "pairs" if self.interleaved else "halves"
 
     def __str__(self) -> str:
@@ -255,7 +263,9 @@ class Half(Expression):
 
 
 def distributed(node: Expression) -> Expression:
-    """The same value, of halves of the sums and of rows. What is of a kind yet unknown stays in its half.
+    """Return an equal expression in which each Half contains only the accumulator or a row.
+
+    A Half is left as it is if it contains a tile, another Half, or an operand whose class is not yet known.
 
     >>> print(distributed(Half(Accumulator() + Row("bias") * Column("scale"), 1, False)))
     acc.up + bias.up * scale
@@ -266,6 +276,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
+        """Return the half of one subexpression."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])
@@ -273,7 +284,7 @@ def distributed(node: Expression) -> Expression:
     return half(node.child)
 
 
-BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an operand stays the same
+BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an operand is broadcast
     Tile: (),
     Row: ("m",),
     Column: ("n",),
@@ -286,7 +297,7 @@ BROADCAST: dict[type[Tensor], tuple[str, ...]] = {  # modes of D along which an 
 
 @dataclass(frozen=True)
 class Negative(Expression):
-    """-child."""
+    """The negated value, -child."""
 
     child: Expression
 
@@ -300,15 +311,15 @@ class Negative(Expression):
         return Negative(*children)
 
     def __str__(self) -> str:
-        is_number = isinstance(self.child, Constant)  # whose sign would be its own
+        is_number = isinstance(self.child, Constant)  # -(2) is not printed as -2, which is a constant
         return f"-{_in_parentheses(self.child, is_number or self.child.precedence < self.precedence)}"
 
 
 @dataclass(frozen=True)
 class Binary(Expression):
-    """An operation on two values.
+    """Base class of operators with two operands.
 
-    symbol   by which it is printed
+    symbol   printed between the operands, such as "+"
     """
 
     left: Expression
@@ -331,7 +342,7 @@ class Binary(Expression):
 
 @dataclass(frozen=True)
 class Add(Binary):
-    """left + right."""
+    """The sum left + right."""
 
     symbol: ClassVar[str] = "+"
     precedence: ClassVar[int] = 1
@@ -345,7 +356,7 @@ class Add(Binary):
 
 @dataclass(frozen=True)
 class Subtract(Binary):
-    """left - right."""
+    """The difference left - right."""
 
     symbol: ClassVar[str] = "-"
     precedence: ClassVar[int] = 1
@@ -356,7 +367,7 @@ class Subtract(Binary):
 
 @dataclass(frozen=True)
 class Multiply(Binary):
-    """left * right."""
+    """The product left * right."""
 
     symbol: ClassVar[str] = "*"
     precedence: ClassVar[int] = 2
@@ -372,7 +383,7 @@ class Multiply(Binary):
 
 @dataclass(frozen=True)
 class Divide(Binary):
-    """left / right."""
+    """The quotient left / right."""
 
     symbol: ClassVar[str] = "/"
     precedence: ClassVar[int] = 2
@@ -383,10 +394,11 @@ class Divide(Binary):
 
 @dataclass(frozen=True)
 class _Called(Expression):
-    """An operation that is printed as a call."""
+    """Base class of operations that are printed as a call, such as relu(acc)."""
 
     @property
     def called(self) -> str:
+        """Return the printed name of the function."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -395,7 +407,7 @@ class _Called(Expression):
 
 @dataclass(frozen=True)
 class Minimum(_Called):
-    """The lesser of two values; not a number where one of them is none."""
+    """The lesser of two values; NaN if one of them is NaN."""
 
     left: Expression
     right: Expression
@@ -412,12 +424,12 @@ class Minimum(_Called):
 
 @dataclass(frozen=True)
 class Maximum(Minimum):
-    """The greater of two values; not a number where one of them is none."""
+    """The greater of two values; NaN if one of them is NaN."""
 
     called = "maximum"
 
 
-COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # by the symbol: on arrays, and on values of a kernel
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # for arrays, and for the CuTe DSL's values in a kernel
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -429,7 +441,7 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {  # by the symbol: on arrays, 
 
 @dataclass(frozen=True)
 class Compare(Expression):
-    """Whether a comparison of two values holds: the condition of a `Where`.
+    """A comparison of two values, used as the condition of a `Where`. It has no truth value in Python.
 
     symbol   "<", "<=", ">", ">=", "==" or "!="
     """
@@ -460,7 +472,7 @@ class Compare(Expression):
 
 @dataclass(frozen=True)
 class Where(_Called):
-    """One value where a condition holds, else another one; neither matters where it is not taken."""
+    """`left` where the condition is true, `right` elsewhere. The value that is not selected may be NaN."""
 
     condition: Expression
     left: Expression
@@ -478,7 +490,7 @@ class Where(_Called):
 
 @dataclass(frozen=True)
 class Cast(_Called):
-    """A value rounded to what an element type holds.
+    """A value rounded to an element type.
 
     dtype   the element type
     """
@@ -500,7 +512,10 @@ class Cast(_Called):
 
 @dataclass(frozen=True)
 class Function(_Called):
-    """A function of one value, by its name: see `functions`."""
+    """A function of one value, such as relu.
+
+    name   one of `functions.NAMES`
+    """
 
     name: str
     child: Expression
@@ -519,11 +534,13 @@ class Function(_Called):
 
 @dataclass(frozen=True)
 class Reduction(_Called):
-    """The sum or the maximum of an expression's values along modes of D: a result of its own, and no part of another
-    expression.
+    """The sum or maximum of an expression over rows, columns or all of D.
+
+    A reduction is a separate result of an epilogue. It cannot be an operand of another expression.
 
     operation   "sum" or "max"
-    along       modes of D that are reduced: "n" gives a number for each row, "m" one for each column, both one in all
+    along       modes of D that are reduced: ("n",) gives a number for each row, ("m",) for each column, ("m", "n") one
+                number
     """
 
     operation: str
@@ -536,12 +553,12 @@ class Reduction(_Called):
 
     @property
     def kind(self) -> type[Tensor]:
-        """What holds it in memory: a Column of M numbers, a Row of N, or an Element."""
+        """Return the class of the result in memory: a Column of M numbers, a Row of N numbers, or an Element."""
         return REDUCED[self.along][1]
 
     @property
     def identity(self) -> float:
-        """What changes nothing: that of no values at all."""
+        """Return the neutral element of the operation: 0 for a sum, -infinity for a maximum."""
         return 0.0 if self.operation == "sum" else -math.inf
 
     @property
@@ -552,7 +569,7 @@ class Reduction(_Called):
         return Reduction(self.operation, self.along, *children)
 
 
-REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # how it is called, and what it gives
+REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # prefix of the function's name, class of the result
     ("n",): ("row", Column),
     ("m",): ("column", Row),
     ("m", "n"): ("total", Element),
@@ -560,7 +577,7 @@ REDUCED: dict[tuple[str, ...], tuple[str, type[Tensor]]] = {  # how it is called
 
 
 def expression_of(value: Any) -> Expression | None:
-    """Return an expression as it is, a number as a constant, and None for a value of another kind.
+    """Return an expression unchanged, a number as a Constant, and None for any other value.
 
     raises   TypeError for an integer that is too large for a float
 
@@ -576,19 +593,22 @@ def expression_of(value: Any) -> Expression | None:
 
 
 def _binary(node: type[Binary], left: Any, right: Any) -> Expression:
+    """Return the operation of class `node`, or NotImplemented if an operand is not an expression or a number."""
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else node(*sides)  # type: ignore[arg-type]
 
 
 def _compare(symbol: str, left: Any, right: Any) -> Expression:
+    """Return the comparison, or NotImplemented if an operand is not an expression or a number."""
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else Compare(symbol, *sides)  # type: ignore[arg-type]
 
 
 def _is(expression: Expression, value: float) -> bool:
-    """Whether an expression is a number; 0 is equal to -0 here."""
+    """Return whether an expression is a constant of this value; -0.0 counts as 0.0 here."""
     return isinstance(expression, Constant) and expression.value == value
 
 
 def _in_parentheses(expression: Expression, needed: bool) -> str:
+    """Return the text of an expression, in parentheses if they are needed."""
     return f"({expression})" if needed else str(expression)

@@ -1,4 +1,4 @@
-"""The functions of which an epilogue may be made. Each takes expressions or numbers and returns an expression.
+"""Functions for writing epilogues. Each takes expressions or numbers and returns an expression.
 
 >>> from cutegemm.plan.epilogue import Accumulator, Row
 >>> print(gelu(Accumulator() + Row("bias")))
@@ -6,7 +6,7 @@ gelu(acc + bias)
 >>> print(clamp(Accumulator(), 0, 6))
 minimum(maximum(acc, 0), 6)
 
-What they compute in each type, and how exactly, is in the [table of functions](functions.md).
+The [table of functions](functions.md) gives the instructions and the accuracy of each function.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ from cutegemm.plan.epilogue.expression import (
     expression_of,
 )
 
-_LEAST_CAP, _MOST_CAP = 1e-30, 1e30  # of softcap, so that 1 / cap is a float32
-# Functions of one value that are nodes of their own; all others are made of them.
+_LEAST_CAP, _MOST_CAP = 1e-30, 1e30  # bounds of softcap's cap, so that 1 / cap is a float32
+# Functions of one value that are nodes of an expression. The other functions are composed of nodes.
 NAMES = (
     "abs", "square", "sqrt", "rsqrt", "exp", "log", "tanh", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu",
 )  # fmt: skip
 
 
 def _expression(of: str, value: Any) -> Expression:
+    """Return a function's argument as an expression.
+
+    of       name of the function, for the message
+    raises   TypeError if the argument is not an expression or a number
+    """
     found = expression_of(value)
     if found is None:
         raise TypeError(
@@ -47,82 +52,82 @@ def _expression(of: str, value: Any) -> Expression:
 
 
 def abs(x: Any) -> Expression:
-    """|x|."""
+    """Return the absolute value of x."""
     return Function("abs", _expression("abs", x))
 
 
 def square(x: Any) -> Expression:
-    """x * x."""
+    """Return x * x."""
     return Function("square", _expression("square", x))
 
 
 def sqrt(x: Any) -> Expression:
-    """The square root of x; not a number where x is less than 0."""
+    """Return the square root of x; NaN where x is negative."""
     return Function("sqrt", _expression("sqrt", x))
 
 
 def rsqrt(x: Any) -> Expression:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return Function("rsqrt", _expression("rsqrt", x))
 
 
 def exp(x: Any) -> Expression:
-    """e to the power of x."""
+    """Return e to the power of x."""
     return Function("exp", _expression("exp", x))
 
 
 def log(x: Any) -> Expression:
-    """The natural logarithm of x."""
+    """Return the natural logarithm of x."""
     return Function("log", _expression("log", x))
 
 
 def tanh(x: Any) -> Expression:
-    """The hyperbolic tangent of x."""
+    """Return the hyperbolic tangent of x."""
     return Function("tanh", _expression("tanh", x))
 
 
 def erf(x: Any) -> Expression:
-    """The error function of x."""
+    """Return the error function of x."""
     return Function("erf", _expression("erf", x))
 
 
 def sigmoid(x: Any) -> Expression:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return Function("sigmoid", _expression("sigmoid", x))
 
 
 def relu(x: Any) -> Expression:
-    """x where it is more than 0, else 0."""
+    """Return x where x is positive, 0 elsewhere."""
     return Function("relu", _expression("relu", x))
 
 
 def gelu(x: Any) -> Expression:
-    """x * (1 + erf(x / sqrt(2))) / 2, as torch has it by default."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2, the default `gelu` of torch."""
     return Function("gelu", _expression("gelu", x))
 
 
 def gelu_tanh(x: Any) -> Expression:
-    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2: torch's approximate="tanh"."""
+    """Return x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2, torch's `gelu` with approximate="tanh"."""
     return Function("gelu_tanh", _expression("gelu_tanh", x))
 
 
 def silu(x: Any) -> Expression:
-    """x * sigmoid(x), which is also called swish."""
+    """Return x * sigmoid(x), also called swish."""
     return Function("silu", _expression("silu", x))
 
 
 def minimum(x: Any, y: Any) -> Expression:
-    """The lesser of both; not a number where one of them is none, as torch has it."""
+    """Return the lesser of x and y; NaN where one of them is NaN, as in torch."""
     return Minimum(_expression("minimum", x), _expression("minimum", y))
 
 
 def maximum(x: Any, y: Any) -> Expression:
-    """The greater of both; not a number where one of them is none, as torch has it."""
+    """Return the greater of x and y; NaN where one of them is NaN, as in torch."""
     return Maximum(_expression("maximum", x), _expression("maximum", y))
 
 
 def clamp(x: Any, low: Any = None, high: Any = None) -> Expression:
-    """x, but not less than `low` and not more than `high`, where they are given."""
+    """Return x limited to [low, high]. A bound of None is not applied."""
     out = _expression("clamp", x)
     out = out if low is None else maximum(out, low)
     return out if high is None else minimum(out, high)
@@ -144,9 +149,10 @@ def softcap(x: Any, cap: float) -> Expression:
 
 
 def where(condition: Any, x: Any, y: Any) -> Expression:
-    """x where the condition holds, else y.
+    """Return x where the condition is true, y elsewhere.
 
-    condition   a comparison: of expressions by <, <=, >, >=, or `equal`, `not_equal`
+    condition   a comparison of expressions by <, <=, > or >=, or the result of `equal` or `not_equal`
+    raises      TypeError if the condition is not a comparison
 
     >>> from cutegemm.plan.epilogue import Accumulator, Tile
     >>> print(where(Tile("preact") > 0, Accumulator(), 0))
@@ -158,17 +164,19 @@ def where(condition: Any, x: Any, y: Any) -> Expression:
 
 
 def equal(x: Any, y: Any) -> Expression:
-    """Whether two values are equal."""
+    """Return the condition that x equals y, for `where`. (Python's == compares expression trees.)"""
     return Compare("==", _expression("equal", x), _expression("equal", y))
 
 
 def not_equal(x: Any, y: Any) -> Expression:
-    """Whether two values differ."""
+    """Return the condition that x differs from y, for `where`. (Python's != compares expression trees.)"""
     return Compare("!=", _expression("not_equal", x), _expression("not_equal", y))
 
 
 def row_sum(x: Any) -> Expression:
-    """The sum of x over each row of D, M numbers: a result behind the first one, of the values before they are rounded.
+    """Return the sum of x over each row of D: a vector of M numbers.
+
+    An epilogue returns it after D, as a result of its own. The values are added before they are rounded to D's type.
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(row_sum(square(Accumulator())))
@@ -178,32 +186,37 @@ def row_sum(x: Any) -> Expression:
 
 
 def row_max(x: Any) -> Expression:
-    """The maximum of x over each row of D, likewise; not a number where one of the values is none."""
+    """Return the maximum of x over each row of D, M numbers; NaN if one of the values is NaN. See `row_sum`."""
     return Reduction("max", ("n",), _expression("row_max", x))
 
 
 def column_sum(x: Any) -> Expression:
-    """The sum of x over each column of D, likewise: N numbers."""
+    """Return the sum of x over each column of D: a vector of N numbers. See `row_sum`."""
     return Reduction("sum", ("m",), _expression("column_sum", x))
 
 
 def column_max(x: Any) -> Expression:
-    """The maximum of x over each column of D, likewise."""
+    """Return the maximum of x over each column of D, N numbers; NaN if one of the values is NaN. See `row_sum`."""
     return Reduction("max", ("m",), _expression("column_max", x))
 
 
 def total_sum(x: Any) -> Expression:
-    """The sum of x over all of D, likewise: one number, or one for each of a batch."""
+    """Return the sum of x over all of D: one number for each matrix of the batch. See `row_sum`."""
     return Reduction("sum", ("m", "n"), _expression("total_sum", x))
 
 
 def total_max(x: Any) -> Expression:
-    """The maximum of x over all of D, likewise: of abs(x) it is what an fp8 scale is made of."""
+    """Return the maximum of x over all of D: one number for each matrix of the batch. See `row_sum`.
+
+    The maximum of abs(x) gives the scale for quantizing x to fp8.
+    """
     return Reduction("max", ("m", "n"), _expression("total_max", x))
 
 
 def cast(x: Any, dtype: DType | str) -> Expression:
-    """x rounded to what an element type holds, to nearest even.
+    """Return x rounded to an element type, to nearest even.
+
+    dtype   the element type or its name
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(cast(Accumulator(), "bf16") * 2)
@@ -212,14 +225,14 @@ def cast(x: Any, dtype: DType | str) -> Expression:
     return Cast(_expression("cast", x), DType.parse(dtype))
 
 
-# --- gated: an element of D is made of two columns of A @ B, and D has half of its columns -----------------------
+# --- gated: an element of D is computed from two columns of A @ B, and D has N / 2 columns ------------------------
 
 
 def halves(x: Any) -> tuple[Expression, Expression]:
-    """(gate, up): x of the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
+    """Return (gate, up): x at the columns j and j + N / 2 of A @ B, for column j of an M x N / 2 result.
 
-    x        an expression of the accumulator, and of rows of N numbers, columns and numbers
-    raises   PlanError where it is a gate or an up already
+    x        an expression of the accumulator, rows of N numbers, columns and numbers
+    raises   PlanError if x contains a gate or an up already
 
     >>> from cutegemm.plan.epilogue import Accumulator, Epilogue, Row
     >>> gate, up = halves(Accumulator() + Row("bias"))
@@ -230,11 +243,15 @@ def halves(x: Any) -> tuple[Expression, Expression]:
 
 
 def pairs(x: Any) -> tuple[Expression, Expression]:
-    """(gate, up): x of the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result; see `halves`."""
+    """Return (gate, up): x at the columns 2 j and 2 j + 1 of A @ B, for column j of an M x N / 2 result.
+
+    See `halves` for the arguments and errors.
+    """
     return _divided(x, True)
 
 
 def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
+    """Return (gate, up) of x: by `pairs` if interleaved, else by `halves`."""
     by = "pairs" if interleaved else "halves"
     whole = _expression(by, x)
     if any(isinstance(node, Half) for node in whole.nodes()):
@@ -243,13 +260,17 @@ def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
 
 
 def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
+    """Return activation(gate) * up of x."""
     gate, up = (pairs if interleaved else halves)(x)
     out: Expression = activation(gate) * up
     return out
 
 
 def swiglu(x: Any, interleaved: bool = False) -> Expression:
-    """silu(gate) * up of `halves`; of `pairs` where interleaved.
+    """Return silu(gate) * up.
+
+    x             an expression with N columns: see `halves`
+    interleaved   True: gate and up are the `pairs` of x, columns 2 j and 2 j + 1. False: they are its `halves`
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> print(swiglu(Accumulator()), "|", swiglu(Accumulator(), interleaved=True))
@@ -259,24 +280,27 @@ def swiglu(x: Any, interleaved: bool = False) -> Expression:
 
 
 def geglu(x: Any, interleaved: bool = False) -> Expression:
-    """gelu(gate) * up; see `swiglu`."""
+    """Return gelu(gate) * up. See `swiglu` for the arguments."""
     return _gated(gelu, x, interleaved)
 
 
 def reglu(x: Any, interleaved: bool = False) -> Expression:
-    """relu(gate) * up; see `swiglu`."""
+    """Return relu(gate) * up. See `swiglu` for the arguments."""
     return _gated(relu, x, interleaved)
 
 
 def glu(x: Any, interleaved: bool = False) -> Expression:
-    """sigmoid(gate) * up; see `swiglu`. torch's `glu` has the sigmoid of the second half."""
+    """Return sigmoid(gate) * up. See `swiglu` for the arguments.
+
+    torch's `glu` applies the sigmoid to the second half instead.
+    """
     return _gated(sigmoid, x, interleaved)
 
 
 def swiglu_oai(x: Any, interleaved: bool = False, alpha: float = 1.702, limit: float | None = 7.0) -> Expression:
-    """Return gate * sigmoid(alpha * gate) * (up + 1), as gpt-oss has it; see `swiglu` for `interleaved`.
+    """Return gate * sigmoid(alpha * gate) * (up + 1), the activation of gpt-oss. See `swiglu` for `interleaved`.
 
-    limit    gate is at most this and up lies in [-limit, limit] before; None leaves both as they are
+    limit    bound applied first: gate is clamped to at most `limit`, up to [-limit, limit]. None applies no bound
     source   GptOssExperts of transformers, whose gate and up are interleaved
 
     >>> from cutegemm.plan.epilogue import Accumulator

@@ -1,4 +1,4 @@
-"""From a Python function of the sums and of operands to an epilogue: the function is called once, with symbols.
+"""Conversion of a Python function to an epilogue: the function is called once, with symbols as its arguments.
 
 >>> from cutegemm.plan.epilogue import Row
 >>> from cutegemm.plan.epilogue.functions import relu
@@ -20,7 +20,9 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def result_name(position: int) -> str:
-    """The name of an auxiliary result: "aux", "aux2" and so on; 0 is the first.
+    """Return the name of an unnamed result after D: "aux", "aux2", "aux3" and so on.
+
+    position   index of the result, not counting D; 0 is the first
 
     >>> result_name(0), result_name(1)
     ('aux', 'aux2')
@@ -29,7 +31,9 @@ def result_name(position: int) -> str:
 
 
 def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
-    """Return the expressions that the function of an epilogue returned, in its order.
+    """Return the expressions that the Python function of an epilogue returned, in the function's order.
+
+    epilogue   made by `epilogue_of`
 
     >>> from cutegemm.plan.epilogue.functions import relu, row_sum
     >>> [str(each) for each in returned(epilogue_of(lambda acc: (relu(acc), row_sum(acc), acc), {}))]
@@ -40,13 +44,13 @@ def returned(epilogue: Epilogue) -> tuple[Expression, ...]:
 
 
 def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) -> Epilogue:
-    """The epilogue that a function computes.
+    """Return the epilogue that a Python function computes.
 
-    function   of the accumulator, which comes first, and of operands by name. It returns an expression: D's; or
-               several of them, D's first: those behind it are stored as well, as "aux", "aux2" and so on. Sums and
-               maxima over rows, columns or all of D stand behind it too
-    kinds      what each operand is that the caller passes: Scalar, Row, Column, Tile or Element
-    raises     PlanError with every rule that is broken
+    function   takes the accumulator as its first parameter, and operands by name. It returns the expression of D, or a
+               tuple: the expression of D, then those of auxiliary outputs and reductions, which are named "aux",
+               "aux2" and so on
+    kinds      class of each operand that the caller passes, by name: Scalar, Row, Column, Tile or Element
+    raises     PlanError with every violated rule
 
     >>> from cutegemm.plan.epilogue import Row
     >>> epilogue_of(lambda acc, bais: acc + bais, {"bias": Row})
@@ -77,7 +81,7 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
         returned = function(Accumulator(), **symbols)
     except PlanError:
         raise
-    except Exception as error:  # of the caller's own function, which may raise anything
+    except Exception as error:  # the caller's function may raise anything
         made_of = "An epilogue is made of + - * /, comparisons and the functions of cutegemm.epilogue."
         raise PlanError(f"epilogue {signature}", [f"it raised {type(error).__name__}: {error} {made_of}"]) from error
     several = returned if isinstance(returned, tuple | list) else (returned,)
@@ -103,4 +107,5 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
 
 
 def _has(expression: Expression, name: str) -> bool:
+    """Return whether an expression contains the operand of this name."""
     return any(isinstance(node, Input) and node.name == name for node in expression.nodes())

@@ -1,4 +1,6 @@
-"""Epilogues from text: the inverse of printing them. Text is read by a grammar of its own and runs nothing else.
+"""Parser of epilogues from text, the inverse of printing them.
+
+The text is parsed by Python's `ast` and interpreted node by node. It is never executed as Python code.
 
 >>> from cutegemm.plan.epilogue import Row
 >>> print(parse_epilogue("gelu(acc + bias), preact = acc + bias", {"bias": Row}))
@@ -43,7 +45,7 @@ _CALLED = (
     "swiglu", "geglu", "reglu", "glu", "swiglu_oai", "row_sum", "row_max", "column_sum", "column_max", "total_sum",
     "total_max",
 )  # fmt: skip
-_CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # as they are printed
+_CASTS = {kind.name: partial(functions.cast, dtype=kind) for kind in DTYPES}  # a cast is printed as a call of its type
 _BINARY: dict[type[ast.operator], type[Binary]] = {
     ast.Add: Add,
     ast.Sub: Subtract,
@@ -58,14 +60,15 @@ _COMPARED: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_DEEPEST = 200  # operations within each other: Python reads about a thousand
+_DEEPEST = 200  # nesting of operations; Python's recursion limit is about 1000
 
 
 def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Expression:
-    """The expression that a text is the print of; also one written by functions that are made of others.
+    """Return the expression that a text describes.
 
-    kinds    what each operand is, by its name
-    raises   PlanError where the text is no expression
+    text     a printed expression; it may also use composed functions, such as `clamp`
+    kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
+    raises   PlanError if the text is not an expression
 
     >>> from cutegemm.plan.epilogue import Row
     >>> parse_expression("relu(acc + bias)", {"bias": Row}).child.right
@@ -82,12 +85,13 @@ def parse_expression(text: str, kinds: Mapping[str, type[Input]] | None = None) 
 
 
 def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) -> Epilogue:
-    """The epilogue that a text is the print of: D's expression, then `name = expression` for each further result.
+    """Return the epilogue that a text describes.
 
-    text     or several expressions, of which the further ones are stored as "aux", "aux2" and so on; or a lambda of the
-             sums and of operands by name that returns one or several
-    kinds    what each operand is, by its name
-    raises   PlanError where the text is no epilogue
+    text     the expression of D, then `expression` or `name = expression` for each further result. Results without a
+             name are called "aux", "aux2" and so on. Or a lambda of the accumulator and of operands by name, which
+             returns one expression or a tuple
+    kinds    class of each operand, such as Row or Scalar, by its name; None for no operands
+    raises   PlanError if the text is not an epilogue
     """
     kinds = dict(kinds or {})
     if not isinstance(text, str):
@@ -115,7 +119,9 @@ def parse_epilogue(text: str, kinds: Mapping[str, type[Input]] | None = None) ->
 
 
 def written(expression: Expression) -> str:
-    """Text from which an expression is read again; the print of a gate or an up does not say what it is one of.
+    """Return the text from which `parse_expression` gives the expression again.
+
+    It differs from `str` only for a gate or an up: `acc.gate` does not say whether it comes from `halves` or `pairs`.
 
     >>> from cutegemm.plan.epilogue.functions import relu, swiglu
     >>> print(swiglu(Accumulator()), "|", written(swiglu(Accumulator())), "|", written(relu(Accumulator())))
@@ -125,16 +131,18 @@ def written(expression: Expression) -> str:
 
 
 def _spelled(node: Expression) -> Expression:
-    """An expression that prints as the text of another."""
+    """Return an expression whose `str` is the text that `written` returns for `node`."""
     if isinstance(node, Half):
         return Input(f"{node.by}({written(node.child)})[{node.side}]")
-    if isinstance(node, Constant):  # to torch.compile it may be a symbol, whose value is read by this
+    if isinstance(node, Constant):  # in torch.compile the value may be a symbol; `hex` makes it a number
         return Constant(float.fromhex(node.value.hex()))
     return node.with_children(*[_spelled(child) for child in node.children])
 
 
 def operands_of(text: str) -> tuple[str, ...]:
-    """The names of the operands of a lambda in a text.
+    """Return the names of the operands of a lambda: its parameters after the accumulator.
+
+    text   source of the lambda
 
     >>> operands_of("lambda acc, bias, scale: acc * scale + bias")
     ('bias', 'scale')
@@ -143,7 +151,10 @@ def operands_of(text: str) -> tuple[str, ...]:
 
 
 def function_of(text: str) -> Callable[..., Any]:
-    """The function that a lambda in a text is: of the sums and of operands by name, all of them expressions.
+    """Return a function that computes what a lambda in a text describes, on expressions.
+
+    text      source of the lambda
+    returns   a function of the accumulator and of operands by name, with the lambda's signature
 
     >>> from cutegemm.plan.epilogue import Row, epilogue_of
     >>> print(epilogue_of(function_of("lambda acc, bias: (relu(acc + bias), acc)"), {"bias": Row}))
@@ -153,6 +164,7 @@ def function_of(text: str) -> Callable[..., Any]:
     names, body = tuple([each.arg for each in tree.args.args]), tree.body
 
     def function(*accumulators: Any, **operands: Any) -> Any:
+        """Return the expression, or the tuple of expressions, of the lambda's body."""
         given = {**dict(zip(names, accumulators, strict=False)), **operands}
         reader = _Reader(text, {name: expression_of(value) or value for name, value in given.items()})
         if isinstance(body, ast.Tuple):
@@ -165,14 +177,21 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
+    """Return the expression that each name stands for: the accumulator and the operands."""
     return {"acc": Accumulator(), **{name: kind(name) for name, kind in (kinds or {}).items()}}
 
 
 def _several(returned: Any) -> tuple[Expression, ...]:
+    """Return the results of a function as a tuple."""
     return returned if isinstance(returned, tuple) else (returned,)
 
 
 def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[str | None, Expression]]) -> Epilogue:
+    """Return the epilogue of parsed results.
+
+    results   (name or None, expression) of each result; D comes first, without a name
+    raises    PlanError if D is missing or an operand does not appear
+    """
     if not results or results[0][0] is not None:
         raise PlanError(f"epilogue {text!r}", ["it has no expression for D, which comes first, without a name."])
     (_, first), *others = results
@@ -190,6 +209,10 @@ def _epilogue(text: str, kinds: Mapping[str, type[Input]], results: list[tuple[s
 
 
 def _parsed(text: str) -> ast.expr:
+    """Return the Python syntax tree of a text.
+
+    raises   PlanError if the text is not a Python expression
+    """
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -197,10 +220,15 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _no_python(text: str, error: BaseException) -> PlanError:
+    """Return the error for a text that Python cannot parse."""
     return PlanError(f"epilogue {text!r}", [f"it is no Python: {getattr(error, 'msg', None) or error}."])
 
 
 def _lambda(text: str) -> ast.Lambda:
+    """Return the syntax tree of a lambda in a text.
+
+    raises   PlanError if the text is not a lambda with plain parameters
+    """
     tree = _parsed(text)
     expected = "a lambda of the sums and of operands by name is expected, such as 'lambda acc, bias: relu(acc + bias)'."
     if not isinstance(tree, ast.Lambda):
@@ -212,19 +240,25 @@ def _lambda(text: str) -> ast.Lambda:
 
 
 class _Reader:
-    """Expressions of parsed text.
+    """Converter of Python syntax trees to expressions.
 
-    names   what names stand for
+    text    the text that was parsed, for messages
+    names   expression for each name that the text may use
     """
 
     def __init__(self, text: str, names: Mapping[str, Any]) -> None:
         self.text, self.names = text, names
 
     def refused(self, rule: str) -> PlanError:
+        """Return the error for a text that violates a rule."""
         return PlanError(f"epilogue {self.text!r}", [rule])
 
     def expression(self, node: ast.AST, depth: int = 0) -> Expression:
-        """The expression that a node is; of a number, a constant."""
+        """Return the expression of a syntax node; a number becomes a Constant.
+
+        depth    number of operations around the node
+        raises   PlanError if the node is not an expression or a number
+        """
         value = self.value(node, depth)
         try:
             found = expression_of(value)
@@ -235,7 +269,11 @@ class _Reader:
         return found
 
     def value(self, node: ast.AST, depth: int) -> Any:
-        """An expression, a number, several expressions of one call, or the name of an element type in quotes."""
+        """Return the value of a syntax node: an expression, a number, a string, or the tuple that `halves` returns.
+
+        depth    number of operations around the node
+        raises   PlanError if the node is not allowed in an epilogue
+        """
         if depth > _DEEPEST:
             raise self.refused(f"its operations lie {_DEEPEST} deep within each other; fewer are expected.")
         if isinstance(node, ast.Constant):
@@ -270,7 +308,7 @@ class _Reader:
         )
 
     def negative(self, node: ast.UnaryOp, depth: int) -> Any:
-        """A sign is a number's own where it stands right before its digits."""
+        """Return the negated value of a node: a negative number for "-2", a Negative for "-(2)" and "-acc"."""
         inner = node.operand
         is_number = isinstance(inner, ast.Constant) and isinstance(inner.value, int | float)
         if is_number and inner.col_offset == node.col_offset + 1:
@@ -278,6 +316,7 @@ class _Reader:
         return Negative(self.expression(inner, depth + 1))
 
     def called(self, node: ast.Call, name: str, depth: int) -> Any:
+        """Return the result of a call of the epilogue function `name`."""
         if name == "cast":
             return self.cast(node, depth)
         function = _CASTS.get(name) or (getattr(functions, name, None) if name in _CALLED else None)
@@ -294,6 +333,7 @@ class _Reader:
             raise self.refused(f"{ast.unparse(node)}: {error}") from error
 
     def cast(self, node: ast.Call, depth: int) -> Expression:
+        """Return the expression of a call such as cast(acc, "bf16")."""
         if len(node.args) != 2 or node.keywords or not isinstance(node.args[1], ast.Constant):
             raise self.refused(f"{ast.unparse(node)}: an expression and a type such as 'bf16' are expected.")
         try:
@@ -303,5 +343,6 @@ class _Reader:
 
 
 def _and(names: Mapping[str, Any]) -> str:
+    """Return names as a subject with its verb: "acc is", or "acc, bias and c are"."""
     *others, last = names
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"

@@ -1,17 +1,18 @@
-"""Sums and maxima over rows, columns or all of D: what a warp makes of its part of a tile, and where it lies.
+"""Partial results of reductions over rows, columns or all of D: how warps compute them, and their workspace layout.
 
-| step                           | who                                                                                 |
-|--------------------------------|-------------------------------------------------------------------------------------|
-| values of a row, in registers  | a thread, in the order of its registers                                             |
-| those of a row, of all lanes   | a warp, by shuffles: each lane with the one at a distance of 1, 2, 4 ... that holds |
-|                                | other columns of the same rows                                                      |
-| a partial result for each row  | one of these lanes, to its place in the workspace                                   |
-| all partial results of a row   | a second kernel, in the order of their places                                       |
+A reduction over rows has four steps. Reductions over columns or over all of D have the same.
 
-For "row" read "column", or "tile" where all of D is reduced. Who writes which place does not depend on which CTA comes
-first, and nobody adds to what another one has written: a result has the same bits at each launch.
+| step                                          | executed by                                                          |
+|-----------------------------------------------|----------------------------------------------------------------------|
+| reduce the values of a row in registers       | each thread, in the order of its registers                           |
+| reduce across the lanes with the same row     | each warp, by shuffles at distances 1, 2, 4, 8, 16                   |
+| write a partial result per row                | one of these lanes, to a fixed position in the workspace             |
+| reduce the partial results of a row           | a second kernel, in the order of the positions                       |
 
-Which registers and which lanes hold values of one row follows from the plan's thread-value layout of D.
+Each position of the workspace has one writer, whichever CTA runs first. Kernels do not use atomic additions. So a
+result has the same bits in each launch.
+
+The plan's thread-value layout of D determines which registers and lanes have values of the same row.
 """
 
 from __future__ import annotations
@@ -32,20 +33,22 @@ from cutegemm.plan.work.arithmetic import ceil_div
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-REDUCER_THREADS = 256  # of the second kernel
-_ROWS_AT_ONCE = 32  # results of a CTA of it: neighbours, which a warp reads together
+REDUCER_THREADS = 256  # threads of a CTA of the second kernel
+_ROWS_AT_ONCE = 32  # adjacent results that such a CTA computes; a warp reads their partial results coalesced
 
 
 @dataclass(frozen=True)
 class Folding:
-    """How the values that a warp has of a tile become partial results.
+    """Mapping from the registers, lanes and warps of a tile of D to the partial results of a reduction.
 
-    along      modes of D that are reduced
-    groups     of each register of a unit, which of the thread's results it belongs to: 0 is that of the first one
-    lanes      distances of lanes that hold values of the same results
-    pieces     partial results that a row of a tile has
-    piece_of   (unit, warp) -> which of them. A unit is what a thread reduces at a time: all that it holds of a tile, or
-               where a second kernel adds the parts of a split K, whose threads take a vector each, a vector
+    A unit is the set of registers that a thread reduces at a time. It is a vector if a second kernel adds the K splits,
+    and otherwise all values of the tile that the thread has.
+
+    along      modes of D that are reduced: ("n",), ("m",) or ("m", "n")
+    groups     for each register of a unit, the index of the thread's result that it contributes to
+    lanes      distances of the lanes that have values of the same results: powers of two
+    pieces     number of partial results that a tile contributes to each of its results
+    piece_of   layout from (unit, warp) to the index of the partial result, in [0, pieces)
     """
 
     along: tuple[str, ...]
@@ -56,19 +59,23 @@ class Folding:
 
     @property
     def units(self) -> int:
-        """Of a thread."""
+        """Return the number of units of a thread."""
         return self.piece_of[0].size()
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The last register of each group."""
+        """Return the last register of each group."""
         last = {group: register for register, group in enumerate(self.groups)}
         return tuple([last[group] for group in range(len(last))])
 
     def place(self, m_tile: Any, n_tile: Any, m_tiles: Any, piece: Any) -> Any:
-        """Which of the partial results of a row of D is that of a piece of a tile; also of what a kernel computes with.
+        """Return the index of a partial result among all partial results of the same result of D.
 
-        m_tiles   of D along M
+        The arguments are integers, or a kernel's integer values.
+
+        m_tile, n_tile   index of the tile
+        m_tiles          number of tiles of D along M
+        piece            index of the partial result in the tile: see `piece_of`
         """
         tile = n_tile if self.along == ("n",) else m_tile
         if len(self.along) == 2:
@@ -77,9 +84,10 @@ class Folding:
 
 
 def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: Any) -> tuple[Any, Any, Any]:  # noqa: E741
-    """Return the extents of the partial results in the workspace: (results, partial results of each, L), compact.
+    """Return the shape of the partial results in the workspace, a compact array (results, partial results of each, L).
 
-    m, n, l   extents of D; a gated D has half of the columns of A @ B
+    along     modes of D that are reduced
+    m, n, l   extents of D; n is half of the columns of A @ B if the plan is gated
 
     >>> from cutegemm.build import sm90_plan
     >>> [partials_shape(sm90_plan(), along, 300, 500, 1) for along in (("n",), ("m",), ("m", "n"))]
@@ -96,18 +104,28 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 
 
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
-    """(results, runs) of a CTA of the second kernel: a thread takes every `runs`-th partial result of a result."""
+    """Return (results, runs) of a CTA of the second kernel.
+
+    The CTA computes `results` results. `runs` threads share a result: each takes every `runs`-th partial result.
+    """
     results = 1 if len(along) == 2 else _ROWS_AT_ONCE
     return results, REDUCER_THREADS // results
 
 
 def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
-    """Of coordinates of D the one that tells results of a reduction apart; 0 where all of D is reduced."""
+    """Return the index of the result to which element (m, n) of D contributes.
+
+    It is m for a reduction along N, n for a reduction along M, and 0 if all of D is reduced.
+    """
     return m * 0 if len(along) == 2 else m if along == ("n",) else n
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """What each thread holds of a tile, (threads, values, rest_m, rest_n, ...), as (threads, units, registers, ...)."""
+    """Return a table of per-thread values, reordered by the units of a reduction.
+
+    table     (threads, values, rest_m, rest_n, ...): an entry for each accumulator register of a thread
+    returns   (threads, units, registers, ...): see `Folding` for units
+    """
     threads, (values, rest_m, rest_n), more = table.shape[0], table.shape[1:4], table.shape[4:]
     if plan.body.has_roles:
         out = np.empty((threads, values * rest_m * rest_n, *more), table.dtype)
@@ -126,9 +144,9 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
-    """Return the element m + bM * n of D's tile that each register becomes, as (threads, units, registers).
+    """Return the index m + bM * n in D's tile of the element in each register, as (threads, units, registers).
 
-    Of a gated plan these are the registers of the gates; the up of each is added to its element.
+    For a gated plan only the registers of the gates are listed. The up of each goes into the same element of D.
     """
     held, (bm, _) = in_units(plan, plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
     glu = plan.glu
@@ -139,7 +157,7 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the registers of a unit that hold gates, in the order in which they are stored."""
+    """Return the registers of a unit that contain gates, in the order of D's stores."""
     if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store_d.values
@@ -148,9 +166,9 @@ def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
 
 @cache
 def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
-    """How a plan reduces along these modes.
+    """Return how a plan reduces D along these modes.
 
-    raises   PlanError where its threads do not hold D so that registers, then lanes, have the values of a row
+    raises   PlanError if a row's values in a warp cannot be reduced over the registers of each lane, then across lanes
 
     >>> from cutegemm.build import sm90_plan
     >>> found = folding(sm90_plan(tile=(64, 64, 64), epi_tile_n=32), ("n",))
@@ -194,12 +212,15 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
-    """Of each register, by the keys of the first thread."""
+    """Return the group of each register, numbered by first appearance among the keys of the first thread.
+
+    keys   (threads, units, registers): the result that each register contributes to
+    """
     numbers: dict[int, int] = {}
     return tuple([numbers.setdefault(int(key), len(numbers)) for key in keys[0, 0]])
 
 
 def _flat(table: np.ndarray) -> np.ndarray:
-    """(threads, values, rest_m, rest_n, ...) as (threads, registers, ...): values first, then rest_m."""
+    """Return a table (threads, values, rest_m, rest_n, ...) as (threads, registers, ...), with values fastest."""
     more = table.shape[4:]
     return np.moveaxis(table, (1, 2, 3), (3, 2, 1)).reshape(len(table), -1, *more)

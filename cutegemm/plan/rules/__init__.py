@@ -1,1 +1,1 @@
-"""The rules that a plan keeps."""
+"""Rules that a plan must meet, as generators of sentences: one for each violation."""

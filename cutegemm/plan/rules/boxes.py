@@ -1,11 +1,11 @@
-"""The rules of shared memory that TMA writes or reads: the layout is where the boxes are, and what wgmma reads.
+"""Rules for shared-memory layouts: they must agree with the TMA boxes and with what wgmma descriptors can express.
 
-A box lies row after row, each of its inner extent, in one piece; the hardware permutes the addresses by the box's
-swizzle. A descriptor of wgmma states one of eight layouts: k-major or mn-major, without a swizzle or with that of
-32, 64 or 128 bytes. The kernels take both from the layout of shared memory, so that all three must be one.
+TMA writes a box to contiguous shared memory, row after row, and swizzles the addresses. A wgmma descriptor expresses
+one of eight layouts: k-major or mn-major, without a swizzle or with a swizzle of 32, 64 or 128 bytes. The kernels
+derive boxes and descriptors from the plan's layout, so all three must agree.
 
-The first two modes of such a layout are those of a tile. A place in a tile is the sum of what its two coordinates
-contribute, before the swizzle: each mode is compared by itself, with the table of a few hundred places that it needs.
+The first two modes of such a layout are the modes of a tile. Before the swizzle, an offset is the sum of a term for
+each coordinate. So the rules compare the two modes separately, each by a table of a few hundred offsets.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.warp_roles import EpiStages, WarpRoles
 
-_PLAIN = Swizzle(0, 4, 3)  # of bytes: none
-_CLOSE = 64  # times as far apart as there are offsets
-_MOST_ELEMENTS = 1 << 22  # of 8 bits at least, many times over
-_MOST_REACH = 1 << 62  # of offsets that 64 bits hold, swizzled too
+_PLAIN = Swizzle(0, 4, 3)  # no swizzle
+_CLOSE = 64  # largest ratio of the range of offsets to their number for which a table is used
+_MOST_ELEMENTS = 1 << 22  # largest size of a layout, many times the shared memory of an SM
+_MOST_REACH = 1 << 62  # offsets below this fit 64 bits, also after a swizzle
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile in shared memory.
+    """A tile of an operand in shared memory.
 
-    name     of the operand, and `modes` of its tile
-    dtype    of its elements
+    name     name of the operand, in capitals
+    modes    names of the tile's two modes, such as ("m", "k")
+    dtype    element type
     shape    extents of the two modes
     inner    0 or 1: the contiguous mode in global memory
     """
@@ -53,17 +54,20 @@ class _Tile:
 
     @property
     def vector(self) -> int:
-        """Elements of 16 bytes."""
+        """Return the number of elements in 16 bytes."""
         return ACCESS_BITS // self.dtype.bits
 
     def element(self, inner: int, outer: int) -> str:
-        """An element in words, by its coordinate along the contiguous mode and along the other."""
+        """Return the text for an element, such as "A(m 3, k 8)".
+
+        inner, outer   coordinates along the contiguous mode and along the other mode
+        """
         at = (inner, outer) if self.inner == 0 else (outer, inner)
         return f"{self.name}({self.modes[0]} {at[0]}, {self.modes[1]} {at[1]})"
 
 
 def layout_rule(layout: SharedLayout) -> str | None:
-    """Why a layout is none of shared memory: it gives no offsets, or some that no memory has.
+    """Return why a layout cannot be one of shared memory, as the end of a sentence; None if it can.
 
     >>> layout_rule(ComposedLayout(Swizzle(3, 3, 3), 8, Layout((8, 64), (64, 1))))
     'begins with the offset 8; 0 is expected.'
@@ -85,7 +89,10 @@ def layout_rule(layout: SharedLayout) -> str | None:
 
 
 def places(offsets: np.ndarray) -> int:
-    """How many different ones there are. Where they lie close, a mark at each is quicker than sorting them."""
+    """Return the number of distinct values in an array of offsets.
+
+    If their range is small, a table of flags is used, which is faster than sorting.
+    """
     if not len(offsets):
         return 0
     first = offsets.min()
@@ -99,7 +106,10 @@ def places(offsets: np.ndarray) -> int:
 
 @lru_cache(maxsize=4096)
 def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Whether elements of an operand lie in one place of its shared memory, or before the first."""
+    """Return violations if a layout has two elements at one offset, or negative offsets.
+
+    name   name of the operand, for the messages
+    """
     offsets, out = layout.offsets(), []
     if places(offsets) != len(offsets):
         out.append(f"the shared memory of {name}, {layout}, puts two elements in one place.")
@@ -109,7 +119,10 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
 
 
 def box_rules(plan: GemmPlan) -> Iterator[str]:
-    """The rules that boxes and the MMA's descriptors break, of a plan whose shared memory has its shape."""
+    """Yield violations where the layouts of shared memory do not agree with TMA boxes or wgmma descriptors.
+
+    The shapes of the layouts must have been checked before.
+    """
     (bm, bn, bk), atom, loaded = plan.loaded_tile, plan.tiled_mma.atom, plan.loaded
     for name, extent, box, layout, operand, source, major in (
         ("A", bm, plan.a.load, plan.a.smem, loaded.a, atom.a_source, atom.a_major),
@@ -136,10 +149,10 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
-    """The rules that the epilogue stages of D break."""
+    """Yield violations where the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
     ops = plan.operands
     if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
-        return  # said with the other rules of epilogue stages
+        return  # reported by the other rules of epilogue stages
     yield from overlapping("D", layout)
     for name, box, operand, direction in (
         ("D", epi_stages.store, ops.d, "store"),
@@ -165,7 +178,11 @@ def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages,
 
 @lru_cache(maxsize=4096)
 def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Elements that a swizzled box puts elsewhere than the layout has them."""
+    """Return violations if TMA places elements of a tile at other offsets than the layout does.
+
+    box    extents of a box, the contiguous mode first, in elements
+    kind   swizzle of the boxes, a key of TMA_SWIZZLES
+    """
     outer, swizzle = _parts(layout)
     width, rows = box
     bits = tile.dtype.bits
@@ -206,10 +223,11 @@ def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayou
 def _not_stated(
     tile: _Tile, layout: SharedLayout, rows: int, k: int, instruction: str, multiplied: int | None = None
 ) -> tuple[str, ...]:
-    """Why a layout is none that a descriptor of wgmma can state.
+    """Return a violation if no wgmma descriptor can express a layout of shared memory, else an empty tuple.
 
-    rows, k      that one instruction reads
-    multiplied   rows of the tile that instructions read, the first ones; all where left out
+    rows, k      extents that one instruction reads: M of A or N of B, and K
+    instruction  name of the instruction, for the message
+    multiplied   number of leading rows of the tile that instructions read; None for all
     source       PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CuTe, mma_traits_sm90_gmma.hpp,
                  the canonical layouts of `make_gmma_desc`
     """
@@ -221,16 +239,16 @@ def _not_stated(
         known = ", ".join(str(Swizzle(n, 4, 3).recast(8, bits)) for n, _ in KINDS.values() if n)
         return (f"{said}: it is swizzled by {swizzle}; none, or one of {known}, is expected.",)
     row_bytes = KINDS[kind][1]
-    row = row_bytes * 8 // bits  # elements over which the swizzle runs
-    period = SMEM_ATOM_ROWS * row  # elements after which it repeats
+    row = row_bytes * 8 // bits  # elements in a row of the swizzle pattern
+    period = SMEM_ATOM_ROWS * row  # elements after which the pattern repeats
     along, across = _contributions(outer, tile)
     mn, k_table = (across, along) if tile.inner == 1 else (along, across)
-    fills_rows = multiplied == rows < len(mn)  # what one instruction reads, and others that fill rows of boxes
+    fills_rows = multiplied == rows < len(mn)  # one instruction reads the first rows; the others pad the rows of boxes
     mn = mn[:multiplied]
     if len(mn) % rows or len(k_table) % k:
-        return ()  # the tile is not whole instructions, which is said elsewhere
+        return ()  # another rule reports a tile that instructions do not divide
     major = "k" if tile.inner == 1 else "mn"
-    of_rows = mn.reshape(-1, rows)  # of each instruction
+    of_rows = mn.reshape(-1, rows)  # (instructions, rows)
     of_k = k_table.reshape(-1, k)
     wrong = None
     if major == "k":
@@ -258,7 +276,12 @@ def _not_stated(
 
 
 def _steps(table: np.ndarray, group: int, step: int) -> str | None:
-    """Why rows of a table are not groups of so many places, `step` apart, at equal distances; None where they are."""
+    """Return why the offsets of an instruction do not have the strides that a descriptor expresses; None if they do.
+
+    table   (instructions, elements): offsets along one mode
+    group   elements of a group. Groups are at equal distances
+    step    distance of neighbouring elements in a group
+    """
     first = table - table[:, :1]
     extent = table.shape[1]
     position = np.arange(extent)
@@ -277,7 +300,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """The layout before the swizzle, and the swizzle."""
+    """Return the layout before the swizzle, and the swizzle. A layout without a swizzle has `_PLAIN`."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner
@@ -285,21 +308,22 @@ def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
 
 
 def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
-    """What the coordinates along the contiguous mode, and along the other, add to an offset."""
+    """Return the offsets of the coordinates along the contiguous mode, and of those along the other mode."""
     return outer[tile.inner].offsets(), outer[1 - tile.inner].offsets()
 
 
 def _copies(outer: Layout) -> list[Layout]:
-    """The modes behind those of a tile: stages, or epilogue stages and consumers."""
+    """Return the modes after the two modes of a tile: stages, or epilogue stages and consumers."""
     return [outer[mode] for mode in range(2, len(outer))]
 
 
 def _same(one: Swizzle, other: Swizzle) -> bool:
+    """Return whether two swizzles are the same function; all swizzles of 0 bits are."""
     return one == other or one.bits == other.bits == 0
 
 
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
-    """An element that two swizzles put in different places, in words."""
+    """Return text that names an element which two swizzles place at different offsets; None if they agree."""
     along, across = _contributions(outer, tile)
     before = along[:, None] + across[None, :]
     moved = np.argwhere(have(before) != want(before))
@@ -311,7 +335,7 @@ def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> st
 
 
 def _text_of(tile: _Tile, width: int, kind: str) -> str:
-    """The layout of one column of boxes, as a hint."""
+    """Return the text of the layout of one column of boxes, as a hint in a message."""
     bits = TMA_SWIZZLES[kind][0]
     rows = tile.shape[1 - tile.inner]
     plain = Layout((rows, width), (width, 1)) if tile.inner == 1 else Layout((width, rows), (1, width))
@@ -321,9 +345,11 @@ def _text_of(tile: _Tile, width: int, kind: str) -> str:
 
 
 def _swizzled_by(kind: str) -> str:
+    """Return text that describes a kind of swizzle."""
     return "without a swizzle" if kind == "interleave" else f"with the swizzle of {kind}"
 
 
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
+    """Return the advice to use a shared-memory atom of this kind."""
     major = "k" if tile.inner == 1 else "mn"
     return f"Lay it out as tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r}) does."

@@ -1,4 +1,4 @@
-"""The rules of what a plan computes at its end: types that its kernels read, write and compute with."""
+"""Rules for the epilogue of a plan: element types that kernels can read, write and compute with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cutegemm.plan.epilogue import Accumulator, Add, Cast, Constant, Expression,
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# What whole numbers are made of, rounded once.
+# Nodes that an epilogue with an integer D may have; the result is rounded once.
 _OF_WHOLE_NUMBERS: tuple[type[Expression], ...] = (Accumulator, Constant, Scalar, Tile, Add, Multiply)
 
 
 def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
-    """The rules that the epilogue of a plan breaks.
+    """Yield violations of the element types in the epilogue of a plan.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Operands
@@ -52,5 +52,6 @@ def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _nodes(plan: GemmPlan) -> Iterator[Expression]:
+    """Yield all nodes in the expressions of D and of the auxiliary outputs."""
     for _, expression in plan.epilogue.results:
         yield from expression.nodes()

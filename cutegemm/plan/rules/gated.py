@@ -1,4 +1,4 @@
-"""The rules of gated epilogues: where B's columns are brought from, and whose sums are pairs."""
+"""Rules for gated epilogues: each thread must have both accumulators of a gate and up pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def gated_rules(plan: GemmPlan) -> Iterator[str]:
-    """The rules that a plan breaks. The others compute with the tile of D, so that these come first."""
+    """Yield violations of a plan with a gated epilogue or gated operands.
+
+    These rules are checked before those that use the tile of D, which is half as wide as the CTA tile.
+    """
     ops, epilogue = plan.operands, plan.epilogue
     if ops.gated != epilogue.gated:
         yield (
@@ -71,7 +74,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def wide_results(epilogue: Epilogue) -> Iterator[str]:
-    """Yield why results of all columns of A @ B are not stored, or reduced, beside those of half as many."""
+    """Yield a violation for each result of a gated epilogue that has all N columns of A @ B, not N / 2."""
     for name, expression in (*epilogue.results, *epilogue.reductions):
         if name in epilogue.wide:
             has = "reduces" if isinstance(expression, Reduction) else "has"
@@ -82,7 +85,10 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
-    """Rules of a B whose columns are neighbours."""
+    """Yield violations of an n-major B, whose vectors or boxes may contain columns of gates and of ups.
+
+    block   number of adjacent gate columns in the tile
+    """
     box = plan.b.load
     width = box.box[0] if isinstance(box, TmaBox) else box.atom.values if isinstance(box, TiledCopy) else 1
     if plan.operands.gated == "pairs" and width > 1:
@@ -103,7 +109,7 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
 
 
 def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """The rules that a problem breaks."""
+    """Yield violations of a problem whose gating or N does not fit the plan."""
     by, have = plan.operands.gated, problem.operands.gated
     if by != have:
         yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'ones that are not'}."

@@ -1,6 +1,6 @@
 """Rules for the types and bounds of a plan's fields.
 
-The other rules compute with the fields. So these are checked first, and the others only if none of these is broken.
+The other rules compute with the fields. They are checked only if none of these rules is violated.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from cutegemm.tile.tma import TmaBox
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
 
-# What carries out a family: the first word of its MMA atoms
+# First word of the names of each family's MMA atoms
 _ATOMS = {"simt": "fma", "mma_sync": "mma", "sm90": "wgmma"}
 # Bounds that hold on every architecture
-_MOST_STAGES = 1024  # of 128 bytes at least, in 227 KiB
-_MOST_CLUSTERED = 16  # CTAs, where a kernel asks for more than the portable size
-_MAX_ACCUMULATORS = 1 << 20  # of 8 bits at least, in the registers of a multiprocessor
-_MOST_DEEP = 1 << 16  # elements of a k-tile
-_MOST_RESIDENT = 1 << 16  # CTAs that a device holds at a time: 32 of a multiprocessor
-_MOST_CYCLES = 1 << 26  # that the last of 32 consumers begins later: a kernel's clock has 32 bits
-_MOST_STEPS = 1 << 16  # of a schedule, with every turn of its loops
+_MOST_STAGES = 1024  # a stage has at least 128 bytes; shared memory has 227 KiB
+_MOST_CLUSTERED = 16  # CTAs of a cluster; more than 8 are not portable
+_MAX_ACCUMULATORS = 1 << 20  # accumulators of a CTA, more than the registers of an SM hold
+_MOST_DEEP = 1 << 16  # bK, in elements
+_MOST_RESIDENT = 1 << 16  # CTAs on a device at a time, at most 32 per SM
+_MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-bit clock
+_MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield every rule that the types and bounds of a plan's fields break; the other rules compute within these.
+    """Yield violations of the types and bounds of a plan's fields.
 
-    The types are those of the annotations. Bounds are checked if all types are right.
+    Types are compared with the annotations of the classes. Bounds are checked only if all types are right.
     """
     wrong = list(not_as_annotated(plan))
     names = [stream.name for stream in plan.streams] if not wrong else []
@@ -66,7 +66,7 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _counts(plan: GemmPlan) -> Iterator[str]:
-    """Extents and counts that are less than 1, or more than any machine has room for."""
+    """Yield violations for extents and counts that are less than 1, or larger than on any machine."""
     tile = [*_extents("cta_tile", plan.cta_tile)]
     yield from tile
     if plan.cta_tile[2] > _MOST_DEEP:
@@ -104,6 +104,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
+    """Yield a violation if a count is not in [least, most]; None for `most` sets no upper bound."""
     if value < least:
         yield f"{name} = {value}; at least {least} is expected."
     elif most is not None and value > most:
@@ -111,12 +112,13 @@ def _count(name: str, value: int, least: int = 1, most: int | None = None) -> It
 
 
 def _extents(name: str, value: tuple[int, ...]) -> Iterator[str]:
+    """Yield a violation if one of the extents is less than 1."""
     if min(value) < 1:
         yield f"{name} = {value!r}; {len(value)} positive integers are expected."
 
 
 def _parts(plan: GemmPlan) -> Iterator[str]:
-    """Roles without threads, and words that no plan knows."""
+    """Yield violations for missing or empty roles, and for unknown values of `mma_order` and `family`."""
     if not plan.roles:
         yield "a plan has no roles; at least one is expected."
     for role in plan.roles:
@@ -136,6 +138,7 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _layouts(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations for layouts that shared memory cannot have, and for TMA boxes that are not two-dimensional."""
     layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
     for name, layout in (*layouts, ("D", plan.smem_d)):
         rule = None if layout is None else layout_rule(layout)
@@ -150,7 +153,7 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
-    """Copy atoms that move other elements, or from and to elsewhere, than where they stand."""
+    """Yield violations for copy atoms whose element type, source memory or target memory does not fit their field."""
     ops, epi_stages = plan.operands, plan.epi_stages
     arrives = "shared" if plan.stages else "register"
     leaves = "global" if plan.smem_d is None else "shared"
@@ -174,7 +177,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
     for name, given, dtype, src, dst in chunks:
         atom = given.atom if isinstance(given, TiledCopy) else given
         if not isinstance(atom, CopyAtom):
-            continue  # None, or a box
+            continue  # None, or a TMA box
         if isinstance(given, TiledCopy):
             if len(given.tiler_mn) != 2:
                 yield f"{name} is {given}; a tile of 2 modes is expected."
@@ -187,7 +190,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
-    """Fields that a plan with a schedule needs or must not have."""
+    """Yield violations for fields that a plan with a thread schedule needs or must not have."""
     if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.epi_stages is not None:
@@ -199,7 +202,7 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
 
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Fields that the programs of roles are made from."""
+    """Yield violations for fields that a plan with warp roles needs or must not have."""
     if plan.copy_d is not None:
         yield "copy_d is given; consumers of a pipeline store D by its epilogue stages, or out of registers."
     if pipeline.overlapped and (plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox)):
@@ -212,7 +215,7 @@ def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _steps(schedule: ThreadSchedule) -> Iterator[str]:
-    """Counts in the steps of a schedule that are too small, and more steps than are played."""
+    """Yield violations for counts of a thread schedule that are too small, and for too many steps."""
     yield from _count("body.stages", schedule.stages, 0, _MOST_STAGES)
     yield from _count("body.fragments", schedule.fragments, 1, _MOST_STAGES)
     count = 0

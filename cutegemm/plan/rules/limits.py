@@ -1,4 +1,4 @@
-"""How large a problem may be: CTAs of a grid, and what kernels count with 32 bits."""
+"""Limits on the size of a problem: CTAs of a grid, and the 32-bit integers that kernels count with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem
 
-MOST_EXTENT = 2**31 - 1024  # of a matrix: kernels count with 32 bits, up to the end of the last tile
-_MOST = 2**31 - 1  # that a signed number of 32 bits holds
+MOST_EXTENT = 2**31 - 1024  # largest extent of a matrix: the end of its last tile must fit 32 bits
+_MOST = 2**31 - 1  # largest signed 32-bit integer
 
 
 def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """The extents of a problem that a plan's kernels cannot count, in words.
+    """Yield violations for extents of a problem that are too large for a plan's grid or for 32-bit integers.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem
@@ -47,7 +47,7 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     if plan.split.waves:
         shares = work.division
         assert shares is not None
-        reached = shares.shared + shares.pieces + 1  # tiles; those past the last are asked for, then left out
+        reached = shares.shared + shares.pieces + 1  # tile indices, with those past the end that CTAs skip
         if reached * shares.span > _MOST:
             yield (
                 f"{shares.shared} tiles of {shares.k_tiles} k-tiles each are shared: more than the {_MOST} of 32 bits "

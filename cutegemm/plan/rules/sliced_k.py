@@ -1,4 +1,4 @@
-"""The rules of sums that warps, and the CTAs of a cluster, add in shared memory."""
+"""Rules for sliced-K and cluster split-K: warps or CTAs split K and add their accumulators through shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
-    """The rules of shapes: who adds the sums, and where they lie."""
+    """Yield violations in the shapes of sliced-K: which threads add accumulators, and where these lie."""
     if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
     mma, sliced_k = plan.tiled_mma, plan.sliced_k
@@ -74,7 +74,7 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _own_columns(plan: GemmPlan) -> Iterator[str]:
-    """Of a pipeline whose CTAs share K: the threads of each have the sums of its columns as a wgmma of these has."""
+    """Yield a violation if a CTA of a cluster split-K cannot store its columns by the layout of a narrower wgmma."""
     try:
         _ = plan.epilogue_mma
     except PlanError as error:
@@ -85,7 +85,7 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
 
 
 def fragment_rules(plan: GemmPlan) -> Iterator[str]:
-    """Where fragments come straight from global memory by vectors, each thread reads what it multiplies."""
+    """Yield violations if threads load fragments directly from global memory, but not those that they multiply."""
     if plan.sliced_k is None:
         return
     rows, bn, bk = plan.mma_tile
@@ -97,9 +97,13 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:
-    """A thread that a copy of a tile does not bring all that it multiplies, and nothing else, in the order of k-blocks.
+    """Return the first thread whose loads are not the elements of the fragments that it multiplies; None if all fit.
 
-    Of (rows of 8, k) each vector has, in this order, what the k-blocks take that it is for.
+    A vector has the fragments of some successive k-blocks, for one row. So the loads are compared with the fragments
+    for these k-blocks, as sets.
+
+    name   "A" or "B"
+    tile   extents (M or N, K) of the tile
     """
     held = (mma.offsets_a if name == "A" else mma.offsets_b)(Layout(tile))  # (threads, values, rest_mn, rest_k)
     read = copy.offsets_s(Layout(tile))
@@ -116,7 +120,7 @@ def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) 
 
 
 def _blocks_of_vector(copy: TiledCopy, mma: TiledMma, name: str) -> int | None:
-    """k-blocks for which a vector of a row has the fragments; None where it has a part of one."""
-    rows = 2 if name == "A" else 1  # of a thread in an atom
+    """Return the number of k-blocks whose fragments of a row fill a vector; None if it is not an integer."""
+    rows = 2 if name == "A" else 1  # rows of the atom with elements of one thread
     of_row = mma.atom.layout_tv(name.lower())[1].size() // rows
     return copy.atom.values // of_row if copy.atom.values % of_row == 0 else None

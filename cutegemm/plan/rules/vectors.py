@@ -1,4 +1,4 @@
-"""The rules of wide accesses: what a thread moves at a time must be neighbours on both sides, and aligned."""
+"""Rules for vector accesses: the elements of an access must be adjacent and aligned, in source and destination."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
-    """The rules that wide accesses break, of a plan whose layouts fit."""
+    """Yield violations of all vector accesses of a plan.
+
+    The shapes of the layouts must have been checked before.
+    """
     (bm, bn, bk), mma = plan.mma_tile, plan.tiled_mma
     for name, tile, layout, copy, read, operand in (
         ("A", (bm, bk), plan.a.smem, plan.a.load, plan.a.read, plan.loaded.a),
@@ -43,7 +46,12 @@ def vector_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _in_words(what: str, rules: Iterator[str], instead: str = "") -> Iterator[str]:
-    """The rules, or that their layouts do not divide into what a thread moves, and what to do instead."""
+    """Yield violations, and turn a LayoutError into one: a layout does not divide into the vectors of an access.
+
+    what      the accesses, as the subject of the sentence
+    rules     the violations
+    instead   advice for the case of a LayoutError
+    """
     try:
         yield from rules
     except LayoutError as error:
@@ -60,7 +68,7 @@ def _of_operand(
     operand: Operand,
     mma: TiledMma,
 ) -> tuple[str, ...]:
-    """What `_operand_vectors` says, in words; many plans have the same."""
+    """Return the violations of `_operand_vectors`, cached because many plans have the same accesses."""
     rules = _operand_vectors(name, tile, layout, copy, read, operand, mma)
     return tuple(_in_words(f"the accesses to {name}", rules))
 
@@ -74,12 +82,19 @@ def _operand_vectors(
     operand: Operand,
     mma: TiledMma,
 ) -> Iterator[str]:
-    """The accesses to A or to B, to a tile of which a CTA has `layout` in shared memory."""
+    """Yield violations of the vector accesses to A or B.
+
+    name     "A" or "B"
+    tile     extents (M or N, K) of the tile
+    layout   layout of its stages in shared memory
+    copy     loads the tile from global memory
+    read     reads fragments from shared memory; None if no threads do
+    """
     modes = (name.replace("A", "m").replace("B", "n"), "k")
     bits = operand.dtype.bits
     if isinstance(copy, TiledCopy):
         yield from _global_vector(name, copy, operand, modes, tile)
-        places = copy.offsets_d(layout)  # no LayoutError: the copy divides the layout
+        places = copy.offsets_d(layout)  # raises no LayoutError, as the copy divides the layout
         if copy.atom.is_async and copy.atom.bits > bits:
             yield from _shared_vector(f"the copy of {name} writes", places, copy.atom.bits, bits)
     if read is not None:
@@ -88,15 +103,18 @@ def _operand_vectors(
 
 @lru_cache(maxsize=1024)
 def _of_fragments(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> tuple[str, ...]:
-    """What `_fragment_vectors` says, in words; operands of all alignments have the same."""
+    """Return the violations of `_fragment_vectors`, cached because they do not depend on the operand's alignment."""
     return tuple(_in_words(f"the accesses to {name}", _fragment_vectors(name, layout, read, bits, mma)))
 
 
 def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int, mma: TiledMma) -> Iterator[str]:
-    """The accesses by which threads read fragments of A or of B from shared memory."""
+    """Yield violations of the vector reads of A's or B's fragments from shared memory.
+
+    bits   size of an element
+    """
     try:
         fragments = (make_tiled_copy_A if name == "A" else make_tiled_copy_B)(read, mma)
-    except PlanError as error:  # fragments that it does not fill
+    except PlanError as error:  # the vectors do not divide the fragments
         yield from (f"{read.name} does not read {name}: {rule}." for rule in error.violations)
         return
     if not fragments.retiles_in_element_order:
@@ -114,10 +132,12 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
 
 
 def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
-    """What a consumer's threads move between registers and an epilogue stage: all of an epilogue tile once, in aligned
-    rows."""
+    """Yield violations of the copies between registers and epilogue stages.
+
+    They must copy each element of an epilogue tile once, in aligned vectors.
+    """
     if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
-        return  # said with the other rules of epilogue stages
+        return  # reported by the other rules of epilogue stages
     for name, copy in (("written", epi_stages.to_shared), ("read", epi_stages.from_shared)):
         if copy is None:
             continue
@@ -144,14 +164,18 @@ def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: Share
 
 @lru_cache(maxsize=1024)
 def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[str, ...]:
-    """Whether a copy between registers and an epilogue stage takes each element of an epilogue tile once, on both
-    sides."""
+    """Return violations if a copy between registers and an epilogue stage does not move each element exactly once.
+
+    Elements are counted in the source and in the destination.
+
+    name   "written" or "read", for the messages
+    """
     rows, out = epi_tile[0], []
     for what, offsets, space in (
         ("read", copy.offsets_s(Layout(epi_tile)), copy.atom.src),
         ("write", copy.offsets_d(Layout(epi_tile)), copy.atom.dst),
     ):
-        if space == "shared":  # where not every lane gives an address
+        if space == "shared":  # in shared memory, only some lanes supply addresses
             by_warps = offsets.reshape(-1, copy.atom.threads, offsets.size // copy.threads)
             offsets = by_warps[:, : copy.atom.address_lanes]
         counted = np.bincount(offsets.reshape(-1).astype(np.intp, copy=False), minlength=product(epi_tile))
@@ -167,8 +191,10 @@ def _moved_once(name: str, copy: TiledCopy, epi_tile: tuple[int, int]) -> tuple[
 
 @lru_cache(maxsize=1024)
 def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> tuple[str, ...]:
-    """Whether the rows that a copy moves at once, between registers and an epilogue stage, are aligned neighbours
-    there."""
+    """Return violations if the rows that an instruction copies are not adjacent and aligned in an epilogue stage.
+
+    name   "written" or "read", for the messages
+    """
     bits = copy.atom.dtype.bits
     if 8 * copy.atom.aligned_bytes <= bits:
         return ()
@@ -182,7 +208,7 @@ def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> 
 
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread copies of D at a time must be neighbours in shared and in global memory, and aligned."""
+    """Yield violations of the vector copies of D from shared to global memory."""
     copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
     if plan.epi_stages is not None and isinstance(plan.epi_stages.store, TiledCopy):
         copy, tile = plan.epi_stages.store, plan.epi_stages.epi_tile
@@ -193,25 +219,26 @@ def _copied_vector(plan: GemmPlan) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _of_lines(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> tuple[str, ...]:
-    """What `_line_vectors` says, in words; many plans have the same."""
+    """Return the violations of `_line_vectors`, cached because many plans have the same copies."""
     rules = _line_vectors(copy, operand, tile, layout)
     what = "the copies of D from shared to global memory"
     return tuple(_in_words(what, rules, "; store = 'direct' needs none"))
 
 
 def _line_vectors(copy: TiledCopy, operand: Operand, tile: tuple[int, int], layout: SharedLayout) -> Iterator[str]:
-    """The copies of lines of a tile of D, which has `layout` in shared memory."""
+    """Yield violations of the vector copies of a tile of D, which has `layout` in shared memory, to global memory."""
     bits = operand.dtype.bits
     yield from _global_vector("D", copy, operand, ("m", "n"), tile, "stored")
-    places = copy.offsets_s(layout)  # no LayoutError: the copy divides the layout
+    places = copy.offsets_s(layout)  # raises no LayoutError, as the copy divides the layout
     if copy.atom.bits > bits:
         yield from _shared_vector("the copy of D reads", places, copy.atom.bits, bits)
 
 
 def _stored_vector(plan: GemmPlan) -> Iterator[str]:
-    """What a thread stores of D at a time must be neighbours along the contiguous mode, and aligned.
+    """Yield violations of the vector stores of D from registers.
 
-    In shared memory as well, where D passes through it.
+    The elements of a store must be adjacent along D's contiguous mode and aligned, also in shared memory if D passes
+    through it.
     """
     store, operand = plan.store_d, plan.operands.d
     count = store.bits // operand.dtype.bits
@@ -227,7 +254,11 @@ def _stored_vector(plan: GemmPlan) -> Iterator[str]:
 def _accumulators_stored(
     store: CopyAtom, operand: Operand, tile: tuple[int, int], mma: TiledMma, layout: SharedLayout | None
 ) -> tuple[str, ...]:
-    """The stores of the sums of a tile of D, which may have `layout` in shared memory; many plans have the same."""
+    """Return the violations of the vector stores of accumulators, cached because many plans have the same stores.
+
+    tile     extents of the tile of D
+    layout   layout of the tile in shared memory; None if the store is to global memory
+    """
     bm, bn = tile
     offsets = mma.offsets_c(Layout(tile, (1, bm) if operand.major == "m" else (bn, 1)))
     by_thread = offsets.reshape(offsets.shape[0], -1)
@@ -239,7 +270,7 @@ def _accumulators_stored(
 
 
 def _gates_stored(plan: GemmPlan) -> Iterator[str]:
-    """The same of a gated epilogue: what a thread stores is where its gates are."""
+    """Yield violations of the vector stores of a gated D, whose elements are at the positions of the gates."""
     store, operand, (bm, bn) = plan.store_d, plan.operands.d, plan.d_tile
     held = plan.stored_by_threads
     place = np.sort(held if operand.major == "m" else held % bm * bn + held // bm, axis=1)
@@ -252,8 +283,11 @@ def _gates_stored(plan: GemmPlan) -> Iterator[str]:
 
 
 def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: str) -> Iterator[str]:
-    """Of places in D, (threads, values) in order, each run of those that are stored at once must be aligned neighbours,
-    and D be aligned."""
+    """Yield violations if the elements of a vector store are not adjacent and aligned in D.
+
+    places   (threads, values): offsets in a compact tile of D, sorted for each thread
+    but      subject and verb of the message, such as "a thread does not hold"
+    """
     count = store.bits // operand.dtype.bits
     if store.bits > 8 * operand.align_bytes:
         yield (
@@ -269,12 +303,15 @@ def _stored_at_once(store: CopyAtom, operand: Operand, places: np.ndarray, but: 
 
 
 def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Whether the tiled MMA gives each consumer its part of the tile, in the order in which it is stored."""
+    """Yield violations if the tiled MMA does not give each consumer its rectangle of the tile, in the order of stores.
+
+    Cases that other rules report are skipped.
+    """
     mma, (bm, bn, _), (rows, columns) = plan.tiled_mma, plan.cta_tile, pipeline.consumer_tile
     along_n = mma.permutation_mnk[1]
     by_warps = not mma.atom.is_of_warpgroup
     if by_warps and (not isinstance(along_n, Layout) or len(along_n) != 3 or len(along_n[1].flat()[0]) != 1):
-        return  # said with the other rules of warps
+        return  # reported by the other rules of warps
     if mma.threads != pipeline.consumer_threads * pipeline.readers or bm % rows or bn % columns:
         return
     if bm // rows * (bn // columns) != pipeline.readers:
@@ -295,8 +332,12 @@ def _consumed(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:
-    """The first epilogue stage, where all begin at multiples of any swizzle's period, so that they lie alike; else
-    all."""
+    """Return the layout of the first epilogue stage if all stages are alike, otherwise the layout of all stages.
+
+    Stages are alike if each starts at a multiple of 1024 bytes, the longest period of a swizzle.
+
+    bits   size of an element
+    """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     copies = [stride for mode in range(2, len(outer)) for stride in outer[mode].flat()[1]]
     if any(stride * bits % (8 * SMEM_MAX_ALIGN_BYTES) for stride in copies):
@@ -309,10 +350,11 @@ def _one_epi_stage(layout: SharedLayout, bits: int) -> SharedLayout:
 def _shared_out(
     mma: TiledMma, own_mma: TiledMma, tile: tuple[int, int], own_tile: tuple[int, int], piece: int
 ) -> tuple[str, ...]:
-    """Whether the consumers that share a tile sum up their part of it each, as the products of one of them do.
+    """Return a violation if the consumers that share a CTA tile do not each accumulate a rectangle of it.
 
-    mma, own_mma   of all consumers that share a tile, and of one of them
-    piece          columns of a consumer's tile that lie together in that of the CTA
+    mma, own_mma     the tiled MMA of all consumers together, and of a single one
+    tile, own_tile   extents of the tile of the CTA, and of a consumer
+    piece            number of a consumer's columns that are adjacent in the CTA tile
     """
     (bm, bn), (rows, columns) = tile, own_tile
     summed = mma.offsets_c(Layout(tile))  # (threads, values, rest_m, rest_n)
@@ -334,9 +376,11 @@ def _shared_out(
 def _stored_in_order(
     own_mma: TiledMma, own_tile: tuple[int, int], to_epi_stage: TiledCopy, epi_tile: tuple[int, int], by_warps: bool
 ) -> tuple[str, ...]:
-    """Whether a consumer's registers, in the order of its sums, are what the copies to epilogue stages take them for.
+    """Return a violation if the copy to epilogue stages does not take a consumer's accumulators in register order.
 
-    by_warps   whether a consumer is a warp, which takes its sums epilogue tile by epilogue tile
+    own_mma, own_tile        tiled MMA of a consumer, and extents of its tile
+    to_epi_stage, epi_tile   copy to an epilogue stage, and extents of an epilogue tile
+    by_warps                 True if a consumer is a warp, whose accumulators are ordered epilogue tile by epilogue tile
     """
     rows, columns = own_tile
     own = own_mma.offsets_c(Layout(own_tile))  # (threads, values, rest_m, rest_n)
@@ -368,6 +412,7 @@ def _stored_in_order(
 
 
 def _by(extents: tuple[int, ...]) -> str:
+    """Return the text of extents, such as "64 x 32"."""
     return " x ".join(str(extent) for extent in extents)
 
 
@@ -379,7 +424,13 @@ def _global_vector(
     tile: tuple[int, int],
     moved: str = "loaded",
 ) -> Iterator[str]:
-    """A vector of more than one element must lie along the contiguous mode, and be aligned there."""
+    """Yield violations of a copy's vector accesses to global memory.
+
+    A vector of several elements must lie along the contiguous mode and be aligned.
+
+    modes   names of the two modes of the tile
+    moved   "loaded" or "stored", for the messages
+    """
     elements = copy.atom.bits // operand.dtype.bits
     if elements <= 1:
         return
@@ -398,7 +449,11 @@ def _global_vector(
 
 
 def _shared_vector(what: str, offsets: np.ndarray, bits: int, element_bits: int) -> Iterator[str]:
-    """`offsets` (threads, values, ...): each run of bits / element_bits values must be one aligned access."""
+    """Yield violations if vector accesses of `bits` bits are not adjacent and aligned elements of a buffer.
+
+    what      the access, as the subject and verb of the sentence
+    offsets   (threads, values, ...): offsets of the elements that each thread accesses, in the order of its registers
+    """
     count = bits // element_bits
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     if flat.shape[1] % count:

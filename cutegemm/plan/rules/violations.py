@@ -1,6 +1,6 @@
-"""The rules that a plan keeps: one list for the constructor, the tuner and the command line.
+"""All rules for plans in one list, which the constructor, the tuner and the command line use.
 
-Each rule is a function that yields sentences; none stops at the first.
+A rule is a function that yields a sentence for each violation. All violations are reported, not only the first.
 """
 
 from __future__ import annotations
@@ -38,17 +38,22 @@ if TYPE_CHECKING:
     from cutegemm.plan.problem import Operand, Problem
 
 _REPACKED_FAMILIES = ("simt", "sm90")
-_COMPILER_REGISTERS = 23  # addresses, counters and predicates: the least seen in a compiled kernel
+_COMPILER_REGISTERS = 23  # for addresses, counters and predicates: the minimum over compiled kernels
 
 
 def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
-    """The rules of `violated_rules` that depend on the architecture, of a plan that keeps all others."""
+    """Return violations of the rules that depend on the architecture, for a plan that meets all other rules."""
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
     return out if not plan.body.has_roles else [*out, *arch_rules(plan, arch)]
 
 
 def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[str]:
-    """Every rule that `plan` breaks on `arch` and, where one is given, for `problem`."""
+    """Return all violations of a plan on an architecture.
+
+    problem   adds the rules for its extents, strides and alignment; None checks the plan alone
+    returns   a sentence for each violation. If the plan's fields have wrong types or bounds, or its gated epilogue is
+              wrong, only these violations are returned: the other rules cannot be evaluated
+    """
     kinds = list(kind_rules(plan)) or list(gated_rules(plan))
     if kinds:
         return kinds
@@ -61,7 +66,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
         *_instructions(plan, arch),
         *_schedule(plan),
     ]
-    if not structure:  # what follows evaluates the layouts, which must fit for that
+    if not structure:  # the rules below evaluate layouts, whose shapes must be right
         out += [
             *box_rules(plan),
             *vector_rules(plan),
@@ -80,6 +85,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
 
 
 def _types(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations if the MMA atom has other element types than the operands, or the rounding is not possible."""
     ops, atom = plan.operands, plan.tiled_mma.atom
     for name, have, want in (
         ("A", ops.a.dtype, atom.a_dtype),
@@ -97,6 +103,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations of the CTA tile, the repack passes, the K split and the cluster."""
     for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
@@ -134,6 +141,7 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations if the layouts of shared memory have wrong shapes or overlapping elements."""
     bm, bn, bk = plan.mma_tile
     for stream in plan.streams:
         name, layout = stream.name.upper(), stream.smem
@@ -154,8 +162,10 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
-    """Whether so many columns of B are the tile's and those of the next one that fill the rows of its boxes, which
-    wgmma reads the first of."""
+    """Return whether `columns` is the tile's columns of B, rounded up to whole rows of TMA boxes.
+
+    This is allowed for an n-major B that wgmma reads: the instruction reads the first columns only.
+    """
     box, mma = plan.b.load, plan.tiled_mma
     if not isinstance(box, TmaBox) or not mma.atom.is_of_warpgroup or plan.loaded.b.major != "n":
         return False
@@ -164,6 +174,7 @@ def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations if a tiled copy does not divide its tile, or does not move each element once."""
     bm, bn, bk = plan.mma_tile
     parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
         ("A", ("M", "K"), (bm, bk), plan.a.load),
@@ -194,6 +205,7 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
 
 
 def _threads(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations of the number of threads, which tiled copies and MMAs must have in common."""
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
@@ -208,6 +220,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Yield a violation for each instruction that the architecture does not have."""
     copies = [stream.load for stream in plan.streams]
     loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
     atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
@@ -219,6 +232,7 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _schedule(plan: GemmPlan) -> Iterator[str]:
+    """Yield the hazards of a thread schedule, for numbers of k-tiles around the number of stages."""
     if plan.body.has_roles:
         return
     stages = plan.stages
@@ -237,6 +251,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Yield a violation if a CTA, or `ctas_per_sm` of them, need more shared memory than the architecture has."""
     parts = plan.smem_bytes()
     total = sum(parts.values())
     named = [(name.upper() if len(name) == 1 else name, size_bytes) for name, size_bytes in parts.items()]
@@ -254,6 +269,10 @@ def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Yield a violation if a thread needs more registers than its role has.
+
+    For roles without a register count it is the count that `ctas_per_sm` CTAs on an SM leave for each thread.
+    """
     parts = plan.registers()
     needed = sum(parts.values()) + _COMPILER_REGISTERS
     text = " + ".join(f"{value} ({name})" for name, value in parts.items())
@@ -273,7 +292,7 @@ def _register_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _reductions(plan: GemmPlan) -> Iterator[str]:
-    """Sums and maxima over rows, columns or all of D."""
+    """Yield violations of reductions: wrong operands for their results, or a layout that cannot be reduced by warps."""
     acc = plan.operands.acc
     wide = acc if acc.bits > 32 else f32
     for name, reduction in plan.epilogue.reductions:
@@ -291,7 +310,7 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
 
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """The rules that a problem breaks: what the plan's accesses need of its extents and strides."""
+    """Yield violations of a problem whose types, extents, strides or alignment do not fit the plan."""
     yield from gated_problem_rules(plan, problem)
     for name in _held_against(plan):
         ours, theirs = plan.operands.matrix(name), problem.operands.matrix(name)
@@ -308,7 +327,7 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """The matrices of a problem that are of another type or majorness than the plan is made for, in words."""
+    """Yield a sentence for each operand of a problem whose type or majorness differs from that in the plan."""
     for name in _held_against(plan):
         other = _other_operand(name, plan.operands.matrix(name), problem.operands.matrix(name))
         if other:
@@ -316,19 +335,22 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """The operands of a problem that a plan is made for."""
+    """Return the names of the operands and results in which problem and plan must agree."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
-    """What is wrong with the type or the majorness of an operand; "" where nothing is."""
+    """Return the violation if an operand has a different type or majorness in the problem; "" if it has the same."""
     if ours.dtype == theirs.dtype and ours.major == theirs.major:
         return ""
     return f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
 
 
 def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
-    """A row or a column is read in whole vectors up to its end, which may lie beyond that of D's own."""
+    """Yield a violation if a row or column operand does not consist of whole vectors.
+
+    It is read in whole vectors up to its own end, which the vectors of D do not determine.
+    """
     extent, at_once = problem.layout(name).shape["mn".index(operand.major)], plan.access(name).values
     if len(operand.broadcast) == 1 and extent % at_once:
         have = extent * operand.dtype.bits // 8
@@ -339,13 +361,17 @@ def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem
 
 
 def _by_box(plan: GemmPlan, name: str) -> bool:
-    """Whether the caller's operand is read by TMA, which takes any extent; what it writes ends at 16 bytes."""
+    """Return whether TMA reads the caller's operand, so that its extent need not be a multiple of a vector."""
     if any(stream.name == name for stream in plan.streams):
         return isinstance(plan.stream(name).load, TmaBox) and all(p.name != name for p in plan.repacks)
     return name == plan.fetched_tile
 
 
 def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) -> Iterator[str]:
+    """Yield violations if an operand's strides, or its contiguous extent, are not multiples of its alignment.
+
+    any_extent   True if the contiguous extent is not checked
+    """
     layout = problem.layout(name)
     contiguous = 0 if layout.stride[0] == 1 and operand.major == problem.operands.modes(name)[0][0] else 1
     extent = layout.shape[contiguous]
@@ -359,6 +385,7 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
 
 
 def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
+    """Return the end of the sentence about an extent or stride of `have_bytes` bytes that is not aligned."""
     if operand.modes:
         return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, as TMA needs. Pad its rows."
     return (

@@ -1,4 +1,4 @@
-"""The rules of plans with a pipeline: TMA boxes, barriers, registers of roles, the epilogue."""
+"""Rules for plans with warp roles: TMA boxes, barriers, registers of the roles, epilogue stages."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.role import Role
 
-# PTX ISA, "setmaxnreg".
+# Allowed register counts: PTX ISA, "setmaxnreg".
 SETMAXNREG_STEP, SETMAXNREG_LEAST, SETMAXNREG_MOST = 8, 24, 256
-# ptxas asks for this many registers besides the sums of the widest wgmma, out of those that a thread is
-# launched with, whatever setmaxnreg says: C7602 with 128 at launch and m64n256, which "needs 154".
+# Registers at launch that ptxas requires in addition to the accumulators of the widest wgmma, whatever setmaxnreg sets:
+# with m64n256 and 128 registers it fails with C7602, "needs 154".
 WGMMA_REGISTERS_BESIDES = 26
-# Addresses and counters of a consumer that stores a tile while it multiplies the next; read from ptxas, 13.1.
+# Registers for addresses and counters of a consumer with an overlapped epilogue (ptxas 13.1).
 OVERLAPPED_EXTRA_REGISTERS = 32
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_EPI_STAGES = 2
-# A tile's counter has 16 bits for the parts that are summed up, and as many for those that are written.
+# The semaphore of a tile counts K splits in two 16-bit fields: those that have taken a ticket, and those whose
+# accumulators are in the workspace.
 MAX_SPLITS = (1 << 15) - 1
 
 
 def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Every rule that the pipeline of `plan` breaks on `arch`, and may keep on another one."""
+    """Yield violations of a plan with warp roles that depend on the architecture."""
     yield from _features(plan, arch)
     yield from _registers(plan, arch)
 
 
 def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
-    """Every rule that the pipeline of `plan` breaks anywhere."""
+    """Yield violations of a plan with warp roles that do not depend on the architecture."""
     pipeline = warp_roles(plan)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
@@ -65,6 +66,7 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Yield violations if the architecture does not have clusters or setmaxnreg and the plan uses them."""
     needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
     for feature, is_needed in needed.items():
         if is_needed and not arch.has(feature):
@@ -72,6 +74,7 @@ def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Yield violations of the consumers: their number, tiles, threads and the features they use."""
     bm, bn, _ = plan.cta_tile
     if pipeline.kind not in WARP_ROLES_KINDS:
         yield f"the pipeline is {pipeline.kind!r}; {', '.join(WARP_ROLES_KINDS)} are there."
@@ -126,6 +129,7 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Yield violations of an overlapped epilogue."""
     if pipeline.kind != "cooperative" or plan.persistent is None:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
     if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
@@ -149,7 +153,7 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Rules of warpgroups that multiply an A out of registers: while one of them reads, the others multiply."""
+    """Yield violations of wgmma with A in registers: consumers must share a tile, and read A from shared memory."""
     name = plan.tiled_mma.atom.name
     if pipeline.kind != "cooperative" or pipeline.overlapped:
         yield (
@@ -162,7 +166,7 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Rules of consumers that are warps, which multiply fragments in registers."""
+    """Yield violations of consumers that are single warps, which multiply by mma.sync."""
     bm, bn, _ = plan.cta_tile
     (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
     if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
@@ -189,7 +193,7 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _gpcs(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Of the order of the GPCs: each cluster of the grid has a place, and every role of a kernel goes by it."""
+    """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the raster covers."""
     gpc_raster, clusters = pipeline.gpc_raster, plan.scheduler.persistent_clusters
     if gpc_raster is None:
         return
@@ -205,6 +209,7 @@ def _gpcs(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _cluster(plan: GemmPlan) -> Iterator[str]:
+    """Yield a violation if a cluster has too many CTAs."""
     ctas = product(plan.cluster_mn)
     if ctas > MAX_CLUSTER_CTAS:
         along_m, along_n = plan.multicast_mn
@@ -213,6 +218,7 @@ def _cluster(plan: GemmPlan) -> Iterator[str]:
 
 
 def _loads(plan: GemmPlan) -> Iterator[str]:
+    """Yield violations of the TMA loads of A, B and further streams: alignment, multicast and boxes."""
     for stream in plan.streams:
         if not isinstance(stream.load, TmaBox):
             yield f"{stream.name.upper()} is not loaded by TMA, which a pipeline does."
@@ -241,6 +247,7 @@ def _loads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
+    """Yield violations if wgmma or the roles need more registers than the kernel is launched with."""
     at_launch = register_budget(plan, arch)
     by_wgmma = plan.tiled_mma.atom.is_of_warpgroup
     words = -(-plan.operands.acc.bits * plan.tiled_mma.atom.shape_mnk[1] * WGMMA_ROWS // (32 * WARPGROUP_THREADS))
@@ -263,6 +270,7 @@ def _registers(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _setmaxnreg(role: Role) -> Iterator[str]:
+    """Yield a violation if setmaxnreg does not accept the register count of a role."""
     count = role.registers or 0
     if count % SETMAXNREG_STEP or not SETMAXNREG_LEAST <= count <= SETMAXNREG_MOST:
         yield (
@@ -272,14 +280,18 @@ def _setmaxnreg(role: Role) -> Iterator[str]:
 
 
 def _barriers(plan: GemmPlan) -> Iterator[str]:
+    """Yield a violation if a plan needs more named barriers than a CTA has."""
     named = 1 + sum(b.count for b in plan.barriers if b.kind == "named")
     if named > MAX_NAMED_BARRIERS:
         yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
 
 
 def _may_leave_over(plan: GemmPlan) -> bool:
-    """Whether a tile may begin with the epilogue stages that the one before has ended with, as it then waits for their
-    stores: those of D alone, by TMA, and behind the tile's own products."""
+    """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
+
+    A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored, by
+    TMA, and only after the MMAs of the tile.
+    """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
     is_plain = isinstance(epi_stages.store, TmaBox) and epi_stages.load_c is None and len(plan.epi_stage_results) == 1
@@ -287,6 +299,7 @@ def _may_leave_over(plan: GemmPlan) -> bool:
 
 
 def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Yield violations of the epilogue stages: their shape and number, the stores of D and the loads of C."""
     epi_stages, d = plan.epi_stages, plan.operands.d
     if (epi_stages is None) != (plan.smem_d is None):
         yield "D passes through shared memory where there are epilogue stages, and only there."
@@ -345,7 +358,10 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
-    """Rules of lines that are turned: see `EpiStages.turned`."""
+    """Yield violations of a copy that stores rotated lines: see `EpiStages.rotates_lines`.
+
+    along   contiguous mode of D: 0 for M, 1 for N
+    """
     run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
     if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
         yield (
@@ -362,6 +378,7 @@ def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]
 
 
 def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
+    """Yield violations of split-K and stream-K in a plan with warp roles."""
     split = plan.split
     if pipeline.kind == "single":
         yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
@@ -376,7 +393,7 @@ def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Of CTAs of a cluster that share K: each stores its own columns of the tile that all of them multiply."""
+    """Yield violations of cluster split-K, where each CTA stores its own columns of a tile that all CTAs multiply."""
     cluster_k, (_, along) = plan.cluster_k, plan.cluster_mn
     if along != cluster_k:
         yield f"{cluster_k} CTAs share K in a cluster of {plan.cluster_mn}; all that lie along N are expected to."
@@ -402,4 +419,5 @@ def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _by(extents: tuple[int, ...]) -> str:
+    """Return the text of extents, such as "64 x 32"."""
     return " x ".join(str(extent) for extent in extents)
