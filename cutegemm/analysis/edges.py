@@ -94,7 +94,9 @@ def grid_of_loads(plan: GemmPlan, problem: Problem) -> tuple[int, int, int]:
 
 
 def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
-    """Return the number of CTAs of a cluster along M and along N that split K: they load the same rows and columns.
+    """Return (along M, along N): the number of CTAs in a cluster that split K between them.
+
+    These CTAs multiply one tile together, so all of them load its rows of A and its columns of B.
 
     >>> from cutegemm.build import gemv_plan, sm90_plan
     >>> sharers_mn(sm90_plan(tile=(64, 64, 64), cluster_k=4)), sharers_mn(gemv_plan(cluster=2))

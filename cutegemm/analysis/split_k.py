@@ -107,7 +107,7 @@ def k_ranges_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.nda
 
 
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
-    """Return the data that go through the workspace in one call.
+    """Return the bytes that one call writes to the workspace and reads from it, for each use of the workspace.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

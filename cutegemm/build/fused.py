@@ -53,7 +53,10 @@ class FusedEpilogue:
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
-        """Return the operands of the GEMM with the first tile of the epilogue as C, if the epilogue reads a tile."""
+        """Return the operands with C replaced by the first tile operand that the epilogue reads.
+
+        Builders plan the loads of C for it. The operands are returned unchanged if the epilogue reads no tile.
+        """
         if not self.reads_tiles:
             return operands
         return replace(operands, c=self._matrix(operands, self.epilogue.tiles[0]))

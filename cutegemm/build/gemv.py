@@ -154,8 +154,11 @@ class _GemvBuilder(Builder):
         return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sliced_k(self, cluster: int) -> SlicedK:
-        """Return how the accumulators of the warps are added, by threads that lie along M.
+        """Return how the accumulators of warps that multiply different k are added.
 
+        All threads of the CTA add them, neighbouring threads for neighbouring rows of D.
+
+        cluster   CTAs of a cluster that split K as well
         raises   PlanError if the threads do not divide the tile evenly
         """
         rows, columns, _ = self.block

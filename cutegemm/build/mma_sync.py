@@ -187,7 +187,12 @@ class _MmaBuilder(Builder):
     """Builder of the components of an mma.sync plan."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a contiguous warp tile, as far as `_warp_rows` allows.
+        """Return the tiled MMA in which each warp computes a warp tile of the block.
+
+        The rows of a warp tile are contiguous if `_warp_rows` finds a layout for that; else they are interleaved.
+
+        warp          (M, N) of a warp tile
+        warps_along   "m" or "n": the mode along which neighbouring warps lie
 
         raises   PlanError if the block does not divide into warp tiles of whole atoms
         """

@@ -430,9 +430,10 @@ class _Builder(PipelineBuilder):
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
-        """Return the CTAs that split K; 1 if they cannot divide the tile's columns evenly.
+        """Return the number of CTAs of a cluster that split K: the number requested, or 1 if that breaks a rule.
 
-        That is collected as a violation, and so are several tiles of a cluster along N, where these CTAs lie.
+        Two rules are checked, and collected as violations: each CTA stores an equal number of the tile's columns; and
+        the cluster has one tile along N, since its CTAs along N are those that split K.
         """
         columns = self.tile[1]
         if requested > 1 and cluster[1] > 1:

@@ -147,8 +147,10 @@ def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Re
 
 
 def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
-    """Return the recipe of a registered plan or of an entry point.
+    """Return the recipe for a plan that a user registers under a name, or that an installed package offers.
 
+    plan      text or recipe of a plan, or a function that builds it from operands
+    summary   what is special about the plan, in one sentence
     raises   PlanError with every rule that is broken
     """
     violations = []

@@ -184,7 +184,10 @@ def _putter(register: Register, dtype: np.dtype) -> Any:
 
 
 def _computed(instruction: Instruction, operation: Pure) -> Action | None:
-    """Return the action of an operation without memory; None if its operands have another form than it expects."""
+    """Return the function that executes an instruction on registers; None if the instruction has other operands.
+
+    operation   what the instruction computes, and the types of its operands
+    """
     dest, *sources = instruction.operands
     if isinstance(dest, Pair) or not isinstance(dest, Register) or len(sources) != len(operation.sources):
         return None

@@ -123,7 +123,10 @@ def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
 
 
 def gathered(m: Machine, group: Group, form: Form) -> np.ndarray:
-    """Return the values of the registers of a form, joined to one wide value for each thread (see `wide_view`)."""
+    """Return the value that each thread of a group stores: its registers, joined to one wide value (see `wide_view`).
+
+    form   registers or immediates of the instruction, and the type of each
+    """
     unsigned = np.dtype(f"u{form.kind.itemsize}")
     parts = np.empty((group.n, len(form.registers)), unsigned)
     for i, register in enumerate(form.registers):

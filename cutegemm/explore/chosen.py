@@ -47,7 +47,10 @@ def chosen(state: State) -> Chosen:
 
 @lru_cache(maxsize=64)
 def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
-    """Build the plan of the values of a state that `OF_PLAN` names, as they were typed. Recent plans are cached."""
+    """Return the plan that a user has typed, or the rules that the input breaks. Recent results are cached.
+
+    Each argument is the text of one input field, unchanged.
+    """
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
     arch = "sm_90a" if target is None else target.arch

@@ -51,9 +51,10 @@ class Moment:
 
 @lru_cache(maxsize=8)
 def moments(plan: GemmPlan) -> tuple[Moment, ...]:
-    """Return the moments of the first CTA, each operation at the earliest time that its barriers allow.
+    """Return what the first CTA does, one `Moment` for each operation, in the order of time.
 
-    `draw.played` simulates a few tiles and k-tiles. At most 3000 moments are returned.
+    Each operation happens as early as its barriers allow. A few tiles of a few k-tiles are simulated, and at most 3000
+    moments are returned.
 
     raises   UnsupportedError if the plan has no warp roles
     """

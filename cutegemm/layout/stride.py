@@ -143,7 +143,10 @@ class F2:
 
     @staticmethod
     def _unchecked(value: int) -> F2:
-        """Return the contribution `value` of a coordinate, which may have more bits than a stride."""
+        """Return an F2 of any number of bits, without the checks of the constructor.
+
+        A product of a stride and a coordinate may have more bits than a stride may have.
+        """
         out = object.__new__(F2)
         object.__setattr__(out, "value", value)
         return out

@@ -237,7 +237,10 @@ class ComposedLayout(hooks.Shown):
         return self(*coord)
 
     def _inner_at(self, offset: Any) -> Any:
-        """Return `inner` of an offset, or of a coordinate of `inner`."""
+        """Apply `inner` to the sum of the offset and the outer layout's offset.
+
+        A swizzle takes that sum as it is. A layout takes it as a coordinate: an integer, or one with several modes.
+        """
         if isinstance(self.inner, Swizzle):
             return self.inner(offset)
         return self.inner.offset_of(_extended(offset, self.inner.shape))

@@ -188,7 +188,8 @@ class Tensor(hooks.Shown):
     def numpy(self) -> np.ndarray:
         """Return a copy of the elements as an array with an axis for each mode.
 
-        returns   array; without an array, a layout of coordinates adds an axis for the leaves of the coordinate
+        returns   array of the shape of the tensor. If the layout returns coordinates, a last axis
+                  holds the entries of each coordinate
         raises    LayoutError for an axis of more than 2**28 elements
 
         >>> Tensor(np.arange(6), Layout((2, 3), (3, 1))).numpy()

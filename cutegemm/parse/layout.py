@@ -371,7 +371,7 @@ def _plain(value: Any) -> Any:
 
 
 def _modes(value: Any) -> Any:
-    """Return a shape or strides in which each `_Grouped` is a tuple of one."""
+    """Return a shape or strides as nested tuples. `_Grouped`, a single entry in parentheses, becomes a tuple of one."""
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 
 

@@ -57,7 +57,10 @@ class PointerFlag:
 
 
 def function_named(name: str) -> Callable[..., Any] | None:
-    """Return the function for a name that takes arguments, such as Layout, make_shape or composition; None without."""
+    """Return the function that a name such as Layout, make_shape or composition stands for.
+
+    None means that no function has the name.
+    """
     atom = _ATOM.fullmatch(name)
     return _atom(atom[1], atom[2]) if atom else _FUNCTIONS.get(name)
 

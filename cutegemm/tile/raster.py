@@ -324,6 +324,9 @@ def _in_fitted_bands(
 
     The kernel knows the width only as a divisor.
 
+    linear        number of the tile in the raster
+    grid_fast     tiles along the mode that changes faster
+    minimum       function that returns the smaller of two values
     by_band       tiles of a full band, as a divisor
     by_last_cta   width of the last band, as a divisor
     by_group      width of a full band, as a divisor

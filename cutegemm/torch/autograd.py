@@ -184,9 +184,12 @@ def gated_backward(
 
 
 class Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """A product in autograd's record, without torch's dispatcher.
+    """The autograd function of a GEMM with an epilogue, called without torch's dispatcher.
 
-    apply(call, number of parts of b, a, *b, *operands) returns the results.
+    `apply(call, parts, a, *b, *operands)` returns the results of the epilogue.
+
+    call     options of the GEMM: epilogue, scalars, type of D
+    parts    number of tensors that B consists of: 1, or 2 for gate and up weights
     """
 
     @staticmethod
@@ -261,9 +264,13 @@ def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expres
 
 @constant
 def with_saved(text: str, operands: int) -> str:
-    """Return the epilogue with one more result, if its derivatives then need not compute the product again.
+    """Return the epilogue with the value that its derivatives need as a further result.
 
-    operands   number of its operands that are tensors; it may be differentiated by them
+    Then the backward pass does not multiply again. The epilogue is returned unchanged if its derivatives do not need
+    the accumulator.
+
+    text       the epilogue, as a lambda
+    operands   number of its operands that are tensors, and may have gradients
 
     >>> with_saved("lambda acc, bias: gelu(acc + bias)", 1)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'

@@ -183,11 +183,10 @@ def lambda_of(results: Sequence[str], names: Sequence[str]) -> str:
 
 
 def text_of_function(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Return the text of a caller's function.
+    """Return an epilogue function as text: the lambda that computes the same.
 
-    Dynamo traces the call of the function, so it compiles a graph again after something that the function reads has
-    changed. In eager mode the function is called if it is new, if something that it reads has changed, or if its
-    dependencies are unknown.
+    The function is called with symbols to find its text. In eager mode that happens once, and again after a variable
+    that it reads has changed. Under torch.compile, Dynamo traces the call, and guards these variables.
 
     tensors, numbers   names of the operands
     raises             PlanError as `epilogue_of`, and for a reduction of columns that a gated D does not have

@@ -275,7 +275,9 @@ def _interleaving(results: Sequence[Expression]) -> bool | None:
 
 
 def split_results(results: Sequence[Expression]) -> list[Expression]:
-    """Return the results of a gated epilogue, with gate and up for each result that has all columns of A @ B.
+    """Return the results that a kernel with a gated epilogue stores.
+
+    A result with as many columns as A @ B is replaced by two: its gate columns and its up columns.
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> acc = Accumulator()

@@ -186,7 +186,11 @@ class Mlp(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _named(parts: int, tensors: Any) -> tuple[torch.Tensor, Weights, torch.Tensor, Any, Any]:
-    """Return x, up, down, up_bias and down_bias."""
+    """Return the saved tensors of an MLP as (x, up, down, up_bias, down_bias).
+
+    parts     number of tensors of the up projection: 1, or 2 for gate and up
+    tensors   (x, *up, down, up_bias, down_bias); a bias may be None
+    """
     x, *up = tensors[: 1 + parts]
     return x, tuple(up), *tensors[1 + parts :]
 

@@ -292,6 +292,10 @@ STEPS: tuple[Step, ...] = (
         f"{_HARD} --layout nt --layout tn --first 64 --times",
     ),
     Step(
+        "scaled_h100", "block-scaled fp8 GEMMs and torch's scaled_mm, of an H100",
+        ("-m", "docs.evidence", "scaled", "--json", "scaled_h100.json"), 100, (HOPPER,),
+    ),
+    Step(
         "decode", "few rows by many weights, in one CUDA graph",
         ("-m", "docs.evidence", "decode", "--json", "decode.json"), 40, (HOPPER,),
     ),

@@ -209,6 +209,10 @@ def test_each_command_takes_its_arguments(made: Step, monkeypatch: pytest.Monkey
     elif name == "proof":
         assert made.name == f"proof_{arguments[1]}_{arguments[7]}"
         monkeypatch.setattr(counted.proofs, "measure", taken)
+    elif name == "scaled":
+        monkeypatch.setattr("docs.evidence.scaled.need_gpu", lambda: None)
+        monkeypatch.setattr("docs.evidence.scaled.machine", dict)
+        monkeypatch.setattr("docs.evidence.scaled.timed", taken)
     else:
         monkeypatch.setattr(f"docs.evidence.{name.replace('-', '_')}.run", taken)
     assert isinstance(CliRunner().invoke(app, made.argv[2:]).exception, Assignment)

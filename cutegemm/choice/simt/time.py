@@ -150,7 +150,10 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
-        """Return the columns of plans whose K is not divided."""
+        """Return the columns for a list of plans. None of the plans may split K.
+
+        One row of each column belongs to one plan.
+        """
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
     def tiles_of(self, problem: Problem) -> Column:
@@ -321,7 +324,7 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds of each bound."""
+            """Return, for each candidate, the microseconds that each bound would take by itself."""
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
             ends = ends_us + written_us

@@ -93,9 +93,10 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """Return the largest number of tiles for which each shape is a candidate.
+        """Return, for each tile shape, the largest number of tiles of D for which it is a candidate.
 
-        It is one tile per CTA if the same tile has another form for several tiles per CTA, else infinite.
+        Some shapes come in two forms: one for grids in which each CTA has a single tile, one for more tiles. For the
+        first form it is the number of CTAs; for shapes with a single form it is infinite.
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 

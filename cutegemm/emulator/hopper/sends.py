@@ -100,7 +100,10 @@ class _Targets:
     barriers: np.ndarray
 
     def alike(self, warps: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the indices in the step of the threads of one warp that store to one CTA and signal one mbarrier."""
+        """Yield groups of threads, as indices: threads of one warp that store to one CTA and signal one mbarrier.
+
+        warps   (threads,): the warp of each thread
+        """
         keys = np.stack([warps, self.slots, self.barriers])
         distinct, place = np.unique(keys, axis=1, return_inverse=True)
         for number in range(distinct.shape[1]):

@@ -210,7 +210,10 @@ def _mma_async(step: Step) -> None:
 
 
 def _predicate(step: Step, scale: Any) -> np.ndarray:
-    """Return the values (threads,) of a predicate operand or immediate."""
+    """Return a boolean for each thread: the value of a predicate register, or of an immediate that all threads share.
+
+    scale   operand of wgmma, such as scale-d: whether the accumulators are kept
+    """
     if isinstance(scale, (Register, Negated)):
         return step.get(scale, bool)
     assert isinstance(scale, Immediate)

@@ -142,7 +142,12 @@ class ProducerTracer(Tracer):
         self.loads, self.first_mnl = loads, first_mnl
 
     def trace(self, program, who, pipeline_state, work) -> None:
-        """Trace the program of the producer, after partitioning the tensors that it loads."""
+        """Emit the code of the producer's program, after the tensors that it loads are partitioned.
+
+        who              warp, CTA and cluster of the producer
+        pipeline_state   stages in shared memory, and their barriers
+        work             work tiles of the grid
+        """
         self.loads.set_up(pipeline_state, who.rank)
         super().trace(program, who, pipeline_state, work)
 

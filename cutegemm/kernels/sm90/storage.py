@@ -610,9 +610,12 @@ class Storage(OwnTile):
         return Both(*[self.read_vector(name, gX[key]) for key in (name, (name, "up"))])
 
     def read_vector(self, name: str, gX) -> Any:
-        """Read one vector of an operand, and return an element for each of its elements.
+        """Read a vector of an epilogue operand from global memory to registers, and return its elements.
 
-        Equal elements are read once.
+        If all elements have one address, as in a broadcast operand, it is read once and repeated.
+
+        name   of the operand
+        gX     the vector in global memory
         """
         size = cute.cosize(gX.layout)  # a traced number if a stride is known only at run time
         one = isinstance(size, int) and size == 1

@@ -104,9 +104,11 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 
 
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
-    """Return (results, runs) of a CTA of the second kernel.
+    """Return how the kernel that adds partial results divides a CTA: (results, threads that share each result).
 
-    The CTA computes `results` results. `runs` threads share a result: each takes every `runs`-th partial result.
+    Of `runs` threads that share a result, each adds every `runs`-th partial result.
+
+    along   modes of D that are reduced: ("m",), ("n",) or both
     """
     results = 1 if len(along) == 2 else _ROWS_AT_ONCE
     return results, REDUCER_THREADS // results

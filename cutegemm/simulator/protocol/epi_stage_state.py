@@ -138,7 +138,10 @@ class EpiStageState:
         self.pieces[cta, op.epi_stage, op.piece] = (name, op.tag)
 
     def _store(self, process: int, cta: int, op: StoreEpiStage) -> None:
-        """Start a bulk store of pieces, which must have been written."""
+        """Start a bulk store of pieces of an epilogue stage. It is a fault if one of them has not been written.
+
+        process   number of the process that starts it
+        """
         self._written(cta, op)
         number = self.issued.get(process, 0)
         self.issued[process] = number + 1
