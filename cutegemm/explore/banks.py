@@ -51,7 +51,12 @@ def banks(state: State, selected: Chosen) -> Html:
 
 
 def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[Wavefronts], picked: int) -> Html:
-    """Return a table with the wavefronts and conflicts of each access. `picked` is the index of the selected one."""
+    """Return a table with the wavefronts and conflicts of each access, for the view "banks".
+
+    accesses   the plan's accesses to shared memory, one per table row
+    costs      wavefronts and conflicts of each access, in the same order
+    picked     index of the selected access, whose row is highlighted
+    """
     rows = []
     for i, (access, cost) in enumerate(zip(accesses, costs, strict=True)):
         worst = cost.worst
@@ -68,9 +73,10 @@ def _overview(state: State, plan: GemmPlan, accesses: list[Access], costs: list[
 
 
 def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html:
-    """Return the banks of each phase of one request of an access.
+    """Return the section of the view "banks" for one access: which lanes use each bank, for one instruction of a warp.
 
-    state   its "warp" and "request" select the request; by default the one with the most conflicts
+    state   its "warp" and "request" (index of the instruction) select what is shown; by default the request with the
+            most conflicts
     cost    wavefronts and conflicts of the access
     """
     layout = buffer_layout(plan, access.buffer)
@@ -112,14 +118,25 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _wavefronts(phases: list[Phase], op: str) -> int:
-    """Return the wavefronts of a request. A phase takes one for each word of its busiest bank; for TMA it takes one."""
+    """Return the number of wavefronts that one instruction of a warp takes: the sum over its phases.
+
+    A phase takes one wavefront for each distinct word of its busiest bank. With TMA it takes one.
+
+    phases   for each phase, bank -> word -> lanes that access it
+    op       operation, such as "load" or "tma"
+    """
     return sum(1 if op == "tma" else max(map(len, phase.values()), default=0) for phase in phases)
 
 
 def _phase(number: int, phase: Phase, count: int) -> Html:
     """Return the 32 banks of a phase side by side, with the words that lanes access in each bank.
 
-    A bank with several words has a conflict. It is red, and listed as text below.
+    A phase is the group of lanes of one instruction that shared memory serves together. A bank with several words has a
+    conflict. It is red, and listed as text below.
+
+    number   index of the phase
+    phase    bank -> word (byte address) -> lanes that access it
+    count    number of phases of the instruction
     """
     ways = max(map(len, phase.values()), default=0)
     cells = []
@@ -165,7 +182,10 @@ def _words(words: dict[int, list[int]]) -> str:
 
 
 def _addresses(addresses: np.ndarray) -> Html:
-    """Return a table of the byte address and the first bank of each lane."""
+    """Return a table of the byte address of each lane, and the first bank that the lane accesses.
+
+    addresses   byte address in shared memory by lane
+    """
     rows = [
         (str(lane), f"{at:#06x}", str(at // SMEM_BANK_BYTES % SMEM_BANKS)) for lane, at in enumerate(addresses.tolist())
     ]

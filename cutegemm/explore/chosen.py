@@ -26,7 +26,7 @@ OF_PLAN = ("plan", "dtype", "layout", "problem", "device", "epilogue", "operands
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan, problem and device of a state.
+    """The plan (a GEMM kernel's configuration), problem and device that the state of a page selects.
 
     plan         None if it cannot be built
     problem      None if none was typed, or the plan cannot be built
@@ -41,7 +41,10 @@ class Chosen:
 
 
 def chosen(state: State) -> Chosen:
-    """Return the plan of a state. Errors become violations; CutegemmError is never raised."""
+    """Return the plan, problem and device that the state of a page selects.
+
+    Errors in the typed text become entries of `violations`; CutegemmError is never raised.
+    """
     return _chosen(*[state[name] for name in OF_PLAN])
 
 
@@ -66,10 +69,10 @@ def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilo
 
 
 def edited(state: State) -> State:
-    """Return the state with its edited options written into the name of the plan. The name keeps its family.
+    """Return the state after the user has edited options in a form: they are written into the name of the plan.
 
-    An option that the name of the last valid plan leaves out is written only if its field was changed. So it follows
-    the others, as the builder finds it for them.
+    The name keeps its family, such as "simt". An option that the name of the last valid plan leaves out is written only
+    if the user changed its field. Otherwise the plan's builder computes it from the other options.
 
     >>> edited(State.of("plan=simt:&o.block=64x64x16&o.stages="))["plan"]
     'simt:block=64x64x16'
@@ -90,11 +93,12 @@ def edited(state: State) -> State:
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of the builder of a plan.
+    """The options of a plan, for the form that edits them.
 
-    recipe      the recipe that the name of the plan stands for
-    named       options that the name stands for, as text
-    automatic   values of the options that it may leave out; of the last valid plan if this one cannot be built
+    recipe      the plan before its operand types are known, as its name describes it
+    named       options that the plan's name sets: name -> value as text
+    automatic   options that the name may leave out: name -> value that the plan's builder uses, as text. They are those
+                of the last valid plan if this one cannot be built
     """
 
     recipe: Recipe
@@ -103,7 +107,11 @@ class _Options:
 
 
 def _options(state: State, selected: Chosen) -> _Options | None:
-    """Return the options of the plan of a state, or None if its name is unknown."""
+    """Return the options of the plan of a state, for the form that edits them.
+
+    None if the plan's name is unknown, if its family has no builder with options, or if the name does not list its
+    options and no plan can be built.
+    """
     name = state["plan"].strip()
     try:
         recipe = recipe_named(name)
@@ -160,7 +168,7 @@ def _names() -> tuple[tuple[str, str], ...]:
 
 
 def _editor(state: State, selected: Chosen) -> Html | None:
-    """Return a form with a field for each option of the plan's builder, or None if the plan is unknown."""
+    """Return a form with a field for each option of the plan's builder, or None if the plan has no editable options."""
     options = _options(state, selected)
     if options is None:
         return None
@@ -180,7 +188,12 @@ def _editor(state: State, selected: Chosen) -> Html | None:
 
 
 def _option(recipe: Recipe, name: str, value: str) -> Html:
-    """Return the field of one option: a selection if its values are known, else a text field."""
+    """Return the form field of one plan option: a selection if its possible values are known, else a text field.
+
+    recipe   the plan that the option belongs to, before its operand types are known
+    name     name of the option, such as "stages"
+    value    present value as text; "" if the builder computes it
+    """
     items = choices(recipe, name, value)
     if items:
         return choice(EDIT + name, name, value, items)

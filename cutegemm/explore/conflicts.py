@@ -35,7 +35,13 @@ def conflicts(value: Any, bits: int) -> Html | None:
 
 
 def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
-    """Return the wavefronts of each access by its name.
+    """Return the wavefronts of typical accesses to a tile in shared memory, as a dict: name of access -> Wavefronts.
+
+    The accesses are ldmatrix of rows and of columns, and loads of single elements by lanes along a column or a row.
+    An access that the layout does not allow is left out.
+
+    value   layout of two modes and at most 2**16 elements; the dict is empty for anything else
+    bits    bits of an element
 
     >>> {name: found.ways for name, found in counts(Layout((8, 128), (128, 1)), 16).items()}
     {'ldmatrix.x4 of rows': 8.0, 'lanes along a column': 8.0, 'lanes along a row': 1.0}
@@ -57,9 +63,12 @@ def counts(value: Any, bits: int) -> dict[str, Wavefronts]:
 
 
 def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (name, operation, elements) of each access. `elements` is (lanes, values of a lane).
+    """Yield (name, operation, elements) of the typical accesses to a tile whose bank conflicts `counts` counts.
 
-    index   (rows, columns) -> index in the tile
+    `elements` is an array (lanes, values of a lane) of element indices. The lanes of all warps follow each other.
+
+    index   array (rows, columns): index of each element in the tile
+    bits    bits of an element
     """
     vector = max(1, _ROW_BITS // bits)
     for name, tile in (("rows", index), ("columns", index.T)):
@@ -70,5 +79,5 @@ def _accesses(index: np.ndarray, bits: int) -> Iterator[tuple[str, str, np.ndarr
 
 
 def _ways(found: Wavefronts) -> str:
-    """Return the conflict in words."""
+    """Return the degree of bank conflict in words, such as "8-way conflict" or "no conflict"."""
     return f"{found.ways:.3g}-way conflict" if found.conflicts else "no conflict"

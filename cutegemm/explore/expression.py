@@ -82,14 +82,23 @@ def evaluated(text: str) -> list[Call]:
 
 
 class _Evaluation:
-    """The state of an evaluation: assigned names and recorded operations."""
+    """The state of the evaluation of a typed expression.
+
+    names   name -> value: constants, and what the expression has assigned so far
+    calls   operations in the order of their evaluation
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = dict(CONSTANTS)
         self.calls: list[Call] = []
 
     def run(self, number: int, statement: str) -> None:
-        """Evaluate one statement. Raises LayoutError if it cannot be parsed or an operation fails."""
+        """Evaluate one statement of a typed expression, and append its operations to `self.calls`.
+
+        number      line number, for error messages
+        statement   text of the statement
+        raises      LayoutError if it cannot be parsed or an operation fails
+        """
         before = len(self.calls)
         reader = Reader(statement, self.names, self.record, _OPERATIONS, f"line {number}")
         value = reader.statement()
@@ -101,8 +110,11 @@ class _Evaluation:
     def record(self, name: str, function: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call an operation, append it to `self.calls`, and return the result.
 
-        name      name of the operation; "" for a layout with a coordinate or the index of a mode
-        raises    LayoutError if the function fails, or if there are too many operations
+        name       name of the operation; "" for a layout with a coordinate or the index of a mode
+        function   Python function that computes the operation
+        values     positional arguments
+        named      keyword arguments
+        raises     LayoutError if the function fails, or if there are too many operations
         """
         texts = [*map(cute_text, values), *(f"{key}={cute_text(value)}" for key, value in named.items())]
         text = f"{name}({', '.join(texts)})"
@@ -125,14 +137,24 @@ class _Evaluation:
 
 
 def _held_by(layout: Layout, tile: tuple[int, int]) -> HeldBy:
-    """Return a thread-value layout over a tile. Raises LayoutError if the tile is not two positive extents."""
+    """Combine a thread-value layout with its tile: the operation `tv(layout, tile)` of an expression.
+
+    layout   (thread, value) -> column-major index in the tile
+    tile     extents (M, N) of the tile
+    raises   LayoutError if the tile is not two positive extents
+    """
     if not (isinstance(tile, tuple) and len(tile) == 2 and all(isinstance(e, int) and e > 0 for e in tile)):
         raise LayoutError(f"tv: the tile {cute_text(tile)} is not two extents. Write a tile such as (8, 16).")
     return HeldBy(layout, (tile[0], tile[1]))
 
 
 def _made_tv(threads: Layout, values: Layout) -> HeldBy:
-    """Return the thread-value layout of `make_layout_tv` over its tile. A tile of one mode gets a second extent, 1."""
+    """Return the thread-value layout that `make_layout_tv` builds, together with its tile.
+
+    threads   layout of the threads over the tile
+    values    layout of the values of one thread
+    returns   the layout and the extents (M, N) of its tile; a tile of one mode gets a second extent, 1
+    """
     tile, layout = make_layout_tv(threads, values)
     return _held_by(layout, tile if len(tile) == 2 else (tile[0], 1))
 

@@ -45,9 +45,9 @@ def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Htm
 
 
 def field(name: str, label: str, value: str, *, hint: str = "", listed: str = "", **attributes: str) -> Html:
-    """Return a text field of one line with its label.
+    """Return a text field of one line with its label, as part of a form.
 
-    name        name of the value of the state
+    name        name under which the form sends the field's text; a key of `State`
     label       text above the field
     value       the current text
     hint        explanation below the field; "" for none
@@ -71,8 +71,10 @@ def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Htm
 
 
 def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]], hint: str = "") -> Html:
-    """Return a selection field with its label.
+    """Return a selection field (a drop-down list) with its label, as part of a form.
 
+    name      name under which the form sends the selected value; a key of `State`
+    label     text above the field
     value     the selected value
     options   (value, text) of each option
     hint      explanation below the field; "" for none
@@ -82,16 +84,30 @@ def choice(name: str, label: str, value: str, options: Sequence[tuple[str, str]]
 
 
 def _labelled(name: str, label: str, box: Html, hint: str) -> Html:
-    """Return a field with its label above and its hint below."""
+    """Return a form field with its label above and its hint below.
+
+    name    name of the field, from which the ids in the HTML are made
+    box     the input element
+    hint    explanation; "" for none
+    """
     small = el("small", hint, id=f"h-{name}") if hint else None
     return el("div", el("label", label, for_=f"f-{name}"), box, small, class_="field")
 
 
 def chips(links: Iterable[Html], label: str) -> Html:
-    """Return a row of short links. `label` describes the row for screen readers."""
+    """Return a row of short links, such as the examples below a form.
+
+    label   description of the row for screen readers
+    """
     return el("ul", [el("li", item) for item in links], class_="chips", aria_label=label)
 
 
 def card(title: str, *content: Child, class_: str = "card", id_: str | None = None) -> Html:
-    """Return a section of a view with its heading. `title` "" leaves the heading out."""
+    """Return a section of a view with its heading.
+
+    title     heading; "" for a section without one
+    content   what the section shows
+    class_    CSS class of the section
+    id_       `id` of the section; None for none
+    """
     return el("section", el("h2", title) if title else None, joined(*content), class_=class_, id=id_)

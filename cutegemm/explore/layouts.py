@@ -69,7 +69,10 @@ def _form(state: State) -> Html:
 
 
 def _step(number: int, call: Call, state: State) -> Html:
-    """Return the section of one operation: its result or error, its derivation and its picture."""
+    """Return the section of one operation of the typed expression: its result or error, its derivation and its picture.
+
+    number   index of the operation in the expression
+    """
     title: list[Html | str] = [el("span", f"{number}", class_="number", aria_hidden="true"), code(call.text)]
     if call.target:
         title += [" as ", code(call.target)]
@@ -88,7 +91,7 @@ def _step(number: int, call: Call, state: State) -> Html:
 
 
 def _facts(value: Any) -> list[Html | None]:
-    """Return rank, size and cosize of a layout, or the bits that a swizzle changes."""
+    """Return facts about the result of an operation: rank, size and cosize of a layout, or the bits that a swizzle changes."""
     if isinstance(value, Swizzle):
         low, high = value.base, value.base + abs(value.shift)
         fields = [f"{at} .. {at + value.bits - 1}" for at in (low, high)]
@@ -145,7 +148,7 @@ def _drawn(call: Call, state: State) -> Html | None:
 
 
 def _bits(state: State) -> int:
-    """Return the bits of an element."""
+    """Return the width of an element in bits that the user has selected; it decides the bank of each offset."""
     return state.number("bits", _MOST_BITS + 1, 16) or 1
 
 

@@ -26,9 +26,13 @@ _WHY = {quantity.name: quantity.why for quantity in QUANTITIES}
 
 @lru_cache(maxsize=1)
 def recorded() -> Mapping[str, Any]:
-    """Return the measurements that are part of the package. `python -m docs.evidence report` writes their file.
+    """Return the recorded measurements of plans on GPUs, which are part of the package.
 
-    The result has "speeds" and "counted" (lists of entries) and "metrics" (names of the counters of an entry).
+    `python -m docs.evidence report` writes their file.
+
+    returns   "speeds"    list of entries: measured times of a plan, by problem
+              "counted"   list of entries: hardware counters of a plan for one problem
+              "metrics"   names of the counters of an entry, in the same order
     """
     text = files("cutegemm.explore.assets").joinpath("measured.json").read_text("utf-8")
     measurements: dict[str, Any] = json.loads(text)
@@ -45,7 +49,7 @@ def measured(state: State, selected: Chosen) -> list[Html]:
 
 
 def _speeds(state: State, selected: Chosen) -> Html | None:
-    """Return a table of the measured times of the plan by problem, or None if it was not measured."""
+    """Return a table of the measured times of the selected plan, one row per problem; None if it was not measured."""
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     key = (plan.name, plan.operands.a.dtype.name, plan.operands.layout)
@@ -90,14 +94,20 @@ def _counted(state: State, selected: Chosen) -> Html | None:
 
 
 def _is_plan(plan: GemmPlan, entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry of the measurements is of this plan, whatever its name."""
+    """Return True if an entry of the recorded measurements is of this plan, even if the plan has another name now.
+
+    entry   its "plan", "dtype", "layout" and "problem" describe the plan that was measured
+    """
     operands = (plan.operands.a.dtype.name, plan.operands.layout)
     return operands == (entry["dtype"], entry["layout"]) and _key(*[entry[n] for n in _NAMED]) == plan.key()
 
 
 @lru_cache(maxsize=256)
 def _key(name: str, dtype: str, layout: str, problem: str) -> str:
-    """Return the key of the plan of an entry, or "" if the plan does not exist any more."""
+    """Return the key that identifies the plan of a recorded measurement, or "" if the plan cannot be built any more.
+
+    name, dtype, layout, problem   the plan that was measured, as the texts of the entry
+    """
     try:
         return described("explore", name, dtype, layout, problem)[0].key()
     except CutegemmError:
@@ -105,7 +115,7 @@ def _key(name: str, dtype: str, layout: str, problem: str) -> str:
 
 
 def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
-    """Compare the counters of an entry with the predictions of the present analysis."""
+    """Compare the hardware counters of a recorded entry with the predictions for the selected plan and problem."""
     plan, problem = selected.plan, selected.problem
     assert plan is not None
     assert problem is not None

@@ -26,7 +26,7 @@ _FLAGS = {op.LAST: "this is the last K split of the tile", op.KEPT: "a tile wait
 
 @dataclass(frozen=True)
 class Moment:
-    """One event in the first CTA, with the state of the CTA after it.
+    """One event in CTA 0 (an operation of a warp role, or the arrival of a copy), with the state of the CTA after it.
 
     time           start of the event, in the unit of `draw.played.Durations`
     role           name of the role whose operation it is; None if a bulk copy has arrived
@@ -94,11 +94,15 @@ def _moment(
     stages: tuple[Place, ...],
     accumulators: tuple[Place, ...],
 ) -> Moment:
-    """Return the moment after an event.
+    """Return the `Moment` of a simulated event: the event, and the state of the CTA after it.
 
-    did     the event
-    lines   for each process of the CTA, the program line of each of its operations
-    text    description of the event
+    machine        the simulation, right after the event
+    protocol       processes and barriers that are simulated
+    did            the event
+    lines          for each process of the CTA, the program line of each of its operations
+    text           description of the event
+    stages         content of each mainloop stage
+    accumulators   content of each buffer of received accumulators; empty without cluster split-K
     """
     at: dict[str, int | None] = {}
     ready = set(machine.choices())
@@ -116,7 +120,11 @@ def _moment(
 
 
 def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
-    """Return the buffers of received accumulators, one for each consumer. Their numbers follow those of the stages."""
+    """Return the content of the buffers in which each consumer receives accumulators, in the simulated CTA.
+
+    Each entry is (content by sending CTA, number of roles that read the buffer). The result is empty without cluster
+    split-K.
+    """
     protocol = machine.protocol
     if protocol.stages is None or not protocol.accumulators:
         return ()
@@ -133,12 +141,19 @@ def _accumulator_places(machine: Machine) -> tuple[Place, ...]:
 
 
 def _accumulators_content(what: object) -> str:
-    """Describe the content of a buffer of accumulators: "of tile 1", "under way", or "" if empty."""
+    """Describe the content of a buffer of accumulators: "of tile 1", "under way", or "" if empty.
+
+    what   a tuple that starts with the tile index, another object for data that is not complete, or None if empty
+    """
     return f"of tile {what[0]}" if isinstance(what, tuple) else _stage_content(what)
 
 
 def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
-    """Return the content of each of the `count` stages by operand, and the number of roles that read it."""
+    """Return the content of each mainloop stage: (description by operand, number of roles that read the stage).
+
+    machine   the simulation of the CTA
+    count     number of stages
+    """
     operands = machine.protocol.operands[0]
     return tuple(
         [
@@ -152,14 +167,17 @@ def _stages(machine: Machine, count: int) -> tuple[Place, ...]:
 
 
 def _stage_content(what: object) -> str:
-    """Describe the content of a stage: "k-tile 2 of tile 0", "under way", or "" if empty."""
+    """Describe the content of a stage: "k-tile 2 of tile 0", "under way", or "" if empty.
+
+    what   (tile, k-tile), another object for data that is not complete, or None if empty
+    """
     if isinstance(what, tuple):
         return f"k-tile {what[1]} of tile {what[0]}"
     return "" if what is None else str(what)
 
 
 def told(each: op.Op | None, stages: int | None = None) -> str:
-    """Describe an operation in words.
+    """Describe an operation of a warp role in words, for the view "pipeline".
 
     each     the operation; None for the arrival of data of a bulk copy
     stages   number of mainloop stages. Stages from this number on are buffers of accumulators. None
@@ -180,12 +198,12 @@ def told(each: op.Op | None, stages: int | None = None) -> str:
 
 
 def _passes(each: Any) -> str:
-    """Describe a completed wait for a barrier."""
+    """Describe a completed wait for a barrier, such as "passes full[2]"."""
     return f"passes {each.barrier}[{each.index}]"
 
 
 def _arrives(each: Any) -> str:
-    """Describe an arrival at a barrier."""
+    """Describe an arrival at a barrier, such as "arrives at empty[2]"."""
     return f"arrives at {each.barrier}[{each.index}]"
 
 
@@ -207,7 +225,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
 
 
 def _words(name: str) -> str:
-    """Return the words of a name in CamelCase.
+    """Return a CamelCase name as lower-case words.
 
     >>> _words("StoreEpiStage")
     'store epi stage'

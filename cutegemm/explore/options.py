@@ -46,9 +46,9 @@ _CHOICES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the options that a plan's name stands for, as text in the notation of plan names.
+    """Return the options that a plan's name stands for, as a dict: name -> value in the notation of plan names.
 
-    recipe   the recipe of the plan
+    recipe   the plan before its operand types are known, as its name describes it
     plan     the plan that the recipe builds; it has the options that the recipe leaves open
 
     >>> from cutegemm.choice.names import recipe_named
@@ -73,7 +73,10 @@ def spelled(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
-    """Return the options that a plan name leaves open and the builder derives from the operands."""
+    """Return options that a plan name may leave open, with the values that the builder chose for `plan`: name -> value.
+
+    family   family of the plan, such as "simt"; it decides which options there are
+    """
     options: dict[str, Any] = {"tile" if family == "sm90" else "block": plan.mma_tile}
     if family == "simt":
         options |= {"raster": str(plan.raster), "stages": plan.stages}
@@ -83,9 +86,13 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
 
 
 def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
-    """Return the values of options that a name may leave out: what the builder takes then, or finds for the plan.
+    """Return the options that a plan name may leave out, as a dict: name -> value that the builder uses then, as text.
 
-    An option whose value the plan does not show is left out too.
+    The value is the builder's default, or what the builder derived for `plan`. An option is missing if neither shows
+    it.
+
+    recipe   the plan before its operand types are known, as its name describes it
+    plan     the plan that the recipe builds
 
     >>> from cutegemm.choice.names import recipe_named
     >>> from cutegemm.plan import Operands
@@ -119,9 +126,11 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
 
 
 def choices(recipe: Recipe, name: str, value: str) -> list[tuple[str, str]]:
-    """Return (value, text) of what can be selected for an option; an empty list for an option that is typed.
+    """Return (value, text) of the items that a user can select for an option; an empty list if the option is typed.
 
-    value   the present value, which is always among them; "" if the plan does not show it
+    recipe   the plan that the option belongs to; its family decides the items
+    name     name of the option, such as "mma_order"
+    value    the present value, which is always among the items; "" if the plan does not show it
     """
     options: list[tuple[str, str]]
     if recipe.arguments[name] is parse_flag:

@@ -40,7 +40,7 @@ _LOADING = joined(
 
 @dataclass(frozen=True)
 class Answer:
-    """The page that a query shows.
+    """The page that answers the query of a link.
 
     title   title of the page
     html    HTML of its whole content
@@ -89,7 +89,7 @@ def _head(state: State) -> Html:
 
 
 def _plan(state: State) -> Html:
-    """Return a view of a plan next to the forms that choose it.
+    """Return the content of a view that shows a plan, next to the forms that choose the plan.
 
     If the plan cannot be built, its broken rules are shown, and the view of the last plan that could be built.
     """
@@ -107,7 +107,11 @@ def _plan(state: State) -> Html:
 
 
 def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
-    """Return the view of the last plan that could be built, or None if there is none."""
+    """Return a view of the last plan that could be built, or None if there is none.
+
+    state   the state of the page, which remembers that plan
+    view    function that makes the view from a state and its plan
+    """
     before = state.remembered
     kept = None if before is None else chosen(before)
     if before is None or kept is None or kept.plan is None:

@@ -48,9 +48,10 @@ def pipeline(state: State, selected: Chosen) -> Html:
 
 
 def _stepper(state: State, number: int, count: int) -> Html:
-    """Return links to the first, previous, next and last of `count` moments, and a slider.
+    """Return links to the first, previous, next and last moment of a pipeline (its events over time), and a slider.
 
     number   index of the current moment
+    count    number of moments
     """
     last = count - 1
     steps = (("first", 0), ("back", max(0, number - 1)), ("next", min(last, number + 1)), ("last", last))
@@ -64,7 +65,12 @@ def _stepper(state: State, number: int, count: int) -> Html:
 
 
 def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
-    """Return the description of a moment, and the roles that wait. `number` is its index in `sequence`."""
+    """Return the description of the event that is shown, and the roles that wait at a barrier.
+
+    number     index of the event in `sequence`
+    now        the event, with the state of the CTA after it
+    sequence   all events of the CTA
+    """
     who = f"{now.role} " if now.role else ""
     text = f"{number + 1} of {len(sequence)}, at {now.time:g}: {who}{now.text}"
     waiting = ", ".join(sorted(now.waits))
@@ -75,7 +81,10 @@ def _event(number: int, now: Moment, sequence: tuple[Moment, ...]) -> Html:
 
 
 def _programs(plan: GemmPlan, now: Moment) -> Html:
-    """Return a column for each distinct program. The current line of each role is marked with its name."""
+    """Return a column for each distinct program (the operations of a warp role). Each role's current line is marked.
+
+    now   the event that is shown, which has the current line of each role
+    """
     by_text: dict[str, list[str]] = {}
     for role, program in plan.programs.items():
         by_text.setdefault(str(program), []).append(role)
@@ -83,7 +92,12 @@ def _programs(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _program(text: str, roles: list[str], now: Moment) -> Html:
-    """Return a program with the current lines of the roles that execute it."""
+    """Return the text of a program, with marks at the current lines of the roles that execute it.
+
+    text    the program as text
+    roles   names of the roles that execute it
+    now     the event that is shown, which has the current line of each role
+    """
     lines = []
     for number, line in enumerate(text.splitlines()):
         marks = [_mark(role, now) for role in roles if now.at.get(role) == number]
@@ -95,7 +109,7 @@ def _program(text: str, roles: list[str], now: Moment) -> Html:
 
 
 def _mark(role: str, now: Moment) -> Html:
-    """Return the mark of a role at its line: it acts at this moment, waits for a barrier, or is running."""
+    """Return the mark of a role at its current line: it acts in the event `now`, waits for a barrier, or is running."""
     state = "acts" if role == now.role else "waits" if role in now.waits else "runs"
     return joined(" ", el("b", f"{role} {state}", class_=f"mark {'waits' if state == 'waits' else 'does'}"))
 
@@ -117,7 +131,10 @@ def _accumulators(now: Moment) -> Html | None:
 
 
 def _rows(places: tuple[Place, ...]) -> list[tuple[Html | str, ...]]:
-    """Return the table rows of stages or accumulator buffers: number, contents, and readers if there are any."""
+    """Return the table rows of mainloop stages or accumulator buffers: number, contents, and readers if there are any.
+
+    places   for each stage or buffer, its contents by operand or sender, and the number of roles that read it
+    """
     return [
         (str(number), *map(_content, contents.values()), str(readers) if readers else "")
         for number, (contents, readers) in enumerate(places)
@@ -125,12 +142,15 @@ def _rows(places: tuple[Place, ...]) -> list[tuple[Html | str, ...]]:
 
 
 def _sender(name: str) -> str:
-    """Return the heading of the buffer "sums 2.0": "accumulators of CTA 2"."""
+    """Return the column heading for accumulators from another CTA: "sums 2.0" gives "accumulators of CTA 2".
+
+    name   name of the buffer, with the number of the sending CTA
+    """
     return f"accumulators of CTA {name.split()[1].split('.')[0]}"
 
 
 def _content(text: str) -> Html | str:
-    """Return a cell with the content of a buffer. Data under way is in italics."""
+    """Return a table cell with the content of a stage or buffer: "empty" for "", and "under way" in italics."""
     return el("i", text) if text == "under way" else text or "empty"
 
 
@@ -170,14 +190,21 @@ def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
 
 
 def _played(schedule: ThreadSchedule, k_tiles: int) -> Iterator[tuple[int, int, Step]]:
-    """Yield (k-tile, line of the schedule's text, step) in the order of execution."""
+    """Yield (k-tile, line of the schedule's text, step) in the order of execution: the prologue, then each k-tile.
+
+    schedule   the steps that every thread executes
+    k_tiles    number of k-tiles to step through
+    """
     yield from ((0, line, step) for line, step in _expanded(schedule, schedule.prologue))
     for k_tile in range(k_tiles):
         yield from ((k_tile, line, step) for line, step in _expanded(schedule, schedule.k_tile))
 
 
 def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
-    """Yield (line of the schedule's text, step) with every `Repeat` unrolled."""
+    """Yield (line of the schedule's text, step) with every `Repeat` unrolled.
+
+    steps   part of the schedule: its prologue, or the steps of a k-tile
+    """
     for line, step in schedule.lined(steps):
         if isinstance(step, Repeat):
             yield from ((line + 1 + i % len(step.steps), inner) for i, inner in enumerate(step.expand()))

@@ -19,13 +19,13 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return the view "rules": broken rules, the hierarchy from the grid to a value, and the programs of the roles."""
+    """Return the view "rules": broken rules, the plan's levels from the grid to a value, and its warp roles' programs."""
     kept = card("Rules", verdict(selected))
     return kept if selected.plan is None else joined(kept, hierarchy(state, selected))
 
 
 def hierarchy(state: State, selected: Chosen) -> Html:
-    """Return the hierarchy of a plan from the grid to a value, and the programs of its roles."""
+    """Return the levels of a plan, from the grid over CTAs and threads to a value, and its warp roles' programs."""
     plan = selected.plan
     assert plan is not None
     levels = scrolling(said(plan.describe(selected.problem)), "the plan from the grid to a value")
@@ -54,7 +54,7 @@ def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None) ->
 
 
 def _section(section: Section) -> Html:
-    """Return a section of the analysis: its lines, its table and its notes."""
+    """Return the HTML of a section of the analysis: its lines, its table and its notes."""
     lines = [el("p", line, class_="advice" if line.startswith(" ") else None) for line in section.lines]
     after = [el("p", line, class_="hint") for line in section.after]
     rows = table(section.columns, section.rows, label=section.title) if section.rows else None

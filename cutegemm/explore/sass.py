@@ -23,9 +23,9 @@ _SHOWN_OPCODES = 4  # limit of the opcodes that are listed for a program line
 
 
 def sass(state: State, selected: Chosen) -> Html:
-    """Return the view "code": each program line with its instruction counts, and the instructions of the selected line.
+    """Return the view "code": each program line with its instruction counts, and the selected line's instructions.
 
-    All instructions are shown if no line is selected.
+    A program lists the operations of a warp role. All instructions are shown if no line is selected.
     """
     plan = selected.plan
     assert plan is not None
@@ -42,7 +42,7 @@ def sass(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=_KEPT)
 def _listed(plan: GemmPlan, arch: str) -> Listing:
-    """Compile a plan and return its instructions. Recent ones are cached."""
+    """Compile a plan for `arch`, such as "sm_90a", and return its machine instructions. Recent results are cached."""
     return listing(plan, arch)
 
 
@@ -53,7 +53,10 @@ def _opcode(text: str) -> str:
 
 
 def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
-    """Return a table for each program: its lines, with the number and the opcodes of their instructions."""
+    """Return a table for each program, with the number and the opcodes of each line's instructions.
+
+    A program lists the operations of a warp role.
+    """
     of_line: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for instruction in compiled.instructions:
         of_line[instruction.program, instruction.line][_opcode(instruction.text)] += 1
@@ -76,7 +79,7 @@ def _programs(state: State, plan: GemmPlan, compiled: Listing) -> Html:
 
 
 def _opcodes(counts: Counter[str]) -> str:
-    """List the most frequent opcodes with their counts."""
+    """List the most frequent opcodes with their counts, such as "8 HGMMA, 4 MOV"."""
     return ", ".join([f"{count} {name}" for name, count in counts.most_common(_SHOWN_OPCODES)])
 
 

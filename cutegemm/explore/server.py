@@ -57,6 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         """Send a response with its headers.
 
+        status    HTTP status
+        body      content in bytes
         kind      type of the body: "css", "js" or "html"
         headers   further headers; None for none
         """

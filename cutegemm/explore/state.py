@@ -41,7 +41,7 @@ EDIT = "o."  # prefix of the field names that edit options of a plan
 
 @dataclass(frozen=True)
 class State:
-    """The choices of a page.
+    """The choices of a user that a page shows, such as its view, plan and problem.
 
     values  value by name, for every name in `DEFAULTS`
     edits   edited options of the plan, by name without the prefix `EDIT`
@@ -64,7 +64,7 @@ class State:
         return State({**DEFAULTS, **known}, edits)
 
     def __getitem__(self, name: str) -> str:
-        """Return a value by its name."""
+        """Return the value of a choice by its name, such as "plan"."""
         return self.values[name]
 
     @property
@@ -73,23 +73,32 @@ class State:
         return self.values["view"]
 
     def number(self, name: str, below: int, otherwise: int = 0) -> int:
-        """Return the value as an integer clamped to [0, below), or `otherwise` if it is not an integer."""
+        """Return the value of a choice as an integer clamped to [0, below), or `otherwise` if it is not an integer.
+
+        name   name of the choice, such as "warp"
+        """
         try:
             return max(0, min(below - 1, int(self.values[name])))
         except ValueError:
             return otherwise
 
     def with_(self, **changes: str | int) -> State:
-        """Return the state with some values changed and without edits."""
+        """Return the state with some values changed, and without edited options of the plan.
+
+        changes   new value by name
+        """
         return State({**self.values, **{name: str(value) for name, value in changes.items()}}, {})
 
     def remembering(self, names: Iterable[str]) -> State:
-        """Return the state whose value "last" is the query of the values of these names."""
+        """Return the state that remembers the present values of `names`: its value "last" is their query.
+
+        The page uses it to keep the last plan that could be built; see `remembered`.
+        """
         return replace(self, values={**self.values, "last": urlencode({name: self[name] for name in names})})
 
     @property
     def remembered(self) -> State | None:
-        """The state with the values of "last"; None if it is empty.
+        """The state with the values that `remembering` stored in "last"; None if nothing is stored.
 
         >>> state = State.of("view=banks&plan=simt_64x64").remembering(["plan"])
         >>> State.of(state.with_(plan="simt_64x6").query).remembered["plan"]

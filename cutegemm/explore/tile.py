@@ -33,7 +33,12 @@ def tile(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=16)
 def _drawn(plan: GemmPlan, problem: Problem | None, device: Device | None, m: int, n: int) -> Html:
-    """Return the interactive picture of the tile with element (m, n) selected. Recent ones are cached."""
+    """Return the interactive picture of a CTA's tile. Recent ones are cached.
+
+    problem   problem whose grid of tiles is shown; None for none
+    device    device whose number of SMs divides the grid into waves; None for a single wave
+    m, n      element of D that is shown first
+    """
     wave = None
     if device is not None:
         wave = device.sms * plan_occupancy(plan, arch_named(device.arch)).ctas or None
