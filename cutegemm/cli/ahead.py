@@ -42,7 +42,7 @@ Tuned = Annotated[Path | None, typer.Option(help="A file of `cutegemm tune` for 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a shapes file: the extents of a call, and its operands.
+    """One line of a shapes file: the extents of a GEMM call, and its operands.
 
     rows      M: one number, or the range of the row counts of a layer's inputs
     columns   (N, K), or (N, K, L) for a batch
@@ -65,7 +65,7 @@ class Line:
 
 
 def read_shapes(path: Path, ranges: bool = True) -> list[Line]:
-    """Read a CSV file of shapes.
+    """Read a CSV file with one GEMM shape per line.
 
     path     its first line names the columns: m, n, k and optionally l, dtype, layout, out
     ranges   whether m may be a range such as 1-8192, the row counts of a layer's inputs
@@ -162,7 +162,10 @@ def tune(
 
 
 def _matrices(line: Line) -> tuple[Any, Any, Any]:
-    """Return A and B on the GPU with normally distributed elements, and the torch dtype of D."""
+    """Return A and B on the GPU with normally distributed elements, and the torch dtype of D.
+
+    line   extents and operand types of the call
+    """
     import torch
 
     from cutegemm.run.torch_ops import memory_of
@@ -238,9 +241,9 @@ def _plans(
     dtype: str | None = None,
     layout: str = "nt",
 ) -> list[tuple[GemmPlan, str]]:
-    """Return (plan, architecture) for each plan name and for each line of each shapes file.
+    """Return the (plan, architecture) pairs that `export` compiles: one per plan name, and those of each shapes file.
 
-    sources        plan names, and paths that end in .csv
+    sources        plan names, and paths of shapes files, which end in .csv
     device         device to choose plans for; None for the GPU of this machine
     tuned          a file of `cutegemm tune`, or None
     dtype, layout  element type and BLAS letters of A and B of named plans; None for the default type

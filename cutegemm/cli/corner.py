@@ -49,7 +49,8 @@ class Corner:
 def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> Corner | None:
     """Return the cheapest corner that exercises all features of a problem, or None if the problem is small.
 
-    If no corner within the limit has all features, the one with the most features is returned.
+    A corner is a smaller problem that is simulated in place of a large one. If no corner within the limit has all
+    features, the one with the most features is returned.
 
     problem  the large problem, as the plan multiplies it
     extents  the extents of `problem`
@@ -83,7 +84,10 @@ def corner_of(plan: GemmPlan, problem: Problem, extents: Extents, most: int) -> 
 
 
 class _Execution:
-    """The tiles and the assignment of work tiles to clusters when a plan computes a problem."""
+    """The tiles of a problem under a plan, and the assignment of work tiles to clusters of CTAs.
+
+    `_Feature` compares the executions of a large problem and of a smaller one that is simulated in its place.
+    """
 
     def __init__(self, plan: GemmPlan, problem: Problem) -> None:
         self.plan, self.problem = plan, problem
@@ -105,7 +109,7 @@ class _Execution:
 
     @property
     def ragged(self) -> set[str]:
-        """The modes ("M", "N", "K") that have at least one whole cluster tile and a ragged last one."""
+        """The modes, of "M", "N" and "K", along which the problem has a whole cluster tile and a partial last one."""
         extents = zip("MNK", self.problem_mnk, cluster_tile(self.plan), strict=True)
         return {mode for mode, extent, tile in extents if extent > tile and extent % tile}
 
@@ -126,6 +130,8 @@ class _Execution:
 @dataclass(frozen=True)
 class _Feature:
     """A feature of an execution, such as ragged tiles, that a corner should share with the large problem.
+
+    A corner is a smaller problem that is simulated in place of a large one.
 
     occurs    takes the execution of the corner and that of the large problem; True if the corner has the feature
     text      returns the description that is printed
@@ -174,9 +180,12 @@ def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
 
 
 def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execution]:
-    """Yield corners of at most `most` multiply-adds, the cheapest first.
+    """Yield smaller problems that could be simulated in place of a large one, the cheapest first.
 
-    If every corner has more, only the cheapest is yielded, once for each grid of `_grids`.
+    plan     the plan of the large problem; candidates have it on smaller grids
+    problem  the large problem
+    most     limit in multiply-adds. If every candidate has more, only the cheapest is yielded, once for each grid of
+             `_grids`
     """
     m, n, k = cluster_tile(plan)
     refilled = (2 * max(1, plan.stages) + 1) * plan.split.splits * plan.cluster_k
@@ -201,12 +210,18 @@ def _candidates(plan: GemmPlan, problem: Problem, most: int) -> Iterator[_Execut
 
 
 def _cut(extent: int, tile: int, count: int) -> int:
-    """Return an extent of `count` tiles, at most `extent`, whose last tile is as ragged as that of `extent`."""
+    """Return a smaller extent of `count` tiles whose last tile is as ragged as that of `extent`; at most `extent`.
+
+    tile   extent of a tile along the same mode
+    """
     return min(extent, (count - 1) * tile + (extent % tile or tile))
 
 
 def _grids(plan: GemmPlan) -> Iterator[GemmPlan]:
-    """Yield the plan on persistent grids of 1, 2 and 3 clusters, or unchanged if it is not persistent."""
+    """Yield a plan on persistent grids of 1, 2 and 3 clusters, or unchanged if its grid is not persistent.
+
+    Grids larger than the plan's own are left out.
+    """
     scheduler = plan.scheduler
     if scheduler.persistent is None:
         yield plan

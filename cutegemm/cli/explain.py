@@ -73,7 +73,10 @@ def explain(
 def _outcomes(
     operands: Operands, problem: Problem, device: Device, accumulate: str
 ) -> Iterator[tuple[Candidate, GemmPlan | PlanError]]:
-    """Yield each candidate, fastest predicted time first, with its plan or the error that refuses it."""
+    """Yield each candidate plan, fastest predicted time first, with the built plan or the error that refuses it.
+
+    accumulate   accumulation of float8: "fast" or "promoted"
+    """
     for one in ranked(operands, problem, device.arch, device, accumulate):
         try:
             yield one, built(one.recipe, operands, operands, problem, device.arch, device)
@@ -82,13 +85,19 @@ def _outcomes(
 
 
 def _time_and_refusal(candidate: tuple[Candidate, GemmPlan | PlanError]) -> tuple[float, str | None]:
-    """Return what plans of one row of the table have in common: the predicted time, and the rule that they break."""
+    """Return (predicted time in us, first broken rule) of a candidate; the rule is None if the plan can be built.
+
+    Candidates that have both in common share a row of the table.
+    """
     one, outcome = candidate
     return one.us, outcome.violations[0] if isinstance(outcome, PlanError) else None
 
 
 def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dict[str, Any]:
-    """Return a candidate as plain data: its predicted time, its bounds, and the first rule that it breaks or None."""
+    """Return a candidate plan as a dict for JSON: name, predicted time in us, speed, and the time of each bound.
+
+    outcome   the plan that was built, or the error that refuses it; "refused" is then its first broken rule, else None
+    """
     us, refused = _time_and_refusal((one, outcome))
     return {
         "plan": str(one.recipe),
@@ -101,7 +110,10 @@ def _row(problem: Problem, one: Candidate, outcome: GemmPlan | PlanError) -> dic
 
 
 def _why_not(row: dict[str, Any], first: dict[str, Any] | None) -> str:
-    """Say why the candidate `row` is not chosen. `first` is the chosen one, or None if all rows are refused.
+    """Return the reason why a candidate plan is not chosen, such as "2.0% slower: ..."; "chosen" for the chosen one.
+
+    row     the candidate, as `_row` returns it
+    first   the chosen candidate; None if all are refused
 
     >>> chosen = {"us": 10.0, "bounds_us": {"L2": 8.0, "DRAM": 6.0}, "refused": None}
     >>> _why_not({"us": 10.2, "bounds_us": {"L2": 8.0, "DRAM": 9.0}, "refused": None}, chosen)

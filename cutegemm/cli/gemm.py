@@ -192,7 +192,12 @@ class _Machine:
 
 
 def _machine(arch: str, has_epilogue: bool, emulated: bool) -> _Machine:
-    """Return the GPU of this machine if it can be used, otherwise `arch` with its default device."""
+    """Return the machine that a plan is chosen for: the GPU if it can be used, else `arch` with its default device.
+
+    arch          architecture of the command line, such as "sm_90a"
+    has_epilogue  True if the command has an epilogue, which is computed on the CPU
+    emulated      True if the compiled PTX is executed on the CPU
+    """
     gpu = "" if emulated else _gpu()
     if has_epilogue and not isinstance(gpu, str):
         gpu = "an epilogue is run on the GPU by cutegemm.gemm(a, b, epilogue=...)"
@@ -205,7 +210,7 @@ def _machine(arch: str, has_epilogue: bool, emulated: bool) -> _Machine:
 class _Request:
     """The GEMM that the command line asks for, checked as far as possible without a plan.
 
-    extents  M, N, K and the batch, and the arrays of files
+    extents  M, N, K and the batch, and the arrays that files give
     plan     a plan name; None to choose the plan
     ending   the epilogue; None for alpha * acc + beta * c
     seed     seed of the random matrices
@@ -226,9 +231,11 @@ class _Request:
         return Problem(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 
     def job(self, machine: _Machine, most: int | None) -> tuple[Job, Matrices]:
-        """Choose the plan and return the job, and the matrices before a swap of A and B.
+        """Choose the plan and return the job (the GEMM to run), and the matrices before a swap of A and B.
 
-        most    limit in multiply-adds: a larger problem is replaced by a corner of it. None for no limit.
+        machine the machine that the plan is chosen for
+        most    limit in multiply-adds: a larger problem is replaced by a smaller one with the same features, see
+                `corner_of`. None for no limit.
         raises  PlanError if the plan cannot compute the problem
         """
         beta, ending, size, corner = self.beta, self.ending, self.extents, None
@@ -335,7 +342,10 @@ def _gpu() -> dict[str, Any] | str:
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
-    """Print the report of a run or simulation as text."""
+    """Print the report of `cutegemm gemm` as text.
+
+    report   fields by name, as `Job.run` or `Job.simulate` returns them, with more about the plan and the machine
+    """
     console.print(report["hierarchy"], markup=False, soft_wrap=True)
     console.print()
     table = Table(show_header=False, box=None, pad_edge=False)

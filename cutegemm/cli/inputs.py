@@ -41,13 +41,13 @@ def not_writable(option: str, path: Path | None, suffix: str) -> list[str]:
 
 
 def transposed_array(array: np.ndarray) -> np.ndarray:
-    """Return a view with the last two axes exchanged: each matrix of the array is transposed."""
+    """Return a view of an array with its last two axes exchanged: each matrix of a batch is transposed."""
     return np.swapaxes(array, -1, -2)
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """The arrays A (M, K), B (K, N) and C (M, N); with a leading axis L if they are batched.
+    """The input arrays of a GEMM: A (M, K), B (K, N) and C (M, N); with a leading axis L if they are batched.
 
     c   None if beta is 0
     """
@@ -116,7 +116,10 @@ class Extents:
         )
 
     def rounded(self, matrices: Matrices) -> list[str]:
-        """Return the names ("A", "B", "C") of the files whose values were changed by rounding to `matrices`."""
+        """Return the names ("A", "B", "C") of the matrices from files whose values were changed by rounding.
+
+        matrices   the matrices after rounding to the element types
+        """
         pairs = [(name, array, getattr(matrices, name)) for name, array in self.files.items()]
         return [
             name.upper()
@@ -202,9 +205,10 @@ def plan_for(
     with_c: bool,
     ending: ParsedEpilogue | None = None,
 ) -> tuple[Recipe, GemmPlan, Problem]:
-    """Return the recipe, its plan, and the problem as the plan multiplies it.
+    """Return the plan for a problem, the recipe that it is built from, and the problem as the plan multiplies it.
 
-    The returned problem is D^T = B^T A^T if the recipe swaps A and B.
+    A recipe is a named plan before its operand types are known. If it swaps A and B, the returned problem is
+    D^T = B^T A^T.
 
     name     plan name; None to choose the plan with the lowest predicted time
     problem  the problem as the user stated it
@@ -212,6 +216,7 @@ def plan_for(
     device   device whose rates and number of SMs the choice uses
     with_c   whether the plan must be able to read C
     ending   the epilogue; None for alpha * acc + beta * c
+    returns  (recipe, plan, problem)
     raises   PlanError if the plan cannot compute the problem
     """
     operands = problem.operands

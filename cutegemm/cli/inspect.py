@@ -160,7 +160,7 @@ def plans(
 
 
 def _group(name: str) -> str:
-    """Return the key of `_GROUPS` under which a plan name is listed."""
+    """Return the heading under which `cutegemm plans` lists a plan, as a key of `_GROUPS`."""
     if is_own(name):
         return "own"
     family = recipe_named(name).family.replace("mma_tma", "mma_sync")
@@ -168,7 +168,7 @@ def _group(name: str) -> str:
 
 
 def _ladder_note(name: str) -> str:
-    """Return a note that a plan is a step of a tutorial ladder, or "" if it is not."""
+    """Return a note that a plan is a step of a tutorial ladder (a series of plans to learn from); "" if it is not."""
     position = step_of(name)
     if position is None:
         return ""
@@ -297,9 +297,10 @@ def _file(name: str) -> Path:
 
 
 def _dims(name: str, text: str) -> tuple[int, ...]:
-    """Parse one to three extents such as 4x2. Raises UnsupportedError if one is not a positive integer.
+    """Parse one to three extents such as 4x2 and return them as integers.
 
-    name   name of the option, for the message
+    name     name of the command-line option, for the message
+    raises   UnsupportedError if an extent is not a positive integer
     """
     extents = text.split("x")
     if len(extents) > 3 or not all(extent.isdigit() and int(extent) for extent in extents):

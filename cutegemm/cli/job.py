@@ -110,7 +110,10 @@ class Job:
         return report, d
 
     def _head(self, did: str) -> dict[str, Any]:
-        """Return the fields of the report that describe the problem and the plan. `did` is what was done with it."""
+        """Return the fields of the report that describe the problem and the plan.
+
+        did   what was done with the plan, such as a simulation, in words
+        """
         return {
             "did": did,
             "problem": str(self.problem.transposed if self.recipe.swap_ab else self.problem),
@@ -146,7 +149,7 @@ class Job:
         return {"d": result.d, **result.aux}, result.ctas, result.seconds
 
     def _orders(self) -> int:
-        """Simulate the barriers of the plan in random interleavings of its roles, and return their number.
+        """Simulate the plan's barriers in random interleavings of its warp roles, and return how many were simulated.
 
         raises   SimulationError with the faults of the interleavings
         """
@@ -167,7 +170,10 @@ class Job:
         return played.interleavings
 
     def _agreement(self, results: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Compare all results with float64, and return the comparison of the least accurate one. See `_compare`."""
+        """Compare all results with float64, and return the comparison of the least accurate one; see `_compare`.
+
+        results   D and the auxiliary outputs and reductions, by name
+        """
         expected = self._expected()
         comparisons = [self._compare(name, values, expected[name]) for name, values in results.items()]
         return min(comparisons, key=lambda one: (one["correct"], -one["relative_error"]))
@@ -175,8 +181,11 @@ class Job:
     def _compare(self, name: str, d: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
         """Compare a result with its float64 reference.
 
-        Return "relative_error", "tolerance" and "correct". "not_finite" is added if the infinities and NaN differ, or
-        if no element of the reference is finite.
+        name       name of the result, "d" for D
+        d          the result
+        reference  the same in float64
+        returns    "relative_error", "tolerance" and "correct"; "not_finite" is added if the infinities and NaN differ,
+                   or if no element of the reference is finite
         """
         if reference.size == 0:
             return {"relative_error": 0.0, "tolerance": 0.0, "correct": True}
@@ -197,7 +206,10 @@ class Job:
         return comparison
 
     def _expected(self) -> dict[str, np.ndarray]:
-        """Return the float64 references of all results by name, clipped to the range of types that saturate."""
+        """Return the float64 references of all results, by name such as "d".
+
+        Values are clipped to the range of the result's type if the type saturates.
+        """
         if not self.values and self.plan.epilogue in (LINEAR, SCALED):
             return {"d": self._linear()}
         from cutegemm.simulator.values import results
@@ -240,7 +252,7 @@ class Job:
 
 
 def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
-    """Separate gate and up columns: return an array of shape (2, ..., N / 2).
+    """Separate the gate and up columns of a gated (GLU) GEMM: return an array of shape (2, ..., N / 2), gate first.
 
     columns   shape (..., N)
     order     "pairs" if gate and up columns alternate, "halves" if all gate columns come first
@@ -251,9 +263,11 @@ def _gate_and_up(columns: np.ndarray, order: str) -> np.ndarray:
 
 
 def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
-    """Return the tolerance of the relative error of a result.
+    """Return the largest relative error of a GEMM result that counts as correct.
 
     It follows from the types that the result, the accumulator and the operands are rounded to.
+
+    result   element type of the result
     """
     kind = operands.a.dtype
     rounded = (result, operands.acc) if operands.acc.is_float else (result,)
@@ -266,7 +280,7 @@ def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
 
 
 def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
-    """Compile the plan and return its registers, spills, code size, instruction counts and broken rules.
+    """Compile the plan and return its registers, spills, code size, instruction counts and broken rules, by name.
 
     If the CuTe DSL is not installed, return "skipped" with the reason.
     """

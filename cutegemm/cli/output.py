@@ -19,5 +19,5 @@ def output(*, stderr: bool = False) -> Console:
 
 
 def drawing_width(console: Console) -> int:
-    """Return the characters per line for a drawing, which is laid out for a width."""
+    """Return the number of characters per line that a drawing on the console may have."""
     return _DRAWING if console.width == _UNLIMITED else console.width

@@ -119,13 +119,16 @@ def check_cubin(path: Path, block: tuple[int, ...], arch: str, as_json: bool) ->
 
 
 def _data(cost: Wavefronts) -> dict[str, Any]:
-    """Return the counts of an access as plain data for JSON."""
+    """Return the counts of a shared-memory access (wavefronts, conflicts) as a dict for JSON."""
     return {"form": cost.form, "requests": cost.requests, "wavefronts": cost.wavefronts, "ideal": cost.ideal,
             "worst": None if cost.worst is None else str(cost.worst)}  # fmt: skip
 
 
 def _table(title: str, rows: list[tuple[str, Wavefronts, str]]) -> Table:
-    """Return a table of accesses. Each row is (name, counts, description of the worst collision)."""
+    """Return a table of shared-memory accesses.
+
+    rows   (name, counts, description of the worst bank conflict) of each access
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "requests", "wavefronts", "ideal", "worst collision"):
         table.add_column(name, justify="left" if name in ("", "worst collision") else "right")

@@ -23,7 +23,7 @@ _OTHERS = 2  # number of next-best candidates to print
 
 @dataclass(frozen=True)
 class Why:
-    """Why a plan is used for a problem, and its predicted speed.
+    """Why a plan is used for a problem, and its predicted speed, as `cutegemm gemm` prints them.
 
     reason       why this plan is used, for the user
     us           predicted time in microseconds; None if the problem has too many tiles to be analysed
@@ -72,6 +72,7 @@ def why(
 ) -> Why:
     """Return why a plan is used for a problem, and its predicted speed.
 
+    recipe   the plan before its operand types are known, by which candidates are compared
     asked    the plan name that the user gave; None if the plan was chosen
     problem  the problem as the plan multiplies it
     ending   the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the time
@@ -96,7 +97,10 @@ def why(
 
 
 def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tuple[float | None, str]:
-    """Return (microseconds of the roofline, name of the bound), or (None, "") if there are too many tiles."""
+    """Return (time of the roofline in microseconds, name of its bound), or (None, "") if there are too many tiles.
+
+    The roofline is a lower bound of the time of the plan on the device.
+    """
     try:
         roof = check(plan, problem, arch, device, search=False).roofline
     except UnsupportedError:
@@ -106,9 +110,9 @@ def _roofline(plan: GemmPlan, problem: Problem, arch: str, device: Device) -> tu
 
 
 def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> list[Candidate]:
-    """Return the candidate of `recipe` and all slower ones, sorted by predicted time.
+    """Return the chosen candidate plan and all candidates with a higher predicted time, sorted by that time.
 
-    The list is empty if `recipe` is not a candidate for the problem.
+    recipe   the chosen plan before its operand types are known. If it is not a candidate, the list is empty
     """
     stated = problem.transposed if recipe.swap_ab else problem
     candidates = list(ranked(stated.operands, stated, arch, device))
@@ -117,7 +121,7 @@ def _next_best(recipe: Recipe, problem: Problem, arch: str, device: Device) -> l
 
 
 def next_commands(plan: str, problem: Problem, layout: str, is_chosen: bool, epilogue: Sequence[str] = ()) -> list[str]:
-    """Return commands that show more about a plan and why it was chosen.
+    """Return commands for the user to run next, which show more about a plan and why it was chosen.
 
     plan       name of the plan
     problem    the problem as the user stated it

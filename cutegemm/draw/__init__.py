@@ -74,7 +74,12 @@ def picture(thing: Any, **options: Any) -> Picture:
 
 
 def _made(maker: Any, thing: Any, options: dict[str, Any]) -> Picture:
-    """Call the picture function `maker`; raise UnsupportedError if it does not have one of the options."""
+    """Call the picture function `maker`; raise UnsupportedError if it does not have one of the options.
+
+    maker     function that returns a Picture, such as `layout_picture`
+    thing     the object to draw
+    options   keyword arguments of `maker`
+    """
     from inspect import signature
 
     known = [name for name in signature(maker).parameters][1:]
@@ -135,7 +140,10 @@ def draw(thing: Any, *, kind: str = "svg", width: int = 120, **options: Any) -> 
 
 
 def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, with a `fold` for a layout of rank 1 such that its rows fit `width` characters."""
+    """Return the options of `draw`, with a `fold` (elements per row) added for a layout of rank 1, for text output.
+
+    width   maximum characters per line; the `fold` is chosen so that rows fit it
+    """
     from cutegemm.layout import ComposedLayout, Layout
     from cutegemm.layout.inttuple import flatten as leaves
 
@@ -154,7 +162,12 @@ def _folded(thing: Any, width: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_page(maker: Any, thing: Any, options: dict[str, Any]) -> str:
-    """Call the page function `maker`; raise UnsupportedError for an option that a page does not have."""
+    """Call the page function `maker`; raise UnsupportedError for an option that a page does not have.
+
+    maker     function that returns an HTML page, such as `plan_page`
+    thing     the plan to draw
+    options   keyword arguments of `maker`
+    """
     unknown = [name for name in options if name not in ("problem", "ctas_per_wave")]
     if unknown:
         raise UnsupportedError(

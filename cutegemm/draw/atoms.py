@@ -56,7 +56,18 @@ def _operand_grid(
     color: str,
     threads: int,
 ) -> Grid:
-    """Return the grid of one operand: its owners, or empty cells if the instruction reads it from shared memory."""
+    """Return the grid of operand A, B or C of an MMA: each element with the thread and value that hold it.
+
+    The cells are empty if the instruction reads the operand from shared memory.
+
+    operand    "a", "b" or "c"
+    table      array (threads, values) of element indices; see `owners.holders`
+    tile       extents of the operand's two modes
+    names      names of these modes, such as "mk"
+    source     "register" or "shared": where the instruction reads the operand
+    color      "lane", "warp" or "none"
+    threads    number of threads of the MMA
+    """
     title = "C, D" if operand == "c" else operand.upper()
     turned = operand == "b"
     if source == "register":
@@ -99,11 +110,11 @@ def tiled_mma_picture(
 
 
 def mma_table(mma: TiledMma, operand: str, extents: tuple[int, int]) -> np.ndarray:
-    """Return the elements of an operand's tile that each thread holds, as an array (threads, values).
+    """Return the elements of an operand's tile that each thread holds: array (threads, values) of element indices.
 
     operand   "a", "b" or "c"
     extents   extents of the tile; an element is its column-major index in the tile
-    returns   array (threads, values); values are numbered as in a compact fragment (value, rest_m, rest_n)
+    returns   values are numbered as in a compact fragment (value, rest_m, rest_n)
     """
     split = getattr(mma, f"offsets_{operand}")(Layout(extents))
     return np.asarray(split.reshape(split.shape[0], -1, order="F"))

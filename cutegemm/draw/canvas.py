@@ -44,7 +44,7 @@ class Canvas:
         self.bottom = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Extend the document so that it contains the point (x, y)."""
+        """Extend the size of the document so that it contains the point (x, y), in pixels."""
         self.right, self.bottom = max(self.right, x), max(self.bottom, y)
 
     def add(self, element: str) -> None:
@@ -52,7 +52,11 @@ class Canvas:
         self.parts.append(element)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, extra: str = "") -> None:
-        """Append a rectangle with the classes in `style`; `extra` holds more attributes, with a leading space."""
+        """Append a rectangle whose top left corner is at (x, y); all lengths are in pixels.
+
+        style   class names, separated by spaces
+        extra   more attributes, with a leading space
+        """
         self.reach(x + width, y + height)
         self.used |= set(style.split())
         box = f'x="{num(x)}" y="{num(y)}" width="{num(width)}" height="{num(height)}"'
@@ -73,7 +77,11 @@ class Canvas:
         self.add(f'<text x="{num(x)}" y="{num(y)}" class="{style}">{escape(content)}</text>')
 
     def finish(self, title: str, description: str) -> str:
-        """Return the SVG document with its title, description, style sheet and background."""
+        """Return the SVG document with its title, description, style sheet and background.
+
+        title         what the document shows, for tooltips and screen readers
+        description   details, for screen readers
+        """
         width, height = num(np.ceil(self.right + PAD)), num(np.ceil(self.bottom + PAD))
         style = _STYLE.format(s=SCOPE) + stylesheet(SCOPE, self.used)
         return (
@@ -85,7 +93,7 @@ class Canvas:
 
 
 def num(value: float) -> str:
-    """Return a coordinate as text with at most two decimals.
+    """Return a coordinate as text for SVG, with at most two decimals.
 
     >>> num(3.0), num(2.5), num(1 / 3)
     ('3', '2.5', '0.33')
@@ -94,7 +102,10 @@ def num(value: float) -> str:
 
 
 def text_width(content: str, size: float, mono: bool = True) -> float:
-    """Return an upper bound of the width of a text in pixels, at the font size `size`."""
+    """Return an upper bound of the width of a text in pixels, at the font size `size`.
+
+    mono    True if the font is monospaced
+    """
     return len(content) * size * (MONO if mono else SANS)
 
 
@@ -102,6 +113,9 @@ def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[
     """Return the text broken into lines of at most `width` pixels.
 
     A line ends after a space, a comma or a colon if its second half has one.
+
+    size    font size in pixels
+    mono    True if the font is monospaced
     """
     most = max(8, int(width / (size * (MONO if mono else SANS))))
     lines, rest = [], content

@@ -20,8 +20,9 @@ Size = tuple[int, int, bool]  # width and height of a cell in pixels, and True i
 
 
 def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float, float]:
-    """Return the space in pixels to the left of the cells and above them, for ticks, names and titles.
+    """Return the space in pixels to the left of the cells of a grid and above them, for ticks, names and titles.
 
+    size   width and height of a cell in pixels, and whether cells have text
     left   minimum space to the left, in pixels; None for no minimum
     """
     ticks = max((text_width(t, TICK) for t in grid.row_ticks), default=0)
@@ -31,14 +32,20 @@ def margins_of(grid: Grid, size: Size, left: float | None = None) -> tuple[float
 
 
 def titles_of(grid: Grid, size: Size) -> list[tuple[str, str, float]]:
-    """Return (text, style, font size) of each line above a grid."""
+    """Return the lines of text above a grid as (text, CSS classes, font size in pixels): title and wrapped subtitle.
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     room = max(220.0, grid.cols * size[0] + 40)
     head = [(grid.title, "head ink", 12.0)] if grid.title else []
     return head + [(line, "tick muted", TICK) for line in wrapped(grid.subtitle, room, TICK)]
 
 
 def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw a grid so that the top left corner of its first cell is at (x, y)."""
+    """Draw a grid so that the top left corner of its first cell is at (x, y).
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     cell_w, cell_h, detailed = size
     width, height = grid.cols * cell_w, grid.rows * cell_h
     canvas.reach(x + width, y + height)
@@ -61,7 +68,10 @@ def draw_grid(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> Non
 
 
 def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
-    """Draw the titles, ticks and mode names of a grid."""
+    """Draw the titles, ticks (index labels) and mode names of a grid whose first cell starts at (x, y).
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     cell_w, cell_h, detailed = size
     line = y - margins_of(grid, size)[1]
     for content, style, font in titles_of(grid, size):
@@ -85,7 +95,11 @@ def _axes(canvas: Canvas, grid: Grid, size: Size, x: float, y: float) -> None:
 
 
 def _tick_step(needed: float, cell: int) -> int:
-    """Return the smallest power of two of cells that is at least `needed` pixels."""
+    """Return the distance between two ticks (index labels) in cells: the smallest power of two with enough space.
+
+    needed   space that a tick needs, in pixels
+    cell     extent of a cell in pixels
+    """
     step = 1
     while step * cell < needed:
         step *= 2
@@ -93,7 +107,14 @@ def _tick_step(needed: float, cell: int) -> int:
 
 
 def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h: int) -> str:
-    """Return one SVG path per colour, with strokes along rows or columns, whichever needs fewer strokes."""
+    """Return the SVG of the coloured cells: one path per colour, with one stroke per run of neighbours.
+
+    Strokes are along rows or columns, whichever needs fewer.
+
+    colours          array (rows, cols) of colour indices; -1 for no colour
+    prefix           "c" for indices in the palette, "s" for the ramp
+    cell_w, cell_h   extents of a cell in pixels
+    """
     across = sum(len(runs(colours == c)) for c in np.unique(colours) if c >= 0)
     down = sum(len(runs(c == colours.T)) for c in np.unique(colours) if c >= 0)
     turned = down < across
@@ -109,9 +130,10 @@ def _cells(canvas: Canvas, colours: np.ndarray, prefix: str, cell_w: int, cell_h
 
 
 def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
-    """Return the SVG path of runs (line, start, length), with relative moves because they are shorter.
+    """Return the SVG path data of strokes, with relative moves because they are shorter.
 
-    turned   True if the lines are columns
+    strokes   (line, start, length) of each run of cells: its row and columns
+    turned    True if the lines are columns
     """
     out, x, y = [], 0, 0
     for line, start, length in strokes:
@@ -123,7 +145,10 @@ def _strokes(strokes: list[tuple[int, int, int]], turned: bool) -> str:
 
 
 def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight of the line to the left of each cell and above it, as two arrays (rows, cols)."""
+    """Return the weights of the lines between cells, as two arrays (rows, cols): left of each cell, and above it.
+
+    A weight is NO_LINE, FINE, MEDIUM or HEAVY.
+    """
     left = np.zeros((grid.rows, grid.cols), np.int8)
     above = np.zeros_like(left)
     if grid.col_levels:
@@ -138,7 +163,11 @@ def edges(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
-    """Return the SVG of the lines between cells; `detailed` adds a thin line around every cell."""
+    """Return the SVG of the lines between cells, at the boundaries of modes and owners.
+
+    cell_w, cell_h   extents of a cell in pixels
+    detailed         True to add a thin line around every cell
+    """
     width, height = grid.cols * cell_w, grid.rows * cell_h
     out = ['<g class="lines">']
     if detailed:
@@ -155,13 +184,20 @@ def _lines(grid: Grid, cell_w: int, cell_h: int, detailed: bool) -> str:
 
 
 def _trail(trail: np.ndarray, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the line that joins the cells of a trail."""
+    """Return the SVG of the line that joins cells of a grid in order.
+
+    trail            array (cells, 2) of (row, column)
+    cell_w, cell_h   extents of a cell in pixels
+    """
     points = [(num((c + 0.5) * cell_w), num((r + 0.5) * cell_h)) for r, c in trail.tolist()]
     return f'<path class="trail ink" d="M{" ".join(f"{x} {y}" for x, y in points)}"/>'
 
 
 def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the label of each cell, on one or two lines."""
+    """Return the SVG of the text in each cell, on one or two lines.
+
+    cell_w, cell_h   extents of a cell in pixels
+    """
     ones, firsts, seconds = ['<g class="cell">'], ['<g class="two">'], ['<g class="low">']
     for r in range(grid.rows):
         for c in range(grid.cols):
@@ -177,9 +213,11 @@ def _labels(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
-    """Return the SVG of the owners' names in their regions.
+    """Return the SVG of the owners' names (such as "warp 2") in the regions of a grid that they own.
 
     The finest owners whose names fit in at least half of their regions are named. The result is "" if none fit.
+
+    cell_w, cell_h   extents of a cell in pixels
     """
     for depth in reversed(range(len(grid.owners))):
         out = ['<g class="mid ink">']
@@ -204,6 +242,11 @@ def _names(grid: Grid, cell_w: int, cell_h: int) -> str:
 
 
 def _fits(content: str, size: float, region: tuple[int, int, int, int, int], cell_w: int, cell_h: int) -> bool:
-    """Return True if the text fits in the region (owner, row, column, rows, columns)."""
+    """Return True if a text fits in a region of cells.
+
+    size             font size in pixels
+    region           (owner, row, column, rows, columns) of the region
+    cell_w, cell_h   extents of a cell in pixels
+    """
     _, _, _, rows, cols = region
     return text_width(content, size) + 2 <= cols * cell_w and size + 1 <= rows * cell_h

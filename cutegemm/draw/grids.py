@@ -138,7 +138,7 @@ def levels_of(extents: tuple[int, ...], places: np.ndarray | None = None) -> tup
 
 
 def ticks_of(count: int) -> tuple[str, ...]:
-    """Return the strings "0", "1", ... for `count` rows or columns."""
+    """Return the index labels "0", "1", ... of `count` rows or columns."""
     return tuple(str(i) for i in range(count))
 
 
@@ -162,9 +162,11 @@ def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Return rectangles with one owner, as (owner, row, column, rows, columns).
+    """Divide a grid of owners into rectangles with one owner: (owner, row, column, number of rows, number of columns).
 
     The rectangles do not overlap and cover every cell whose owner is 0 or more.
+
+    owner   array (rows, cols) of owner numbers; -1 for no owner
 
     >>> regions(np.array([[0, 0, 1], [0, 0, 1]]))
     [(0, 0, 0, 2, 2), (1, 0, 2, 2, 1)]
@@ -189,7 +191,7 @@ def regions(owner: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
-    """Return the table without repeated neighbours, with the indices of the kept rows and columns.
+    """Return the table without repeated rows and columns, the indices of the kept rows, and those of the kept columns.
 
     A row or column is dropped if it is equal to the one before it.
 
@@ -202,13 +204,18 @@ def compressed(table: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 def shape_text(value: Any) -> str:
-    """Return a hierarchical value in CuTe's notation, with "_" for None."""
+    """Return a shape, coordinate or other nested tuple as text in CuTe's notation, with "_" for None."""
     if isinstance(value, tuple):
         return "(" + ",".join(shape_text(v) for v in value) + ")"
     return "_" if value is None else str(value)
 
 
 def one_of(name: str, given: str, known: tuple[str, ...]) -> None:
-    """Raise UnsupportedError if the value of the option `name` is not in `known`."""
+    """Raise UnsupportedError if a drawing option has an unknown value.
+
+    name    name of the option
+    given   its value
+    known   the allowed values
+    """
     if given not in known:
         raise UnsupportedError(f"draw: {name} = {given!r}. Use {', '.join(known[:-1])} or {known[-1]}.")

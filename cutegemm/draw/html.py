@@ -129,7 +129,7 @@ def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None
 
 
 def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: Any, operand: Operand) -> dict[str, Any]:
-    """Return the tables of operand A or B.
+    """Return the tables of operand A or B that the page's script looks values up in.
 
     name      "a" or "b"
     extent    extent of the tile along M or N
@@ -139,7 +139,7 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
               smem      shared-memory offset of each element; see `_stages`
               shifts    offset of each stage; see `_stages`
               copier    thread that copies each element, or None
-              access    number of its access, or None
+              access    index of the thread's access that copies each element, or None
               held      element that each (thread, value) holds in registers, or None if MMAs read shared memory
     """
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
@@ -164,9 +164,10 @@ def _operand(plan: GemmPlan, name: str, extent: int, smem: SharedLayout, load: A
 
 
 def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
-    """Return the offsets of the first stage and the shift of each stage.
+    """Return the shared-memory offsets of an operand in all pipeline stages: (packed offsets, shifts).
 
-    If the stages are not shifts of the first stage, return the offsets of all stages and None.
+    If each stage is a shift of the first one: the offsets of the first stage, and the shift of each stage. Otherwise:
+    the offsets of all stages, and None.
 
     offsets   array (elements, stages)
     """
@@ -177,7 +178,12 @@ def _stages(offsets: np.ndarray) -> tuple[dict[str, str], list[int] | None]:
 
 
 def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[str, Any] | None:
-    """Return the number of tiles along M, N and L and the position of each tile in the raster; None without tiles."""
+    """Return the numbers of tiles m, n and l, the position of each tile in the raster, and the CTAs per wave, by name.
+
+    None if the problem has no tiles.
+
+    raises   UnsupportedError if the problem has too many tiles
+    """
     m, n, l = plan.grid(problem)  # noqa: E741 - the batch, as in CuTe
     if m * n * l > MAX_TILES:
         raise UnsupportedError(
@@ -228,7 +234,10 @@ def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
 
 
 def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
-    """Return the values of the placeholders of tile.html that depend on the plan."""
+    """Return the values of the placeholders of tile.html that depend on the plan: name -> HTML.
+
+    data   the page's tables; see `page_data`
+    """
     return {
         "path": _path(plan, data),
         "stages": "".join(f'<option value="{s}">{s}</option>' for s in range(plan.stages)),
@@ -239,7 +248,7 @@ def _body(plan: GemmPlan, data: dict[str, Any]) -> dict[str, str]:
 
 
 def _held_by(plan: GemmPlan) -> str:
-    """Return the explanation of the table's "held by" columns."""
+    """Return the text that explains the "held by" columns of the page's table: the thread that holds an element."""
     atom, k = plan.tiled_mma.atom, plan.tiled_mma.tile_mnk[2]
     if atom.a_source == atom.b_source == "shared":
         return "no thread: the instruction reads shared memory"
@@ -247,14 +256,16 @@ def _held_by(plan: GemmPlan) -> str:
 
 
 def _what_is_held(plan: GemmPlan) -> str:
-    """Return what a thread's values are: "of D", or "accumulators" if CTAs of a cluster split K."""
+    """Return the word for the values that a thread holds: "of D", or "accumulators" if CTAs of a cluster split K."""
     return "of D" if plan.cluster_k == 1 else "accumulators"
 
 
 def _path(plan: GemmPlan, data: dict[str, Any]) -> str:
-    """Return the HTML list of levels, from the grid to a value.
+    """Return the HTML list of a plan's levels, from the grid over CTA, warp and thread to a value.
 
     Each level has a name, the position of the selected element, and a description.
+
+    data   the page's tables; see `page_data`
     """
     bm, bn, bk = plan.mma_tile
     cm, cn = plan.cluster_mn

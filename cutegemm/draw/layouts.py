@@ -178,7 +178,10 @@ def _is_integral(layout: AnyLayout) -> bool:
 
 
 def _evaluated(layout: AnyLayout, before: np.ndarray) -> np.ndarray:
-    """Return the offsets of `layout`, given the offsets of its outer layout in `before`."""
+    """Return the offsets of a layout, given those of its outer layout: a composed layout applies its inner function.
+
+    before   offsets of the outer layout, or of the layout itself if it is not composed
+    """
     if not isinstance(layout, ComposedLayout):
         return before
     moved = before + layout.offset
@@ -199,22 +202,30 @@ def _offsets_at(layout: Layout, indices: np.ndarray) -> np.ndarray:
 
 
 def _visible(count: int, most: int) -> np.ndarray:
-    """Return the indices that are shown: all of them, or the first `most - 1` and the last."""
+    """Return the indices of rows or columns that are shown: all `count`, or the first `most - 1` and the last."""
     places = np.arange(min(count, most), dtype=np.int64)  # 64 bits, also if pointers have 32 (Pyodide)
     return places if count <= most else np.append(places[:-1], np.int64(count - 1))
 
 
 def _gap(visible: np.ndarray) -> int:
-    """Return the position before which indices are left out, or 0 if all are shown."""
+    """Return the position in `visible` before which indices are left out, or 0 if all are shown.
+
+    visible   the indices of rows or columns that are shown
+    """
     return len(visible) - 1 if len(visible) > 1 and visible[-1] - visible[-2] > 1 else 0
 
 
 def _plane_grid(
     layout: AnyLayout, index: int, cells: str, color: str, bits: int, most: int, tensor: Tensor | None
 ) -> Grid:
-    """Return the grid of modes 0 and 1 at one coordinate of the remaining modes.
+    """Return the grid of modes 0 and 1 of a layout, at one coordinate of the remaining modes.
 
-    index   column-major index of that coordinate
+    index    column-major index of that coordinate
+    cells    text of a cell: "offsets", "coordinates" or "none"
+    color    meaning of the colours: "bank", "offset" or "none"
+    bits     width of an element in bits
+    most     maximum rows and maximum columns; others are left out
+    tensor   tensor whose elements are written instead of `cells`; None for no tensor
     """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     shape = modes_of(layout)
@@ -265,6 +276,13 @@ def _row_grid(
     """Return the grid of a layout of rank 0 or 1, folded into rows.
 
     The length of a row is the product of the longest prefix of extents that is at most `fold`.
+
+    cells    text of a cell: "offsets", "coordinates" or "none"
+    color    meaning of the colours: "bank", "offset" or "none"
+    bits     width of an element in bits
+    most     maximum rows; others are left out
+    fold     maximum elements per row
+    tensor   tensor whose elements are written instead of `cells`; None for no tensor
     """
     outer = layout.outer if isinstance(layout, ComposedLayout) else layout
     extents = flatten(outer.shape)
@@ -306,12 +324,17 @@ def _row_grid(
 
 
 def _top(layout: AnyLayout) -> int:
-    """Return the largest offset of the layout, at least 1."""
+    """Return the largest offset of the layout, or 1 if it is smaller, for the scale of the colours."""
     return max(1, int(layout.offsets().max()))
 
 
 def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.ndarray | None:
-    """Return the palette index of each offset, or None if `color` is "none"."""
+    """Return the colour index of each offset, or None if `color` is "none".
+
+    color   "bank": index in the palette; "offset": index in the ramp
+    bits    width of an element in bits, which decides the bank
+    top     largest offset of the layout, the end of the ramp
+    """
     if color == "none":
         return None
     if color == "offset":
@@ -322,7 +345,13 @@ def _layout_colours(offsets: np.ndarray, color: str, bits: int, top: int) -> np.
 def _layout_labels(
     cells: str, offsets: np.ndarray, row: np.ndarray, col: np.ndarray, shape: tuple[Any, ...]
 ) -> np.ndarray:
-    """Return the text of each cell of a grid of modes 0 and 1, whose visible indices are `row` and `col`."""
+    """Return the text of each cell of a grid of modes 0 and 1, as an array (rows, cols).
+
+    cells      text of a cell: "offsets", "coordinates" or "none"
+    offsets    array (rows, cols) of the layout's offsets
+    row, col   indices along mode 0 and mode 1 that are shown
+    shape      shape of the modes, to write an index as a coordinate
+    """
     if cells == "none":
         return np.full(offsets.shape, "", dtype=object)
     if cells == "offsets":
@@ -333,7 +362,10 @@ def _layout_labels(
 
 
 def _layout_legends(grids: list[Grid], color: str, layout: AnyLayout) -> tuple[Legend, ...]:
-    """Return the legend of banks or offsets, or () if no grid is coloured."""
+    """Return the legend of the colours of a layout's grids (banks or offsets), or () if no grid is coloured.
+
+    color   "bank", "offset" or "none"
+    """
     if color == "none" or all(g.colours is None for g in grids):
         return ()
     if color == "offset":

@@ -158,7 +158,11 @@ def composition_picture(a: Layout, b: Any, *, title: str = "") -> Picture:
 
 
 def _placed(layout: Layout, colours: np.ndarray, grid: Grid) -> np.ndarray:
-    """Return the colours, given in column-major order, as an array in the shape of the layout's grid."""
+    """Return the colours of a layout's elements as an array in the shape of the layout's grid.
+
+    colours   palette index of each element, in column-major order; -1 for no colour
+    grid      the grid, which may leave out rows and columns
+    """
     sizes = [product(s) for s in modes_of(layout)]
     if len(sizes) == 2:
         table = colours.reshape(sizes, order="F")

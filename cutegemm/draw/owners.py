@@ -71,12 +71,18 @@ def tv_picture(
 
 
 def tv_table(layout_tv: Layout) -> np.ndarray:
-    """Return the array (threads, values) of the element index that each value of each thread holds."""
+    """Return the elements that each thread holds, as an array (threads, values) of element indices.
+
+    layout_tv   layout (thread, value) -> column-major index of the element
+    """
     return layout_tv.offsets().reshape(layout_tv[0].size(), -1, order="F")
 
 
 def colour_by(color: str, threads: int) -> str:
-    """Return `color`, with "auto" replaced by "lane" for at most one warp and by "warp" for more threads."""
+    """Return the meaning of the colours, "lane", "warp" or "none": `color`, or what "auto" stands for.
+
+    "auto" is "lane" for at most one warp of threads, and "warp" for more.
+    """
     one_of("color", color, ("auto", "lane", "warp", "none"))
     if color == "auto":
         return "lane" if threads <= WARP_THREADS else "warp"
@@ -84,7 +90,11 @@ def colour_by(color: str, threads: int) -> str:
 
 
 def _owner_colours(thread: np.ndarray, color: str) -> np.ndarray | None:
-    """Return the palette index of each thread by its lane or warp, -1 for no thread; None if `color` is "none"."""
+    """Return the palette index of each cell by the lane or warp of its thread; None if `color` is "none".
+
+    thread   thread that holds each element; -1, which is kept, for no thread
+    color    "lane", "warp" or "none"
+    """
     if color == "none":
         return None
     if color == "lane":
@@ -95,7 +105,11 @@ def _owner_colours(thread: np.ndarray, color: str) -> np.ndarray | None:
 
 
 def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
-    """Return the legend of lanes or warps, or () if `color` is "none"."""
+    """Return the legend of the colours of lanes or warps, or () if `color` is "none".
+
+    color     "lane", "warp" or "none"
+    threads   number of threads, which limits the entries
+    """
     if color == "lane":
         return (Legend("lane", _LANES.entries[:threads]),)
     if color == "warp":
@@ -105,7 +119,10 @@ def owner_legends(color: str, threads: int) -> tuple[Legend, ...]:
 
 
 def shared_note(grids: list[Grid]) -> tuple[str, ...]:
-    """Return the note that explains "+" in a label, or () if no label has one."""
+    """Return the note that explains the labels of elements that several threads hold, such as "T4+".
+
+    The result is () if no label has a "+".
+    """
     if any("+" in str(label) for grid in grids for label in grid.labels.flat):
         return ("T4+ is held by several threads, of whom the least is named.",)
     return ()
@@ -123,11 +140,13 @@ def owner_grid(
 ) -> Grid:
     """Return the grid of a tile whose cells show the thread and value that hold the element.
 
-    table     array (threads, values) of element indices; see `holders`
-    tile      extents of the two modes
-    names     names of the two modes
-    color     "lane", "warp" or "none"
-    turned    True if the second mode runs down and the first mode runs across
+    table      array (threads, values) of element indices; see `holders`
+    tile       extents of the two modes
+    title      heading of the grid
+    subtitle   second line of the heading, such as the layout
+    names      names of the two modes
+    color      meaning of the colours: "lane", "warp" or "none"
+    turned     True if the second mode runs down and the first mode runs across
     """
     thread, value, count = (x.reshape(tile, order="F") for x in holders(table, tile[0] * tile[1]))
     if turned:
@@ -157,6 +176,9 @@ def repeats(thread: np.ndarray, warp: np.ndarray) -> tuple[int, ...]:
 
     The line is HEAVY if the warp of every element differs from the row before. It is MEDIUM if the row starts the same
     sequence of threads again. All other rows have NO_LINE.
+
+    thread   array (rows, cols): thread that holds each element
+    warp     array (rows, cols): warp that holds each element
     """
     out, base = [NO_LINE], thread[0, 0]
     for r in range(1, len(thread)):

@@ -47,7 +47,11 @@ def oklch(lightness: float, chroma: float, angle: float) -> str:
 
 
 def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
-    """Return an OKLab colour as linear sRGB."""
+    """Return an OKLab colour as the red, green and blue of linear sRGB.
+
+    lightness   0 to 1
+    a, b        the OKLab axes green to red, and blue to yellow
+    """
     l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - the cones, as in the source
     m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
     s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
@@ -59,13 +63,16 @@ def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
 
 
 def _encode(x: float) -> int:
-    """Return a linear sRGB component, clamped to [0, 1], as a gamma-encoded byte."""
+    """Return a linear sRGB component, clamped to [0, 1], as a gamma-encoded integer from 0 to 255."""
     x = min(1.0, max(0.0, x))
     return round(255 * (12.92 * x if x < 0.0031308 else 1.055 * x ** (1 / 2.4) - 0.055))
 
 
 def _shaded(hues: tuple[tuple[float, float, float], ...]) -> tuple[str, ...]:
-    """Return all shades of each hue as "#rrggbb"."""
+    """Return all shades of each hue as "#rrggbb", hue by hue.
+
+    hues   (lightness, chroma, hue angle in degrees) of each hue
+    """
     return tuple(
         oklch(lightness + (shade - 1.5) * _SHADE_STEP, chroma, angle)
         for lightness, chroma, angle in hues

@@ -82,9 +82,11 @@ def plan_picture(plan: GemmPlan, problem: Problem | None = None, *, color: str =
 
 
 def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
-    """Return maps for the text: the warp that holds each element, and the lane for the elements of warp 0.
+    """Return the grids that text output shows instead of D: the warp that holds each element, and the lanes of warp 0.
 
-    The maps show the tile that the threads cover once. The rest of the CTA tile repeats it.
+    They show the tile that the threads of the MMA cover once. The rest of the CTA tile repeats it.
+
+    thread   array (rows, cols): thread that holds each element
     """
     m, n, _ = mma.tile_mnk
     thread = thread[:m, :n]
@@ -99,9 +101,12 @@ def _maps(thread: np.ndarray, mma: TiledMma) -> tuple[Grid, ...]:
 
 
 def _map(title: str, table: np.ndarray, at_row: np.ndarray, at_col: np.ndarray) -> Grid:
-    """Return the grid of a table of owners without repeated neighbours.
+    """Return the grid of a table of warps or lanes, without repeated rows and columns.
 
-    The ticks are the first row and column of each run. Cells without an owner show ".".
+    The ticks are the first row and column of each run of equal ones. Cells without an owner show ".".
+
+    table            array (rows, cols) of warps or lanes; -1 for no owner
+    at_row, at_col   row and column in the tile of each row and column of the table
     """
     small, rows, cols = compressed(table)
     row_levels, col_levels = repeats(small, small * 0), repeats(small.T, small.T * 0)

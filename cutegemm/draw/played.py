@@ -107,7 +107,7 @@ def played(machine: Machine, durations: Durations) -> Iterator[Played]:
 
 
 def _multiplies(op: Op) -> TypeGuard[Compute]:
-    """Return True if the operation takes the time of MMAs.
+    """Return True if an operation of a warp role takes the time of MMAs in the simulation.
 
     If the MMAs of a k-tile are issued in two steps, the second step takes the time of both.
     """
@@ -118,7 +118,7 @@ def _multiplies(op: Op) -> TypeGuard[Compute]:
 
 
 class _OpTimes:
-    """Durations of single operations: the operations of one tile or k-tile share its duration equally.
+    """Durations of single operations in a simulation: the operations of a tile or k-tile share its duration equally.
 
     of_tile     number of epilogue-stage writes per (CTA, role, tile)
     of_k_tile   number of MMA operations per (CTA, process, k-tile)
@@ -132,17 +132,28 @@ class _OpTimes:
         self.of_k_tile = Counter([(p.cta, p.name, op.tag) for p in programs for op in p.ops if _multiplies(op)])
 
     def copy(self, program: Process, op: Op) -> float:
-        """Return the duration of the bulk copy that an operation on an epilogue stage issues."""
+        """Return the duration of the bulk copy that an operation issues on an epilogue stage.
+
+        program   process (a warp role of a CTA) that executes the operation
+        """
         return self.durations.load if isinstance(op, LoadEpiStage) else self._epi_tile(program, op)
 
     def _epi_tile(self, program: Process, op: Op) -> float:
-        """Return the time to store one epilogue tile, or 0 if the operation does not use an epilogue stage."""
+        """Return the time to store one epilogue tile, or 0 if the operation does not use an epilogue stage.
+
+        program   process (a warp role of a CTA) that executes the operation
+        """
         if not isinstance(op, _EPI_STAGE_OPS):
             return 0.0
         return self.durations.store / max(1, self.of_tile[program.cta, program.role, op.tag[0]])
 
     def busy(self, program: Process, op: Op) -> tuple[float, str, int | None]:
-        """Return the time that the operation occupies its role, its name and its stage: (0, "", None) for no time."""
+        """Return (time, name, stage): how long an operation occupies its role, its name and its stage.
+
+        The result is (0, "", None) if it takes no time.
+
+        program   process (a warp role of a CTA) that executes the operation
+        """
         if isinstance(op, Send):
             return self.durations.accumulators, "send accumulators", None
         if isinstance(op, Compute) and isinstance(op.step, AddAccumulators):

@@ -48,7 +48,10 @@ def _head(canvas: Canvas, picture: Picture) -> float:
 
 
 def _gaps(grids: Iterable[Grid]) -> list[str]:
-    """Return one note for each range of rows or columns that is left out."""
+    """Return one note for each range of rows or columns that a grid leaves out: "Rows 8 .. 30 are left out."
+
+    The same note is returned once, even if several grids leave out the same range.
+    """
     out: list[str] = []
     for grid in grids:
         for what, ticks, gap in (
@@ -63,7 +66,11 @@ def _gaps(grids: Iterable[Grid]) -> list[str]:
 
 
 def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, bool]:
-    """Return the cell size of all grids, and True if the grids are stacked vertically."""
+    """Return the cell size of all grids of a picture, and True if the grids are stacked vertically.
+
+    detailed   maximum columns, rows and cells of a picture whose cells have text
+    returns    the size is (width, height, whether cells have text), in pixels
+    """
     grids = picture.grids
     if picture.arrangement == "gemm":
         return _fitting(picture, grids[0].cols + grids[2].cols, grids[1].rows + grids[0].rows, detailed), False
@@ -76,7 +83,12 @@ def _cell_size(picture: Picture, detailed: tuple[int, int, int]) -> tuple[Size, 
 
 
 def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, int]) -> Size:
-    """Return the cell size if `cols` cells are side by side and `rows` cells are below each other."""
+    """Return the cell size of a picture: (width, height, whether cells have text), in pixels.
+
+    cols       number of cells side by side
+    rows       number of cells below each other
+    detailed   maximum columns, rows and cells of a picture whose cells have text
+    """
     labels = [str(x).split("\n") for g in picture.grids for x in g.labels.flat]
     if all(count <= most for count, most in zip((cols, rows, len(labels)), detailed, strict=True)):
         longest = max(len(line) for label in labels for line in label)
@@ -88,7 +100,10 @@ def _fitting(picture: Picture, cols: int, rows: int, detailed: tuple[int, int, i
 
 
 def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw the grids side by side from `y` on, and return the y coordinate below them."""
+    """Draw the grids side by side from `y` on, and return the y coordinate below them.
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     x, low = float(PAD), y
     top = max(margins_of(g, size)[1] for g in picture.grids)
     tallest = max(g.rows for g in picture.grids) * size[1]
@@ -109,7 +124,10 @@ def _beside(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw the grids below each other from `y` on, and return the y coordinate below them."""
+    """Draw the grids below each other from `y` on, and return the y coordinate below them.
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     left = max(margins_of(g, size)[0] for g in picture.grids)
     for i, grid in enumerate(picture.grids):
         y += margins_of(grid, size)[1]
@@ -123,7 +141,10 @@ def _stacked(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
-    """Draw B above C and A to the left of C from `y` on, and return the y coordinate below them."""
+    """Draw the operands of a GEMM, B above C and A to the left of C, from `y` on. Return the y coordinate below them.
+
+    size   width and height of a cell in pixels, and whether cells have text
+    """
     a, b, c = picture.grids
     cell_w, cell_h, _ = size
     left_a, top_a = margins_of(a, size)
@@ -139,7 +160,7 @@ def _gemm(canvas: Canvas, picture: Picture, size: Size, y: float) -> float:
 
 
 def _legends(canvas: Canvas, legends: tuple[Legend, ...], y: float) -> float:
-    """Draw the legends from `y` on, and return the y coordinate below them."""
+    """Draw the legends of the colours from `y` on, and return the y coordinate below them."""
     for legend in legends:
         prefix, x = "s" if legend.ramp else "c", float(PAD)
         strip = len(legend.entries) > 16 or legend.ramp

@@ -35,12 +35,17 @@ def text(picture: Picture, *, width: int = WIDTH, rows: int = ROWS) -> str:
 
 
 def _head(picture: Picture) -> str:
-    """Return the line with the title and subtitle."""
+    """Return the first line of a picture: its title and subtitle."""
     return f"{picture.title}: {picture.subtitle}" if picture.subtitle else picture.title
 
 
 def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows: int) -> list[str]:
-    """Return the lines of the grids, side by side if they fit `width`, else below each other."""
+    """Return the lines of text of the grids, side by side if they fit `width`, else below each other.
+
+    between   symbols between neighbouring grids, such as ("o", "=")
+    width     maximum characters per line
+    rows      maximum rows of a grid
+    """
     blocks = [_block(grid, width, rows) for grid in grids]
     joints = [between[i] if i < len(between) else "" for i in range(len(blocks) - 1)]
     wide = [max(map(len, block)) for block in blocks]
@@ -59,7 +64,11 @@ def _beside(grids: tuple[Grid, ...], between: tuple[str, ...], width: int, rows:
 
 
 def _block(grid: Grid, width: int, rows: int) -> list[str]:
-    """Return the lines of one grid with its title and subtitle."""
+    """Return the lines of text of one grid, with its title and subtitle above.
+
+    width   maximum characters per line
+    rows    maximum rows of the grid
+    """
     head = [f"{part}" for part in (": ".join(p for p in (grid.title, grid.subtitle) if p),) if part]
     return head + lines_of(grid, width, rows)
 
@@ -68,6 +77,9 @@ def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
     """Return the lines of A, B and C: B above C and A to the left of C if they fit `width`, else below each other.
 
     Labels are shortened ("T12 V3" to "12.3") if that makes the grids fit.
+
+    width   maximum characters per line
+    rows    maximum rows of a grid
     """
     a, b, c = picture.grids
     for short in (False, True):
@@ -88,7 +100,7 @@ def _gemm(picture: Picture, width: int, rows: int) -> list[str]:
 
 
 def _label(label: object, short: bool) -> str:
-    """Return a label on one line, such as "T12 V3", or "12.3" if `short`."""
+    """Return the label of a cell on one line, such as "T12 V3" (thread and value), or "12.3" if `short`."""
     parts = str(label).split("\n")
     if len(parts) == 1:
         return parts[0]
@@ -96,24 +108,30 @@ def _label(label: object, short: bool) -> str:
 
 
 def _cell(grid: Grid, r: int, c: int, short: bool = False) -> str:
-    """Return the label of a cell, followed by its mark if the grid has marks."""
+    """Return the text of the cell in row `r` and column `c`: its label, followed by its mark if the grid has marks.
+
+    short   True to shorten "T12 V3" to "12.3"
+    """
     label = _label(grid.labels[r, c], short)
     return label if grid.marks is None else label + (str(grid.marks[r, c]) or " ")
 
 
 def _cell_width(grid: Grid, short: bool = False) -> int:
-    """Return the number of characters of the widest label or column tick."""
+    """Return the number of characters of a grid's widest label or column tick.
+
+    short   True if labels are shortened, "T12 V3" to "12.3"
+    """
     widest = max((len(_label(x, short)) for x in grid.labels.flat), default=0)
     return max([widest + (grid.marks is not None)] + [len(t) for t in grid.col_ticks])
 
 
 def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int = 0) -> list[str]:
-    """Return the lines of a grid: a frame, the ticks, and lines at the boundaries of the mode hierarchy.
+    """Return a grid as lines of text: a frame, the ticks, and lines at the boundaries of the mode hierarchy.
 
     width   maximum characters per line
     rows    maximum rows of the grid
-    short   True if labels are shortened
-    cell    characters per cell; 0 for those of the widest label
+    short   True to shorten labels, "T12 V3" to "12.3"
+    cell    characters per cell; 0 for the width of the widest label
     """
     cell = cell or _cell_width(grid, short)
     corner = f"{grid.row_name}\\{grid.col_name}" if 0 < len(grid.row_name) <= 2 else ""
@@ -139,11 +157,11 @@ def lines_of(grid: Grid, width: int, rows: int, short: bool = False, cell: int =
 
 
 def _kept(gap: int, count: int, most: int) -> list[int]:
-    """Return the positions that are shown, with _GAP in place of those that are left out.
+    """Return the row or column indices that text output shows, with _GAP in place of those that are left out.
 
     gap     position before which the grid itself leaves out indices, or 0
-    count   number of positions
-    most    maximum number of positions
+    count   number of rows or columns of the grid
+    most    maximum number that is shown
     """
     if count > most:
         return [*range(most - 2), _GAP, count - 1]
@@ -151,7 +169,12 @@ def _kept(gap: int, count: int, most: int) -> list[int]:
 
 
 def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
-    """Return the line that names the rows or columns that are left out, or "" if all are shown."""
+    """Return the line of text that says which rows or columns are left out, or "" if all are shown.
+
+    what    "rows" or "columns"
+    ticks   index label of each row or column
+    kept    positions that are shown, with _GAP in place of the others; see `_kept`
+    """
     if _GAP not in kept:
         return ""
     at = kept.index(_GAP)
@@ -159,13 +182,23 @@ def _left_out(what: str, ticks: tuple[str, ...], kept: list[int]) -> str:
 
 
 def _weight(levels: tuple[int, ...], index: int) -> int:
-    """Return the line before a position: 0 none, 1 single, 2 double."""
+    """Return the kind of line before a row or column: 0 none, 1 single, 2 double.
+
+    levels   weight of the line before each row or column, such as HEAVY; empty for no lines
+    """
     level = levels[index] if 0 <= index < len(levels) else NO_LINE
     return 2 if level >= HEAVY else 1 if level > FINE else 0
 
 
 def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int], blank: bool = False) -> str:
-    """Return one line of cells after the tick `head`; `blank` writes spaces instead of the vertical lines."""
+    """Return one line of text with the cells of a row, after its index label `head`.
+
+    margin    characters for the label
+    cells     text of each cell
+    cell      characters per cell
+    weights   line before each cell: 0 none, 1 single, 2 double
+    blank     True to write spaces instead of the vertical lines, as above the frame
+    """
     side = " " if blank else "│"
     out = f"{head.rjust(margin)} {side}"
     for position, (value, weight) in enumerate(zip(cells, weights, strict=False)):
@@ -176,7 +209,14 @@ def _line(margin: int, head: str, cells: list[str], cell: int, weights: list[int
 
 
 def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -> str:
-    """Return a horizontal line of the given weight at the "top", "middle" or "bottom" of a grid."""
+    """Return a horizontal line of a grid's frame or mode boundary.
+
+    margin    characters to the left, for index labels
+    cell      characters per cell
+    weights   vertical line before each cell: 0 none, 1 single, 2 double
+    weight    1 for a single horizontal line, 2 for a double one
+    where     "top", "middle" or "bottom" of the grid
+    """
     up, down = (0 if where == "top" else 1), (0 if where == "bottom" else 1)
     bar = _ACROSS[weight]
     out = " " * (margin + 1) + _joint(up, weight, down, 0)
@@ -188,7 +228,10 @@ def _rule(margin: int, cell: int, weights: list[int], weight: int, where: str) -
 
 
 def _joint(up: int, right: int, down: int, left: int) -> str:
-    """Return the character at which lines of these weights meet, or the closest one that exists."""
+    """Return the box-drawing character at which four lines meet, or the closest one that exists.
+
+    up, right, down, left   line in each direction: 0 none, 1 single, 2 double
+    """
     exact = _JOINTS.get((up, right, down, left))
     if exact is not None:
         return exact

@@ -86,7 +86,7 @@ class Timeline(hooks.Shown):
 
     @property
     def span(self) -> tuple[float, float]:
-        """The first start and the last end; (0, 0) without events."""
+        """The time range of the timeline: the first start and the last end; (0, 0) without events."""
         return (min((e.start for e in self.events), default=0), max((e.end for e in self.events), default=0))
 
 
@@ -109,7 +109,7 @@ def plan_timeline(plan: GemmPlan) -> Timeline:
 
 
 def shown_of(plan: GemmPlan) -> tuple[GemmPlan, int, int]:
-    """Return the plan, the number of k-tiles of a tile and the number of tiles that a timeline shows.
+    """Return what a timeline shows: the plan to simulate, its k-tiles per tile, and the number of tiles.
 
     A plan that splits K gets a smaller grid. With cluster split-K, each CTA still has more k-tiles of a tile than the
     plan has stages.
@@ -243,7 +243,11 @@ def timeline_svg(timeline: Timeline, now: float | None = None) -> str:
 
 
 def _bar(canvas: Canvas, event: Event, x: float, y: float, width: float) -> None:
-    """Draw the bar of one event, with a tooltip, and with its name or stage if that fits the bar."""
+    """Draw the bar of one event, with a tooltip, and with its name or stage if that fits the bar.
+
+    x, y    top left corner in pixels
+    width   width of the bar in pixels
+    """
     stage = "" if event.stage is None else f", stage {event.stage}"
     tip = f"{event.role}: {event.event}{stage}, {_plain(event.start)} .. {_plain(event.end)}"
     wide = max(1.0, width - 1)
@@ -275,12 +279,15 @@ def _hatched(x: float, y: float, width: float, height: float) -> str:
 
 
 def _colour(stage: int) -> str:
-    """Return the colour class of a stage."""
+    """Return the CSS class of the colour of a shared-memory stage."""
     return f"c{stage % HUES * SHADES + 1}"
 
 
 def _nice(step: float) -> float:
-    """Return the smallest 1, 2 or 5 times a power of ten that is at least `step`."""
+    """Return a round distance between the ticks of a time axis.
+
+    It is the smallest 1, 2 or 5 times a power of ten that is at least `step`.
+    """
     if step <= 0:
         return 1
     power = 1.0

@@ -91,7 +91,7 @@ def _step(number: int, call: Call, state: State) -> Html:
 
 
 def _facts(value: Any) -> list[Html | None]:
-    """Return facts about the result of an operation: rank, size and cosize of a layout, or the bits that a swizzle changes."""
+    """Return facts about an operation's result: rank, size and cosize of a layout, or the bits a swizzle changes."""
     if isinstance(value, Swizzle):
         low, high = value.base, value.base + abs(value.shift)
         fields = [f"{at} .. {at + value.bits - 1}" for at in (low, high)]

@@ -19,7 +19,7 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return the view "rules": broken rules, the plan's levels from the grid to a value, and its warp roles' programs."""
+    """Return the view "rules" of a plan: broken rules, the levels from grid to value, and the warp roles' programs."""
     kept = card("Rules", verdict(selected))
     return kept if selected.plan is None else joined(kept, hierarchy(state, selected))
 

@@ -45,7 +45,10 @@ def to_cpp(layout: Layout | ComposedLayout | Swizzle) -> str:
 
 
 def _type(value: Any, tuple_name: str) -> str:
-    """Return the C++ type of a hierarchical value; tuples become `tuple_name<...>`."""
+    """Return the C++ CuTe type of an integer or nested tuple, such as `Shape<Int<4>,Int<8>>`.
+
+    tuple_name   template that stands for a tuple, such as "Shape"
+    """
     if isinstance(value, tuple):
         return f"{tuple_name}<{','.join([_type(entry, tuple_name) for entry in value])}>"
     if isinstance(value, ScaledBasis):

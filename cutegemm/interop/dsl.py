@@ -56,7 +56,7 @@ def from_cute(layout: Any) -> Any:
 
 
 def _static(value: Any, layout: Any) -> Any:
-    """Return hierarchical integers and basis vectors of the DSL in this package's types.
+    """Return integers, basis vectors or nested tuples of the CuTe DSL as this package's types.
 
     layout   layout that they belong to, for the error message
     raises   LayoutError if a value is known only at run time
@@ -73,6 +73,9 @@ def _static(value: Any, layout: Any) -> Any:
 
 
 def _require(operation: str) -> None:
-    """Raise UnsupportedError if the CuTe DSL is not installed."""
+    """Raise UnsupportedError if the CuTe DSL is not installed.
+
+    operation   name of the function that needs it, for the message
+    """
     if importlib.util.find_spec("cutlass") is None:
         raise UnsupportedError(f"{operation}: the CuTe DSL is not installed. {how_to_install('kernels')}")

@@ -113,7 +113,7 @@ def to_linear(layout: Layout | ComposedLayout, ins: Sizes, outs: Sizes) -> Linea
 
 
 def from_linear(linear: Any) -> Layout:
-    """Return the layout of a linear layout, of this package or of Triton.
+    """Return Triton's LinearLayout, or this package's form of it, as a layout.
 
     linear    an object with `bases`, pairs (name, images of the bits), and `out_dims`, pairs (name, size); or a layout
               of Triton's Gluon with `reg_bases`, `lane_bases`, `warp_bases`, `block_bases` and `shape`
@@ -132,7 +132,10 @@ def from_linear(linear: Any) -> Layout:
 
 
 def _plain(linear: Any) -> LinearLayout:
-    """Return the argument of `from_linear` as a `LinearLayout` of this package."""
+    """Return the argument of `from_linear` as this package's `LinearLayout`.
+
+    raises   LayoutError if it does not have the attributes that `from_linear` names
+    """
     if isinstance(linear, LinearLayout):
         return linear
     try:
@@ -149,7 +152,11 @@ def _plain(linear: Any) -> LinearLayout:
 
 
 def _violations(bases: Any, outs: Any) -> Iterator[str]:
-    """Yield an error message for each size that is not a power of two, and for each image outside the outputs."""
+    """Yield an error message for each output size that is not a power of two, and for each image outside the outputs.
+
+    bases   (name, images of the bits) of each input, as in `LinearLayout`
+    outs    (name, size) of each output
+    """
     for name, size in outs:
         if not _is_power_of_two(size):
             yield f"the output {name} has the size {size!r}, which is not a power of two."
@@ -169,12 +176,18 @@ def _is_power_of_two(size: Any) -> bool:
 
 
 def _is_in(value: Any, size: Any) -> bool:
-    """Return True if the value is an integer in [0, size), or if the size is invalid and reported on its own."""
+    """Return True if a value is an integer in [0, size).
+
+    Also True if the size is not an integer, because that is reported on its own.
+    """
     return not isinstance(size, Integral) or (isinstance(value, Integral) and 0 <= int(value) < int(size))
 
 
 def _sizes(dims: Sizes) -> tuple[tuple[str, int], ...]:
-    """Return the names and sizes as a tuple; raise LayoutError if a size is not a power of two."""
+    """Return the (name, size) pairs of inputs or outputs as a tuple; raise LayoutError if a size is not a power of two.
+
+    dims   the pairs, or a dict name -> size
+    """
     pairs = tuple([*(dims.items() if isinstance(dims, Mapping) else dims)])
     for name, size in pairs:
         if not _is_power_of_two(size):
@@ -183,7 +196,10 @@ def _sizes(dims: Sizes) -> tuple[tuple[str, int], ...]:
 
 
 def _cut(offset: int, outs: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
-    """Return an offset as one integer per output."""
+    """Split an offset into one integer per output: its digits, where the first output is the lowest digit.
+
+    outs   (name, size) of each output
+    """
     values = []
     for _, size in outs:
         values.append(offset % size)
@@ -192,7 +208,11 @@ def _cut(offset: int, outs: tuple[tuple[str, int], ...]) -> tuple[int, ...]:
 
 
 def _joined(image: Sequence[int], sizes: Sequence[int]) -> int:
-    """Return the offset of one integer per output."""
+    """Return the offset that consists of one integer per output, the first output as the lowest digit.
+
+    image   value of each output
+    sizes   size of each output
+    """
     offset, step = 0, 1
     for value, size in zip(image, sizes, strict=True):
         offset += value * step

@@ -123,7 +123,12 @@ def to_torch(layout: Layout, tensor: Any, offset: int = 0) -> Any:
 def _check_reach(
     operation: str, layout: Layout | ComposedLayout, shape: Any, strides: Any, offset: int, count: int
 ) -> None:
-    """Raise LayoutError if an offset of the layout, moved by `offset`, is not in [0, count)."""
+    """Raise LayoutError if an offset of the layout, moved by `offset`, is not in [0, count).
+
+    operation        name of the function, for the message
+    shape, strides   of the array that the layout describes, in elements
+    count            number of elements of the memory
+    """
     if 0 in shape:
         return
     ends = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]

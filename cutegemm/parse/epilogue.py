@@ -30,7 +30,7 @@ class ParsedEpilogue(FusedEpilogue):
     scalars: dict[str, float]
 
     def is_end_of(self, plan: GemmPlan) -> bool:
-        """Return True if a plan can have this epilogue."""
+        """Return True if a plan supports this epilogue; PlanError is not raised."""
         try:
             return bool(self.on(plan))
         except PlanError:

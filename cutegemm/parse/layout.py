@@ -73,7 +73,10 @@ def parse_layout(text: str, operation: str = "parse_layout") -> Layout | Compose
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, statement). A statement goes on in the next line while a bracket is open, and after "="."""
+    """Split a text into statements: yield (line number, statement). A statement ends with its line or with ";".
+
+    It goes on in the next line while a bracket is open, and after "=".
+    """
     statement, first = "", 1
     for number, raw in enumerate(text.replace(";", "\n").splitlines(), 1):
         line = _COMMENT.sub("", raw).strip()
@@ -89,7 +92,10 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def call_checked(name: str, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return `function(*arguments, **named)`; raise LayoutError if these are not its parameters."""
+    """Return `function(*arguments, **named)`; raise LayoutError if the function does not accept these arguments.
+
+    name   name of the operation as the user wrote it, for the message
+    """
     expected = signature(function)
     try:
         expected.bind(*arguments, **named)
@@ -216,7 +222,11 @@ class Reader:
         return tuple(values)
 
     def number(self, digits: str, start: int) -> Any:
-        """Return the integer of a token, times a basis vector if "@" and modes follow."""
+        """Return the value of an integer token, times a basis vector if "@" and modes follow, as in 2@0@1.
+
+        digits   digits of the token
+        start    position of the token in the statement, for error messages
+        """
         value = self.integer(digits, start)
         self.braces()
         modes: list[int] = []
@@ -231,13 +241,19 @@ class Reader:
         return self.build(start, ScaledBasis, value, tuple(reversed(modes))) if modes else value
 
     def integer(self, digits: str, start: int) -> int:
-        """Return the integer that digits stand for. Raises LayoutError if they are too many."""
+        """Return the integer that digits stand for. Raises LayoutError if there are too many digits.
+
+        start   position of the digits in the statement, for the message
+        """
         if len(digits) > MAX_DIGITS:
             self.refuse(f"an integer of {len(digits)} characters; at most {MAX_DIGITS} are allowed.", start)
         return int(re.sub(r"[_\s]", "", digits))
 
     def named(self, name: str, start: int) -> Any:
-        """Return the value of a name, or of the function of that name with the arguments that follow."""
+        """Return the value of a name; if the name is a function, call it with the arguments that follow.
+
+        start   position of the name in the statement, for error messages
+        """
         follows = self.peek()
         sign = follows["sign"] if follows else None
         value = self.names[name] if name in self.names and sign != "<" else word(name)
@@ -261,19 +277,28 @@ class Reader:
         return self.build(start, call_checked, name, function, arguments, named)
 
     def compute(self, name: str, function: Callable[..., Any], arguments: Any, named: dict[str, Any]) -> Any:
-        """Return the result of an operation."""
+        """Call an operation and return its result. Error messages show the operation's position in the statement.
+
+        name       name of the operation; "" for a layout with a coordinate or the index of a mode
+        function   Python function that computes it
+        arguments  positional arguments
+        named      keyword arguments
+        """
         self.computed = True
         return self.call(name, function, arguments, named)
 
     def unknown(self, name: str, start: int) -> NoReturn:
-        """Raise LayoutError for a name that has no value, with the most similar name."""
+        """Raise LayoutError for a name without a value; the message suggests the most similar known name.
+
+        start   position of the name in the statement
+        """
         near = get_close_matches(name, (*OPERATIONS, *self.operations, *self.names), 1)
         hint = "use an operation of docs/explorer.md"
         hint = f"Did you mean {near[0]}?" if near else f"Write {name} = ... before, or {hint}."
         self.refuse(f"{name!r} is not a known name. {hint}", start)
 
     def arguments(self, last: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Read arguments up to the sign `last`: values, and values by name."""
+        """Read arguments up to the closing sign `last`, such as ")": return (positional values, keyword -> value)."""
         values: list[Any] = []
         named: dict[str, Any] = {}
         while not self.accept(last):
@@ -327,32 +352,38 @@ class Reader:
         return self.position
 
     def accept(self, sign: str) -> bool:
-        """Move past a sign if it comes next; return whether it does."""
+        """Move past `sign`, such as ":", if it comes next in the statement; return whether it does."""
         if not self.text.startswith(sign, self.here()):
             return False
         self.position += len(sign)
         return True
 
     def expect(self, sign: str, expected: str | None = None) -> None:
-        """Move past a sign; raise LayoutError if it does not come next."""
+        """Move past `sign`, such as ")"; raise LayoutError if it does not come next in the statement.
+
+        expected   what the message names as missing; None for the sign itself
+        """
         if not self.accept(sign):
             self.fail(expected or repr(sign))
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError: `expected` is missing at the position."""
+        """Raise LayoutError with a message that `expected` is missing at the present position in the statement."""
         at = self.here()
         found = "the end of the text" if at == len(self.text) else repr(self.text[at])
         self.refuse(f"{expected} is expected at {found}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, the text around a position, and a caret under it."""
+        """Raise LayoutError with a reason, an excerpt of the statement, and a caret under the position `at`.
+
+        cause   exception that the error is raised from; None for none
+        """
         start = max(0, at - _SHOWN)  # a long text is cut on both sides
         before, after = "..." if start else "", "..." if at + _SHOWN < len(self.text) else ""
         shown = before + re.sub(r"\s", " ", self.text[start : at + _SHOWN]) + after
         raise LayoutError(f"{self.operation}: {reason}\n  {shown}\n  {' ' * (at - start + len(before))}^") from cause
 
     def build(self, at: int, make: Callable[..., Any], *parts: Any) -> Any:
-        """Return `make(*parts)`; its error is shown at position `at` of the text."""
+        """Return `make(*parts)`. If it fails, raise LayoutError whose message shows position `at` of the statement."""
         try:
             return make(*parts)
         except (LayoutError, PlanError, TypeError, ValueError) as error:
@@ -360,35 +391,44 @@ class Reader:
 
 
 class _Grouped(tuple[Any, ...]):
-    """One value in parentheses: a mode of rank 1 next to a colon, elsewhere the value."""
+    """One value in parentheses, such as (8), as the parser keeps it until the context decides what it means.
+
+    Next to a colon it is a mode of rank 1, a tuple of one entry. Elsewhere it is the value itself.
+    """
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in which each `_Grouped` is replaced by its content."""
+    """Return a parsed value in which each `_Grouped` (one value in parentheses) is replaced by the value in it."""
     if isinstance(value, _Grouped):
         return _plain(value[0])
     return tuple([_plain(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _modes(value: Any) -> Any:
-    """Return a shape or strides as nested tuples. `_Grouped`, a single entry in parentheses, becomes a tuple of one."""
+    """Return a parsed shape or strides as nested tuples, in which a single entry in parentheses is a tuple of one."""
     return tuple([_modes(entry) for entry in value]) if isinstance(value, tuple) else value
 
 
 def _as_layout(value: Any) -> Any:
-    """Return the compact layout of a shape; a layout remains as it is."""
+    """Return the compact column-major layout of a shape; a value that is already a layout is returned unchanged."""
     return Layout(_modes(value)) if type(value) is int or isinstance(value, tuple) else _plain(value)
 
 
 def _at(layout: Any, *coordinate: Any) -> Any:
-    """Return a layout at a coordinate. Raises LayoutError if `layout` is not a layout or swizzle."""
+    """Return `layout(*coordinate)`, for a coordinate in parentheses after a layout.
+
+    raises   LayoutError if `layout` is not a layout or swizzle
+    """
     if not isinstance(layout, (Layout, ComposedLayout, Swizzle)):
         raise LayoutError(f"{cute_text(layout)} is not a layout, so it takes no coordinate.")
     return layout(*coordinate)
 
 
 def mode_of(layout: Any, mode: Any) -> Any:
-    """Return one mode of a layout or shape. Raises LayoutError for anything else."""
+    """Return mode `mode` of a layout or shape, for an index in brackets after it: A[0].
+
+    raises   LayoutError if `layout` is not a layout or a shape
+    """
     if not isinstance(layout, (Layout, ComposedLayout, tuple)):
         raise LayoutError(f"{cute_text(layout)} is not a layout, so it has no modes.")
     return layout[mode]

@@ -50,14 +50,17 @@ _BYTE_BITS = 8
 
 
 class PointerFlag:
-    """A pointer to elements of `bits` bits: the swizzle before it permutes byte addresses."""
+    """A shared-memory pointer in a typed layout, to elements of `bits` bits.
+
+    The swizzle that is written before it permutes byte addresses, not element offsets.
+    """
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
 
 
 def function_named(name: str) -> Callable[..., Any] | None:
-    """Return the function that a name such as Layout, make_shape or composition stands for.
+    """Return the Python function that a name in a typed layout, such as Layout, make_shape or composition, stands for.
 
     None means that no function has the name.
     """
@@ -66,7 +69,9 @@ def function_named(name: str) -> Callable[..., Any] | None:
 
 
 def word(name: str) -> Any:
-    """Return the value of a name without arguments: the number of _m1, the name itself of int or LayoutLeft, or None.
+    """Return the value of a name without arguments in a typed layout; None if the name is unknown.
+
+    It is an integer for a static one such as _m1, and the name itself for a word such as int or LayoutLeft.
 
     >>> word("_m3"), word("half_t"), word("half")
     (-3, 'half_t', 'half')
@@ -76,33 +81,49 @@ def word(name: str) -> Any:
 
 
 def in_elements(inner: Any, bits: int, outer: Any) -> ComposedLayout:
-    """Return the composed layout of a swizzle of byte addresses and a layout of elements of `bits` bits."""
+    """Return a swizzle of byte addresses and a layout as a composed layout whose swizzle permutes element offsets.
+
+    inner    the swizzle of byte addresses, which was written before a pointer
+    bits     width of an element
+    outer    the layout that maps coordinates to element offsets
+    raises   LayoutError if `inner` is not a Swizzle
+    """
     if not isinstance(inner, Swizzle):
         raise LayoutError(f"{inner} stands before a pointer. A swizzle such as Sw<3,4,3> is expected.")
     return ComposedLayout(inner.recast(_BYTE_BITS, bits), 0, outer)
 
 
 def _constant(value: int) -> int:
-    """Return the value of C<value>."""
+    """Return the value of `C<value>` or `Int<value>` in C++ CuTe: the integer itself.
+
+    raises   LayoutError if it is not an integer
+    """
     if not isinstance(value, int):
         raise LayoutError(f"{value!r} is not an integer.")
     return value
 
 
 def _typed_constant(kind: str, value: int) -> int:
-    """Return the value of integral_constant<kind, value>."""
+    """Return the value of `integral_constant<kind, value>` in C++: the integer itself.
+
+    kind     name of an integer type, such as "int"
+    raises   LayoutError if `kind` is not an integer type or `value` is not an integer
+    """
     if kind not in _INTEGERS:
         raise LayoutError(f"{kind!r} is not an integer type. Use {', '.join(_INTEGERS)}.")
     return _constant(value)
 
 
 def _path(*modes: Any) -> Any:
-    """Return the basis vector E<modes...>, or the integer 1 without modes."""
+    """Return the basis vector that C++ CuTe writes as `E<modes...>`, or the integer 1 if there are no modes."""
     return E(modes[0] if len(modes) == 1 else modes) if modes else 1
 
 
 def _scaled(value: int, *path: Any) -> Any:
-    """Return ScaledBasis<value, path...>, or the value alone without a path."""
+    """Return the stride that C++ CuTe writes as `ScaledBasis<value, path...>`, or `value` alone if the path is empty.
+
+    path   modes that select the basis vector
+    """
     return ScaledBasis(value, path[0] if len(path) == 1 else path) if path else value
 
 
@@ -112,9 +133,13 @@ def _byte_flag() -> PointerFlag:
 
 
 def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
-    """Return Layout<shape, stride>, or the layout whose modes are the given layouts.
+    """Return the layout that C++ CuTe writes as `Layout<shape, stride>` or `make_layout(...)`.
 
-    LayoutRight is `compact_row_major` in CuTe: strides grow from the last leaf of the whole shape to the first.
+    shape, stride   shape and strides; or both are layouts, and with `others` they become the modes of the result
+    others          further layouts
+
+    LayoutRight as `stride` is `compact_row_major` in CuTe: strides grow from the last leaf of the whole shape to the
+    first.
     """
     if isinstance(shape, Layout):
         return make_layout([mode for mode in (shape, stride, *others) if mode is not None])
@@ -128,7 +153,12 @@ def _laid_out(shape: Any, stride: Any = None, *others: Any) -> Layout:
 
 
 def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
-    """Return composition(lhs, rhs), or ComposedLayout<inner, offset, outer> of three arguments."""
+    """Return composition(lhs, rhs), or with a third argument the composed layout `ComposedLayout<lhs, rhs, outer>`.
+
+    lhs     a layout, or the inner function of a composed layout, such as a swizzle
+    rhs     a layout or tiler, or the offset of a composed layout; a `PointerFlag` if `lhs` permutes byte addresses
+    outer   outer layout of a composed layout; None for a composition
+    """
     if outer is None:
         return composition(lhs, rhs)
     _known(rhs)
@@ -138,32 +168,42 @@ def _composed(lhs: Any, rhs: Any, outer: Layout | None = None) -> Any:
 
 
 def _tiled(block: Any, trg_shape: Any, order: Any = None) -> Any:
-    """Return `tile_to_shape`; C++ copies along the first mode first if no order is given."""
+    """Return `tile_to_shape(block, trg_shape, order)`: copies of a layout that fill a shape.
+
+    order   order of the modes along which copies follow each other; None for C++'s default, the first mode first
+    """
     if order is None or order in _COLUMNS:
         order = tuple(range(len(trg_shape))) if isinstance(trg_shape, tuple) else 0
     return tile_to_shape(block, trg_shape, order)
 
 
 def _tuple(*values: Any) -> tuple[Any, ...]:
-    """Return the values as a tuple; raise LayoutError if one is known only at run time."""
+    """Return the arguments of a function such as `make_shape` as a tuple.
+
+    raises   LayoutError if a value is known only at run time
+    """
     _known(*values)
     return values
 
 
 def _same(value: Any) -> Any:
-    """Return the value of decltype(value)."""
+    """Return the value of C++'s `decltype(value)`: the value itself."""
     return value
 
 
 def _known(*values: Any) -> None:
-    """Raise LayoutError if a value is an integer type, whose number is known only at run time."""
+    """Raise LayoutError if a value is the name of an integer type, such as int: its number is not part of the text."""
     for value in values:
         if isinstance(value, str) and value in _INTEGERS:
             raise LayoutError(f"the type {value} is a number known only at run time. Write the number or Int<...>.")
 
 
 def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
-    """Return the function from an element type to GMMA::Layout_K_SW128_Atom<type>, and likewise for the other atoms."""
+    """Return the function that makes `GMMA::Layout_K_SW128_Atom<type>` (shared memory of wgmma) from an element type.
+
+    major   contiguous mode, "K" or "MN"
+    kind    swizzle in CuTe's names, such as "SW128" or "INTER"
+    """
 
     def atom(element_type: str) -> ComposedLayout:
         if element_type not in _ELEMENTS:
@@ -175,7 +215,10 @@ def _atom(major: str, kind: str) -> Callable[[str], ComposedLayout]:
 
 
 def _of_layouts(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation that takes a shape as its compact layout where it needs a layout."""
+    """Return an operation of the layout algebra that also accepts a shape where it needs a layout.
+
+    The shape is converted to its compact layout.
+    """
     parameters = signature(function).parameters
     needed = [
         name

@@ -56,7 +56,7 @@ def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operand
 
 
 def as_multiplied(problem: Problem, plan: GemmPlan) -> Problem:
-    """Return a problem with the operand types of a plan: f32 in memory is multiplied as tf32 by some plans."""
+    """Return the problem with the operand types of a plan's MMAs: some plans multiply f32 in memory as tf32."""
     if plan.operands.a.dtype is not tf32:
         return problem
     return replace(problem, operands=problem.operands.as_tf32)
@@ -105,7 +105,10 @@ def described(
 
 
 def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue | None) -> GemmPlan:
-    """Return the plan of a recipe with an epilogue; None stands for the linear one."""
+    """Build the plan of a recipe (a named plan whose operand types are not known yet), with an epilogue.
+
+    ending   the epilogue; None for the linear one, alpha * acc + beta * c
+    """
     if ending is None:
         return recipe.build(operands, arch=arch)
     plan = recipe.build(ending.made_for(operands), ending.reads_tiles, arch)
@@ -113,9 +116,10 @@ def _ended(recipe: Recipe, operands: Operands, arch: str, ending: ParsedEpilogue
 
 
 def _extents(operation: str, text: str) -> tuple[int, ...]:
-    """Return the extents of a text MxNxK or MxNxKxL.
+    """Parse a problem size MxNxK or MxNxKxL, and return it as integers (M, N, K) or (M, N, K, L).
 
-    raises   PlanError for another form, or for an extent that is too large
+    operation   name of the command, for messages
+    raises      PlanError for another form, or for an extent that is too large
     """
     if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text.strip()):
         raise PlanError(operation, [f"--problem {shown(text)} is not MxNxK or MxNxKxL, such as 4096x4096x4096."])

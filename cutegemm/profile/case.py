@@ -11,7 +11,10 @@ from cutegemm.profile.compare import METRICS
 
 
 class Launchable(Protocol):
-    """The interface of a kernel that is profiled. The object is pickled and launched in a child process."""
+    """The interface of a kernel whose hardware counters are collected.
+
+    The object is pickled for a child process that launches it.
+    """
 
     @property
     def name(self) -> str:
@@ -35,7 +38,7 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a problem as a `Launchable`.
+    """A plan for a problem as a `Launchable`, a kernel whose hardware counters are collected.
 
     name       name of the case, unique among the cases that are run together
     launches   number of launches to count

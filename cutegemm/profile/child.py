@@ -19,9 +19,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[str]:
-    """Write the cases to a folder and return the command line that launches them with `profile.launch`.
+    """Write kernels to a file and return the command line that launches them in a child process.
 
-    options   more arguments of that module
+    folder    folder for this file and for the result of the child
+    cases     the kernels
+    options   more arguments of the program `profile.launch`
     """
     file = folder / "cases.pickle"
     file.write_bytes(pickle.dumps(list(cases)))
@@ -29,17 +31,20 @@ def launcher(folder: Path, cases: Sequence[Launchable], *options: str) -> list[s
 
 
 def launched(folder: Path) -> dict[str, Any] | None:
-    """Return the result that `launch_all` left in the folder, or None if it did not finish."""
+    """Return the result of the child process that launched kernels, or None if it did not finish; see `launch_all`.
+
+    folder   the folder that `launcher` wrote to
+    """
     return json.loads(_log(folder).read_text()) if _log(folder).exists() else None
 
 
 def _log(folder: Path) -> Path:
-    """Return the file to which the child writes its result."""
+    """Return the path of the file to which the child process writes its result."""
     return folder / "log.json"
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a child: this process's, with the package's folder first in PYTHONPATH."""
+    """Return the environment variables of a child: this process's, with the package's folder first in PYTHONPATH."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path}
 
@@ -47,7 +52,7 @@ def environment() -> dict[str, str]:
 def printed(command: Sequence[str], within: Mapping[str, str], seconds: float | None) -> str:
     """Run a command and return its stdout, followed by its stderr.
 
-    within    environment of the command
+    within    environment variables of the command
     seconds   time limit; None for no limit
     raises    TimeoutError if the command takes longer; the command and its descendants are then killed
     """

@@ -54,7 +54,7 @@ class Quantity:
 
 
 def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
-    """Return a function that sums count number `index` of the shared-memory operations `ops` over an analysis.
+    """Return a function from an analysis to one count of its shared-memory operations `ops`, such as "load", summed.
 
     index   0: instructions; 1: wavefronts; 2: ideal wavefronts, without conflicts
     """
@@ -62,34 +62,40 @@ def _shared(index: int, *ops: str) -> Callable[[Analysis], float]:
 
 
 def _conflicts(*ops: str) -> Callable[[Analysis], float]:
-    """Return a function that counts the bank conflicts of the shared-memory operations `ops`."""
+    """Return a function from an analysis to the bank conflicts of its shared-memory operations `ops` ("load", ...)."""
     return lambda a: float(sum(a.counts(op)[1] - a.counts(op)[2] for op in ops))
 
 
 def _sectors(*ops: str) -> Callable[[Analysis], float]:
-    """Return a function that counts the sectors that the global-memory operations `ops` touch."""
+    """Return a function from an analysis to the 32-byte sectors that its global-memory operations `ops` touch.
+
+    ops   operations such as "ld" and "ldgsts"
+    """
     return lambda a: float(sum(a.sector_count(op)[1] for op in ops))
 
 
 def _moved(read: Callable[[Traffic], float | None]) -> Callable[[Analysis], float | None]:
-    """Return `read` as a function of an analysis; None if the analysis has no traffic."""
+    """Return a function from an analysis to a number of its memory traffic; None if the analysis has no traffic.
+
+    read   function from the traffic to this number
+    """
     return lambda a: None if a.traffic is None else read(a.traffic)
 
 
 def _arriving(a: Analysis) -> float | None:
-    """Return the predicted number of sectors that arrive at the SMs, or None without traffic."""
+    """Return the predicted number of 32-byte sectors that arrive at the SMs; None if the analysis has no traffic."""
     if a.traffic is None:
         return None
     return float(a.arriving() + a.sum_sectors("ld"))
 
 
 def _asked(a: Analysis) -> float | None:
-    """Return the predicted number of sectors that SMs read from L2, or None without traffic."""
+    """Return the predicted number of 32-byte sectors that SMs read from L2; None if the analysis has no traffic."""
     return None if a.traffic is None else a.traffic.l2_read_bytes / SECTOR_BYTES + a.sum_sectors("ld")
 
 
 def _written(a: Analysis) -> float | None:
-    """Return the predicted number of bytes that are written to DRAM, or None without traffic."""
+    """Return the predicted number of bytes that the GEMM writes to DRAM; None if the analysis has no traffic."""
     if a.traffic is None or a.ends is None:
         return None
     stored = a.traffic.dram_write_bytes * a.ends.stores / a.tiles if a.tiles else 0.0
@@ -97,12 +103,12 @@ def _written(a: Analysis) -> float | None:
 
 
 def _from_dram(t: Traffic) -> float:
-    """Return the predicted number of bytes that are read from DRAM."""
+    """Return the predicted number of bytes that the GEMM reads from DRAM: operands, and partial results of K splits."""
     return t.dram_read_bytes + (t.partials_read_bytes or 0.0)
 
 
 def _l2_hits(a: Analysis) -> float | None:
-    """Return the predicted L2 hit rate of reads in percent, or None without traffic.
+    """Return the predicted L2 hit rate of reads in percent; None if the analysis has no traffic.
 
     A line of the far L2 partition misses in the near partition, and misses again in the far partition if it is absent.
     """
@@ -115,12 +121,12 @@ def _l2_hits(a: Analysis) -> float | None:
 
 
 def _shares_tiles(a: Analysis) -> bool:
-    """Return True if CTAs exchange partial results of tiles through the workspace."""
+    """Return True if CTAs of the analysed plan exchange partial results of tiles through the workspace."""
     return a.ends is not None and a.ends.writes > 0
 
 
 def _waits_for_boxes(a: Analysis) -> bool:
-    """Return True if the counter of shared-memory loads also shows waits for wgmma or TMA.
+    """Return True if the hardware counter of shared-memory loads also counts waits for wgmma or TMA.
 
     This is so for wgmma plans, and for TMA plans whose only shared-memory loads read semaphore values or D.
     """
@@ -130,12 +136,15 @@ def _waits_for_boxes(a: Analysis) -> bool:
 
 
 def _rewritten(a: Analysis) -> bool:
-    """Return True if ptxas merged accesses that are separate in the PTX that was emulated."""
+    """Return True if the assembler ptxas merged accesses that are separate in the PTX whose accesses were counted."""
     return a.executed is not None and a.executed.rewritten
 
 
 def _not_as_executed(a: Analysis) -> bool:
-    """Return True if ptxas merged accesses, or if the counter of shared-memory loads also shows waits."""
+    """Return True if the hardware counter of shared-memory loads does not count just the predicted accesses.
+
+    Either ptxas merged accesses, or the counter also counts waits.
+    """
     return _rewritten(a) or _waits_for_boxes(a)
 
 
@@ -163,7 +172,7 @@ def _arrives_otherwise(a: Analysis) -> bool:
 
 
 def _time(a: Analysis) -> float | None:
-    """Return the roofline time in nanoseconds, or None without a roofline."""
+    """Return the lower bound of the time (the roofline) in nanoseconds; None if the analysis has no roofline."""
     return a.roofline.seconds * 1e9 if a.roofline else None
 
 
@@ -323,7 +332,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """(predicted - measured) / measured, or None if one of the values is missing."""
+        """Relative error of the prediction, (predicted - measured) / measured; None if one of the values is missing."""
         if self.predicted is None or self.measured is None:
             return None
         if self.measured == 0:
@@ -332,9 +341,10 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """True if the promise is kept: the measured value is in its range, or the error is within the tolerance.
+        """True if the prediction is as accurate as promised.
 
-        None if nothing is promised, or if a value is missing.
+        The measured value is then in its range, or the error within the tolerance. None if nothing is promised, or if a
+        value is missing.
         """
         if self.tolerance is None or self.error is None:
             return None
@@ -394,7 +404,7 @@ def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 def render(found: Sequence[Comparison], *, width: int = 110) -> str:
     """Return comparisons as text tables: one table per plan, and one table for all single instructions.
 
-    found   comparisons; one with a single row is a single instruction
+    found   comparisons; one with a single row is that of a single instruction, not of a plan
     width   characters per line
     """
     from rich import box
@@ -433,14 +443,17 @@ _VERDICTS = {True: "", False: "differs", None: "not counted"}
 
 
 def _number(value: float | None) -> str:
-    """Return a value as text, or "-" for None."""
+    """Return a value with thousands separators and at most two decimals, or "-" for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def _error(row: Row) -> str:
-    """Return the error of a row in percent, with a mark if it exceeds the tolerance or nothing is promised."""
+    """Return the error of a prediction in percent, with a mark if it exceeds the tolerance or no tolerance is promised.
+
+    The result is "-" if the predicted or the measured value is missing.
+    """
     if row.error is None:
         return "-"
     mark = {True: "", False: "  !", None: "  (not promised)"}[row.holds]

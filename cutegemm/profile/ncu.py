@@ -24,7 +24,7 @@ _MISSING = re.compile(r"Failed to find metric (?:regex:)?['\"]?([A-Za-z0-9_.^$]+
 
 
 class NcuError(CutegemmError):
-    """Raised if Nsight Compute fails, may not read the counters, or does not print a table."""
+    """Raised if Nsight Compute fails, has no permission to read the counters, or does not print a table."""
 
 
 def command(target: Sequence[str], metrics: Sequence[str], kernel: str, log: str, ncu: str = "ncu") -> list[str]:

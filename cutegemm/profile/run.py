@@ -28,12 +28,12 @@ _TRIES = 4  # runs of ncu; each run leaves out the metrics that ncu reported as 
 
 @dataclass(frozen=True)
 class Counted:
-    """The counters of all launches of a run.
+    """The hardware counters of all launches of a run of ncu.
 
     gpu        name of the GPU
     arch       architecture that the kernels were compiled for
-    launches   for each case name, one dict from metric to value per launch
-    failed     error message by the name of each case that failed
+    launches   case name -> for each launch, a dict from metric to value
+    failed     case name -> error message, for each case that failed
     """
 
     gpu: str
@@ -43,7 +43,9 @@ class Counted:
 
 
 def median(launches: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each metric over launches; a launch without the metric is not counted.
+    """Return metric -> median of its values over all launches that have the metric.
+
+    launches   metric -> value, for each launch
 
     >>> median([{"a": 1.0}, {"a": 3.0, "b": 2.0}, {"a": 10.0}])
     {'a': 3.0, 'b': 2.0}
@@ -116,7 +118,7 @@ def count(
 
 
 def _known(ncu: str, wanted: list[str]) -> list[str]:
-    """Return the wanted metrics that ncu knows; all of them if ncu lists none."""
+    """Return the metrics of `wanted` that the ncu executable supports; all of them if it lists none."""
     listed = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, check=False)
     names = known_metrics(listed.stdout)
     if not names:
@@ -127,9 +129,14 @@ def _known(ncu: str, wanted: list[str]) -> list[str]:
 def _counted(
     ncu: str, metrics: list[str], cases: Sequence[Launchable], folder: Path, limit_seconds: float | None
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Run ncu and return the metrics of each launch, and the log of the launcher.
+    """Run the cases under ncu in a child process, and return the metrics of each launch and the log of the child.
 
-    raises   NcuError if ncu exceeds the time limit, or if the launcher does not finish
+    ncu             the ncu executable
+    metrics         names of the metrics to collect
+    folder          folder for the files of the child
+    limit_seconds   time limit; None for no limit
+    returns         metric -> value for each launch, in order; and the log, see `launch_all`
+    raises          NcuError if ncu exceeds the time limit, or if the child does not finish
     """
     target, wanted = launcher(folder, cases), list(metrics)
     file, output, table = folder / "ncu.csv", "", ""
