@@ -42,7 +42,7 @@ class Corner:
 
     @property
     def ctas(self) -> int | None:
-        """Number of CTAs of the persistent grid, or None if the plan is not persistent."""
+        """Number of CTAs of the persistent grid that is simulated; None if the plan is not persistent."""
         return self.plan.scheduler.persistent
 
 
@@ -142,7 +142,7 @@ class _Feature:
 
 
 def _k_tiles_text(execution: _Execution) -> str:
-    """Describe the k-tiles of a work tile: `12 k-tiles through 4 stages`."""
+    """Describe the number of k-tiles of a work tile: `12 k-tiles through 4 stages`."""
     stages = execution.plan.stages
     return f"{execution.k_tiles} k-tiles" + (f" through {stages} stages" if stages > 1 else "")
 

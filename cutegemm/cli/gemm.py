@@ -156,7 +156,7 @@ def _epilogue_rows(
     beta: float,
     dtype: str | None,
 ) -> ParsedEpilogue | None:
-    """Parse the epilogue of the command line. Return None if it is alpha * acc + beta * c.
+    """Parse the epilogue options of the command line. Return None if the epilogue is alpha * acc + beta * c.
 
     raises   PlanError if an epilogue is given together with C, alpha or beta, or if alpha or beta is not a finite
              number of float32 (float64 for f64)
@@ -270,6 +270,7 @@ def _extents_and_operands(
 
     extents  (M, N, K, L); None for one that a file gives
     files    paths of A, B and C by "a", "b" and "c"; None for a random matrix
+    out      file to write D to; None for none
     raises   PlanError with everything that is wrong
     """
     if all(given is None for given in (*extents[:3], *files.values())):
@@ -304,7 +305,10 @@ def _progress() -> Iterator[Say]:
 
 
 class _Lines:
-    """A function that prints progress as lines, at most one every `_SILENT_S` seconds and none before that time."""
+    """A function that prints progress messages as lines.
+
+    It prints at most one line every `_SILENT_S` seconds, and none before that time.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console, self.last_s = console, time.monotonic()

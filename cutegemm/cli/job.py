@@ -126,7 +126,7 @@ class Job:
     def _execute(
         self, emulated: str | None, progress: Callable[[float], None]
     ) -> tuple[dict[str, np.ndarray], int, float]:
-        """Simulate or emulate the plan, and return (results by name, number of CTAs, seconds).
+        """Simulate the plan or emulate its PTX on the CPU, and return (results by name, number of CTAs, seconds).
 
         The results are D as "d" and the auxiliary outputs and reductions of the epilogue.
 
@@ -233,7 +233,7 @@ class Job:
         return out
 
     def _linear(self) -> np.ndarray:
-        """Return alpha * A @ B + beta * C in float64.
+        """Return the reference D = alpha * A @ B + beta * C in float64.
 
         If D has an integer type, alpha and beta are rounded to f32 and the result is rounded once to an integer.
         """
@@ -267,7 +267,8 @@ def _tolerance(operands: Operands, matrices: Matrices, result: DType) -> float:
 
     It follows from the types that the result, the accumulator and the operands are rounded to.
 
-    result   element type of the result
+    matrices   the inputs A, B and C
+    result     element type of the result
     """
     kind = operands.a.dtype
     rounded = (result, operands.acc) if operands.acc.is_float else (result,)
@@ -302,7 +303,12 @@ def _compiled(plan: GemmPlan, arch: str) -> dict[str, Any]:
 
 
 def _check_names(function: Callable[..., Any], operands: Iterable[str]) -> None:
-    """Raise UnsupportedError if an epilogue operand has the name of an option of `function`, which receives it."""
+    """Raise UnsupportedError if an epilogue operand has the name of an option of `function`, which receives it.
+
+    The operands are passed to the function as keyword arguments, like the options.
+
+    operands   names of the operands
+    """
     options = inspect.signature(function).parameters.keys() - {"c", "alpha", "beta"}
     for name in operands:
         if name in options:

@@ -67,6 +67,7 @@ class Canvas:
 
         The text starts at x. With the class `mid` it is centred at x, and with the class `end` it ends at x.
 
+        content the text
         style   class names, separated by spaces
         size    font size in pixels; decides the width of the text
         mono    True if the font is monospaced
@@ -110,10 +111,11 @@ def text_width(content: str, size: float, mono: bool = True) -> float:
 
 
 def wrapped(content: str, width: float, size: float, mono: bool = True) -> list[str]:
-    """Return the text broken into lines of at most `width` pixels.
+    """Return a text broken into lines of at most `width` pixels.
 
     A line ends after a space, a comma or a colon if its second half has one.
 
+    content the text
     size    font size in pixels
     mono    True if the font is monospaced
     """

@@ -148,7 +148,7 @@ def as_labels(values: np.ndarray) -> np.ndarray:
 
 
 def runs(mask: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (row, first column, length) of each horizontal run of True.
+    """Return (row, first column, length) of each horizontal run of True in a boolean array (rows, cols).
 
     >>> runs(np.array([[1, 1, 0, 1]], bool))
     [(0, 0, 2), (0, 3, 1)]

@@ -59,11 +59,13 @@ class Played:
 
 
 def played(machine: Machine, durations: Durations) -> Iterator[Played]:
-    """Run a protocol machine to its end and yield each step right after the machine has taken it.
+    """Simulate the warp roles of a CTA or cluster over time, and yield each step right after the machine has taken it.
 
     When a step is yielded, the state of `machine` is the state after that step.
 
-    raises   LayoutError if the roles deadlock
+    machine     processes and barriers of the roles, at their beginning
+    durations   how long operations take
+    raises      LayoutError if the roles deadlock
     """
     programs = machine.protocol.processes
     times = _OpTimes(programs, durations)

@@ -27,10 +27,10 @@ _NOTES = {
 
 
 def banks(state: State, selected: Chosen) -> Html:
-    """Return the view "banks": a table of all accesses to shared memory, and the banks of one request bank by bank.
+    """Return the explorer's view "banks": a table of all accesses to shared memory, and the banks of one of them.
 
-    state      its "access", "warp" and "request" select the request; by default the one with the most conflicts, or an
-               access by threads if no access has any
+    state      its "access", "warp" and "request" select one instruction of a warp; by default the one with the most
+               bank conflicts, or an access by threads if no access has any
     selected   the plan, which must not be None, and the problem
     """
     plan = selected.plan

@@ -50,9 +50,9 @@ def chosen(state: State) -> Chosen:
 
 @lru_cache(maxsize=64)
 def _chosen(name: str, dtype: str, layout: str, problem: str, device: str, epilogue: str, operands: str) -> Chosen:
-    """Return the plan that a user has typed, or the rules that the input breaks. Recent results are cached.
+    """Return the plan, problem and device that a user has typed, or the rules that the input breaks.
 
-    Each argument is the text of one input field, unchanged.
+    Recent results are cached. Each argument is the text of one input field, unchanged.
     """
     complaints = Complaints("explore")
     target = complaints.attempt(lambda: device_named(device))
@@ -132,7 +132,7 @@ def _options(state: State, selected: Chosen) -> _Options | None:
 
 
 def asked(state: State, selected: Chosen) -> Html:
-    """Return the forms that choose and edit the plan, the problem, the device and the epilogue.
+    """Return the explorer's forms that choose and edit the plan, the problem, the device and the epilogue.
 
     state      the values of the fields
     selected   the plan of `state`, whose options are the initial values of the form that edits them
@@ -163,7 +163,7 @@ def asked(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=1)
 def _names() -> tuple[tuple[str, str], ...]:
-    """Return (name, summary) of all named plans."""
+    """Return (name, summary) of all named plans, which the field for a plan name suggests."""
     return tuple(plans())
 
 
@@ -201,7 +201,7 @@ def _option(recipe: Recipe, name: str, value: str) -> Html:
 
 
 def verdict(selected: Chosen) -> Html:
-    """Return the list of broken rules, or a line that says that the plan keeps all rules."""
+    """Return the list of rules that the plan breaks, or a line that says that it keeps all rules."""
     if not selected.violations:
         return el("p", "all rules kept", class_="kept")
     count = len(selected.violations)

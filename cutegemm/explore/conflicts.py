@@ -19,7 +19,7 @@ _ROW_BITS = 128  # of ldmatrix
 
 
 def conflicts(value: Any, bits: int) -> Html | None:
-    """Return the wavefronts of accesses to a tile, as a list of names and counts.
+    """Return the wavefronts of typical accesses to a tile in shared memory, as an HTML list of names and counts.
 
     value    layout of two modes and at most 2**16 elements; None is returned for anything else
     bits     bits of an element

@@ -17,8 +17,9 @@ _TYPING = "input changed delay:250ms, change, submit"
 
 
 def link(state: State, *content: Child, current: bool = False, **attributes: str | None) -> Html:
-    """Return a link to a state.
+    """Return an HTML link to another state of the explorer.
 
+    state       the choices that the linked page shows
     content     text or elements of the link
     current     whether the link leads to the state that is shown
     attributes  further attributes of the element
@@ -29,11 +30,12 @@ def link(state: State, *content: Child, current: bool = False, **attributes: str
 
 
 def form(state: State, *content: Child, label: str, keeps: Iterable[str]) -> Html:
-    """Return a form whose fields are values of the state.
+    """Return an HTML form whose fields are choices of the explorer's state.
 
+    state     the present choices
     content   the fields
     label     description of the form for screen readers
-    keeps     names of the other values of `state` that the form sends unchanged
+    keeps     names of the other choices in `state` that the form sends unchanged
     """
     mark = el("input", type="hidden", name=FORM.partition("=")[0], value=FORM.partition("=")[2])
     hidden = [el("input", type="hidden", name=name, value=state[name]) for name in keeps]
@@ -62,7 +64,7 @@ def field(name: str, label: str, value: str, *, hint: str = "", listed: str = ""
 
 
 def area(name: str, label: str, value: str, *, rows: int, hint: str = "") -> Html:
-    """Return a text field of `rows` lines with its label. The arguments are those of `field`."""
+    """Return a text field of `rows` lines with its label, as part of a form. The arguments are those of `field`."""
     box = el(
         "textarea", value, id=f"f-{name}", name=name, rows=rows, spellcheck="false", autocapitalize="off",
         aria_describedby=f"h-{name}" if hint else None,

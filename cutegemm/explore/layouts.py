@@ -36,14 +36,17 @@ _MOST_BITS = 1024  # limit of the bits of an element
 
 
 def layouts(state: State) -> Html:
-    """Return the view "layouts": the form, and a section for each operation of the expression."""
+    """Return the explorer's view "layouts": a form for an expression, and a section for each operation of it."""
     calls = evaluated(state["expr"])
     steps = [_step(number, call, state) for number, call in enumerate(calls, 1)]
     return joined(_form(state), el("p", _status(calls), class_="unseen", role="status"), el("div", *steps, id="steps"))
 
 
 def _status(calls: list[Call]) -> str:
-    """Return the result or error of the expression in one line, for screen readers."""
+    """Return the result or error of the typed expression in one line, for screen readers.
+
+    calls   operations of the expression, in order
+    """
     if not calls:
         return "the expression is empty"
     last = calls[-1]
@@ -109,7 +112,7 @@ def _facts(value: Any) -> list[Html | None]:
 
 
 def _derivation(call: Call) -> str:
-    """Return the derivation of an operation as text of at most 60 lines; "" if it has none."""
+    """Return the step-by-step derivation of an operation's result as text of at most 60 lines; "" if it has none."""
     try:
         lines = _lines(call)
     except CutegemmError:
@@ -123,7 +126,10 @@ def _derivation(call: Call) -> str:
 
 
 def _lines(call: Call) -> list[str]:
-    """Return the lines of the derivation of an operation. `make_layout_tv` is explained by the operations it uses."""
+    """Return the lines of text that derive an operation's result; an empty list if it has no derivation.
+
+    `make_layout_tv` is explained by the operations it uses.
+    """
     if call.name == "make_layout_tv" and not call.error:
         threads, values = call.args
         tile = raked_product(threads, values)  # (m, n) -> thread and value
@@ -135,7 +141,7 @@ def _lines(call: Call) -> list[str]:
 
 
 def _drawn(call: Call, state: State) -> Html | None:
-    """Return the picture of a result, the reason why it cannot be drawn, or None if it is not a layout."""
+    """Return the picture of an operation's result, or the reason why it cannot be drawn; None if it is not a layout."""
     if call.error or not isinstance(call.value, (Layout, ComposedLayout, Swizzle, HeldBy)):
         return None
     try:

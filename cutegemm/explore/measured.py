@@ -40,9 +40,9 @@ def recorded() -> Mapping[str, Any]:
 
 
 def measured(state: State, selected: Chosen) -> list[Html]:
-    """Return the measured speeds and counters of a plan, and a list of the plans whose counters were measured.
+    """Return the sections with measurements for the explorer's view "time": speeds and hardware counters of the plan.
 
-    Sections without measurements are left out.
+    The last section lists the plans whose counters were measured. Sections without measurements are left out.
     """
     assert selected.plan is not None
     return [part for part in (_speeds(state, selected), _counted(state, selected), _all_counted(state)) if part]
@@ -75,7 +75,10 @@ def _speeds(state: State, selected: Chosen) -> Html | None:
 
 
 def _counted(state: State, selected: Chosen) -> Html | None:
-    """Return a table of predicted and measured counters, or None if the plan has none for this problem."""
+    """Return a table of predicted and measured hardware counters for the selected plan and problem.
+
+    None if they were not measured.
+    """
     plan = selected.plan
     assert plan is not None
     for entry in recorded()["counted"]:
@@ -127,9 +130,9 @@ def _compared(selected: Chosen, entry: Mapping[str, Any]) -> Comparison:
 
 
 def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
-    """Return the table cells of a counter: name, predicted and measured value, error, and whether the tolerance is met.
+    """Return the table cells of a hardware counter: name, predicted value, measured value, error, and tolerance.
 
-    If the prediction has no tolerance, the last cell has the reason.
+    The last cell says whether the tolerance is met. If the prediction has no tolerance, it has the reason.
     """
     verdict: Html | str = el("small", f"none: {_WHY[row.name]}" if _WHY[row.name] else "", class_="why")
     if row.holds is not None:
@@ -146,7 +149,7 @@ def _number(value: float | None) -> str:
 
 
 def _all_counted(state: State) -> Html:
-    """Return links to the plans whose counters were measured."""
+    """Return a table of links to all plans whose hardware counters were measured."""
     rows = []
     for entry in recorded()["counted"]:
         to = state.with_(device=entry["device"], **{name: entry[name] for name in _NAMED})

@@ -18,7 +18,7 @@ _K_TILES = 3  # k-tiles of a thread schedule to show after those of the prologue
 
 
 def pipeline(state: State, selected: Chosen) -> Html:
-    """Return the view "pipeline": what each warp role does at a selected moment.
+    """Return the explorer's view "pipeline": what each warp role of a plan does at a selected moment.
 
     For a plan with warp roles: the timeline with the selected moment, the programs with the line that each role is at,
     and the state of stages and barriers. For other plans: the thread schedule with the selected step.
@@ -115,14 +115,20 @@ def _mark(role: str, now: Moment) -> Html:
 
 
 def _stages(now: Moment) -> Html:
-    """Return a table of the content of the mainloop stages."""
+    """Return a table of the content of the mainloop stages.
+
+    now   the event that is shown, with the state of the CTA after it
+    """
     operands = list(now.stages[0][0]) if now.stages else []
     columns = [("stage", "right"), *[(operand, "left") for operand in operands], ("readers", "right")]
     return table(columns, _rows(now.stages), label="content of the stages")
 
 
 def _accumulators(now: Moment) -> Html | None:
-    """Return a table of the accumulators that each consumer received, or None without cluster split-K."""
+    """Return a table of the accumulators that each consumer received from other CTAs; None without cluster split-K.
+
+    now   the event that is shown, with the state of the CTA after it
+    """
     if not now.accumulators:
         return None
     senders = list(now.accumulators[0][0])
@@ -155,7 +161,10 @@ def _content(text: str) -> Html | str:
 
 
 def _barriers(plan: GemmPlan, now: Moment) -> Html:
-    """Return a table of the barriers: completed phases, and the arrivals and bytes that are missing."""
+    """Return a table of the barriers: completed phases, and the arrivals and bytes that are missing.
+
+    now   the event that is shown, with the state of the CTA after it
+    """
     kinds = {barrier.name: barrier.kind for barrier in plan.barriers}
     rows = []
     for (name, index), (phases, missing, size) in now.barriers.items():
@@ -166,7 +175,10 @@ def _barriers(plan: GemmPlan, now: Moment) -> Html:
 
 
 def _scheduled(state: State, plan: GemmPlan, schedule: ThreadSchedule) -> Html:
-    """Return the thread schedule of a plan without warp roles, with the selected step marked."""
+    """Return the thread schedule of a plan without warp roles, with the selected step marked.
+
+    schedule   the steps that every thread executes: a prologue, then the steps of each k-tile
+    """
     count = len(schedule.prologue) and schedule.stages
     steps = list(_played(schedule, count + _K_TILES))
     number = state.number("t", len(steps))

@@ -34,7 +34,7 @@ def hierarchy(state: State, selected: Chosen) -> Html:
 
 
 def report(state: State, selected: Chosen) -> Html:
-    """Return the view "time": the analysis of `cutegemm check`, with the roofline and the advice first."""
+    """Return the explorer's view "time": the analysis of `cutegemm check`, with the roofline and the advice first."""
     assert selected.plan is not None
     try:
         analysis = _analysed(selected.plan, selected.problem, selected.device)

@@ -17,7 +17,10 @@ _MEANING = {
 
 
 def bars(roof: Roofline) -> Html:
-    """Return a bar of the minimum time of each level whose rate is known, and the resulting bound of the speed."""
+    """Return HTML bars of the minimum time of each level of the machine, such as DRAM, and the bound of the speed.
+
+    A level whose rate is not known is left out.
+    """
     rows = []
     for level in roof.levels:
         if level.seconds is None:

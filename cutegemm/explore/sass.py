@@ -84,7 +84,11 @@ def _opcodes(counts: Counter[str]) -> str:
 
 
 def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
-    """Return the instructions of the selected program line, or all of them."""
+    """Return the machine instructions of the selected program line, or all of them if no line is selected.
+
+    arch       architecture that the plan was compiled for
+    compiled   the instructions, with the program line of each
+    """
     resources = compiled.resources
     picked = (state["role"], int(state["find"])) if state["find"].isdigit() else None
     shown = [one for one in compiled.instructions if picked in (None, (one.program, one.line))]
@@ -107,7 +111,7 @@ def _code(state: State, plan: GemmPlan, arch: str, compiled: Listing) -> Html:
 
 
 def _grouped(plan: GemmPlan, instructions: list[Instruction]) -> Iterator[Html]:
-    """Yield an item for each run of consecutive instructions of the same program line, with that line as heading."""
+    """Yield an HTML list item for each run of consecutive instructions of one program line, headed by that line."""
     texts = {name: text.splitlines() for name, text in programs_of(plan).items()}
     for (program, line), group in groupby(instructions, key=lambda each: (each.program, each.line)):
         heading = f"{program}: {texts[program][line].strip()}" if program else "of no line"

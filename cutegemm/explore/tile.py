@@ -18,7 +18,7 @@ from cutegemm.plan import GemmPlan, Problem
 
 
 def tile(state: State, selected: Chosen) -> Html:
-    """Return the view "tile": an interactive picture of a CTA's tile of A, B and D.
+    """Return the explorer's view "tile": an interactive picture of a CTA's tile of A, B and D.
 
     For the element of D that the user points at, it shows the thread, the register and the addresses that feed it.
     Errors, such as a problem with too many tiles, are shown in its place.

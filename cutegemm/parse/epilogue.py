@@ -119,10 +119,10 @@ def parsed_epilogue(operation: str, text: str | None, options: Sequence[str] | N
 
 
 def _number(option: str, kind: str) -> float:
-    """Return the value of a scalar operand.
+    """Return the value of a scalar operand from a command-line option.
 
-    option   the whole option, for messages
-    kind     the part of the option after the name: "scalar" or "scalar=VALUE"
+    option   the whole option, such as "s:scalar=0.5", for messages
+    kind     the part of the option after the name: "scalar" or "scalar=VALUE"; without a value the result is 1.0
     raises   PlanError for a value that is not a number of float32
     """
     _, _, value = kind.partition("=")

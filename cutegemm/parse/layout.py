@@ -148,7 +148,10 @@ class Reader:
         return _plain(value) if self.computed else self.build(self.start, _as_layout, value)
 
     def expression(self) -> Any:
-        """Read a term, a composed layout, or a tensor as `print` writes it."""
+        """Read and evaluate an expression: a term, a composed layout, or a tensor as `print` writes it.
+
+        A composed layout is written "inner o offset o outer".
+        """
         if self.pointer() is not None:
             self.expect_o()
             return self.term()
@@ -169,7 +172,10 @@ class Reader:
         return self.build(start, ComposedLayout, _plain(value), _plain(offset), _as_layout(outer))
 
     def term(self) -> Any:
-        """Read a value, or a shape and its strides, with coordinates in parentheses or a mode in brackets after it."""
+        """Read and evaluate a term: a value, or a shape and its strides "shape:stride".
+
+        Coordinates in parentheses or a mode in brackets may follow.
+        """
         self.depth += 1
         if self.depth > _MOST_DEPTH:
             self.refuse(f"parentheses are nested more than {_MOST_DEPTH} deep.", self.position)
@@ -189,7 +195,7 @@ class Reader:
                 return value
 
     def product(self) -> Any:
-        """Read one factor, or a product such as that of a number and a basis vector."""
+        """Read and evaluate one factor, or a product such as that of a number and a basis vector."""
         start = self.here()
         value = self.factor()
         while self.accept("*"):
@@ -201,7 +207,7 @@ class Reader:
         return value
 
     def factor(self) -> Any:
-        """Read an integer, a tuple, or a name with its arguments."""
+        """Read and evaluate an integer, a tuple in parentheses, or a name with its arguments."""
         start, token = self.here(), self.peek()
         if token is None or token["pointer"]:
             self.fail("a layout, a number or a name")
@@ -314,7 +320,7 @@ class Reader:
         return tuple(values), named
 
     def braces(self) -> bool:
-        """Read the optional {} after a type, which constructs an object; return True if it comes next."""
+        """Read the optional {} after a C++ type, which constructs an object; return True if it comes next."""
         if not self.accept("{"):
             return False
         self.expect("}")
@@ -329,7 +335,7 @@ class Reader:
         return int(token["bits"])
 
     def accept_o(self) -> bool:
-        """Move past the "o" of a composition if it comes next; return whether it does."""
+        """Move past the "o" of a composed layout if it comes next in the statement; return whether it does."""
         token = self.peek()
         if token is None or token["name"] != "o":
             return False
@@ -337,16 +343,16 @@ class Reader:
         return True
 
     def expect_o(self) -> None:
-        """Move past the "o" of a composition; raise LayoutError if it does not come next."""
+        """Move past the "o" of a composed layout; raise LayoutError if it does not come next in the statement."""
         if not self.accept_o():
             self.fail("'o'")
 
     def peek(self) -> re.Match[str] | None:
-        """Return the next token without moving past it, or None at the end."""
+        """Return the next token of the statement without moving past it, or None at the end."""
         return _TOKEN.match(self.text, self.position)
 
     def here(self) -> int:
-        """Move past whitespace, and return the position."""
+        """Move past whitespace, and return the position in the statement."""
         while self.text[self.position : self.position + 1].isspace():
             self.position += 1
         return self.position
