@@ -35,7 +35,10 @@ app.command("export")(ahead.export)
 
 
 def _print_version(is_requested: bool) -> None:
-    """Print the version and exit if `--version` was given."""
+    """Print the version and exit if `--version` was given. This is the option's callback.
+
+    is_requested   True if the option was given
+    """
     if is_requested:
         print(f"cutegemm {cutegemm.__version__}")
         raise typer.Exit()

@@ -97,7 +97,7 @@ class _Execution:
 
     @property
     def k_tiles(self) -> int:
-        """Largest number of k-tiles that one CTA multiplies for one work tile."""
+        """Largest number of k-tiles that one CTA multiplies for one work tile (an output tile, or a K split of it)."""
         most = int(np.max(self.assignment.work_tile.k_count, initial=0))
         return int(self.plan.k_range(0, most)[1])
 
@@ -115,7 +115,7 @@ class _Execution:
 
     @property
     def problem_mnk(self) -> tuple[int, int, int]:
-        """The extents (M, N, K) of the problem."""
+        """The extents (M, N, K) of the GEMM."""
         return self.problem.m, self.problem.n, self.problem.k
 
     @property
@@ -174,7 +174,7 @@ _FEATURES = (
 
 
 def cluster_tile(plan: GemmPlan) -> tuple[int, int, int]:
-    """Return the extents (M, N, K) of the tile that a cluster computes at a time, with one k-tile along K."""
+    """Return the extents (M, N, K) of the tile that a cluster of CTAs computes at a time; K is that of one k-tile."""
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
     return bm * cm, bn * cn, bk
 

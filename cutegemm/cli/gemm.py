@@ -54,7 +54,7 @@ _SILENT_S = 5.0  # between two lines of progress if stderr is not a terminal
 
 
 class Command(TyperCommand):
-    """A command that reports a negative extent as such, and not as an unknown option."""
+    """A command whose message for a negative extent names the extent, not an unknown option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         alone = [x for before, x in pairwise(["", *args]) if not before.startswith("--")]
@@ -226,7 +226,7 @@ class _Request:
 
     @property
     def problem(self) -> Problem:
-        """The problem as the user stated it, before a swap of A and B."""
+        """The GEMM as the user stated it: with A and B in their order, even if the plan swaps them."""
         size = self.extents
         return Problem(size.m, size.n, size.k, 1 if size.batch is None else size.batch, self.operands)
 

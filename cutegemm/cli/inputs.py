@@ -58,7 +58,7 @@ class Matrices:
 
     @property
     def transposed(self) -> Matrices:
-        """The operands of D^T = B^T A^T, as views of the same memory."""
+        """The matrices of the transposed GEMM D^T = B^T A^T: B^T, A^T and C^T, as views of the same memory."""
         return Matrices(
             transposed_array(self.b), transposed_array(self.a), None if self.c is None else transposed_array(self.c)
         )
@@ -81,7 +81,9 @@ class Extents:
 
     @property
     def transposed(self) -> Extents:
-        """The extents of D^T = B^T A^T, with the arrays of files transposed.
+        """The extents of the transposed GEMM D^T = B^T A^T: M and N are swapped.
+
+        The arrays of files are transposed, and those of A and B are swapped.
 
         >>> Extents(2, 3, 5, None).transposed
         Extents(m=3, n=2, k=5, batch=None, files={})
@@ -175,7 +177,7 @@ def extents_of(
 
 
 def _load(what: str, path: Path, violations: list[str]) -> np.ndarray | None:
-    """Read a .npy file. If it cannot be used, append the reason to `violations` and return None.
+    """Read a .npy file and return its array. If it cannot be used, append the reason to `violations` and return None.
 
     what   the option and the path, for messages
     """

@@ -264,6 +264,7 @@ def _check_plan(
     operands   the operands in words, as the user states them
     device     None to analyse for the architecture alone, without rates
     compiled   whether to compile the kernel and add its registers, spills and executed accesses
+    as_json    whether to print JSON
     """
     from cutegemm.analysis import check as analyse
     from cutegemm.analysis import print_report
@@ -289,7 +290,7 @@ def _check_plan(
 
 
 def _file(name: str) -> Path:
-    """Return the path of an existing file. Raises UnsupportedError if the file does not exist."""
+    """Return the path of an input file. Raises UnsupportedError if the file does not exist."""
     path = Path(name)
     if not path.is_file():
         raise UnsupportedError(f"check: the file {name} does not exist.")

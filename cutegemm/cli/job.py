@@ -58,7 +58,7 @@ class Job:
     values: dict[str, Any] = field(default_factory=dict)
 
     def run(self, gpu: dict[str, Any], say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """Run the plan on the GPU, time it, and return (report, D).
+        """Run the GEMM on the GPU, compare D with float64, time it, and return (report, D).
 
         gpu   "name" and "arch" of the GPU
         say   shows a text as progress
@@ -78,7 +78,7 @@ class Job:
         return report, d
 
     def simulate(self, arch: str, emulated: bool, say: Say) -> tuple[dict[str, Any], np.ndarray]:
-        """Simulate the plan on the CPU, or emulate its PTX, and return (report, D). The plan is also compiled.
+        """Simulate the GEMM on the CPU, or emulate its PTX, and return (report, D). The plan is also compiled.
 
         arch      architecture to compile for
         emulated  True to execute the compiled PTX; False to simulate the plan

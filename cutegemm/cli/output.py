@@ -11,7 +11,12 @@ _DRAWING = 120  # characters per line of a drawing that does not go to a termina
 
 
 def output(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or as $COLUMNS; lines of a pipe or a file are not limited."""
+    """Return a console for the output of a command. Its width is that of the terminal, or $COLUMNS.
+
+    Lines are not limited if the output is a pipe or a file.
+
+    stderr   True to write to stderr instead of stdout
+    """
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED

@@ -72,7 +72,7 @@ def why(
 ) -> Why:
     """Return why a plan is used for a problem, and its predicted speed.
 
-    recipe   the plan before its operand types are known, by which candidates are compared
+    recipe   the plan before its operand types are known, which is looked up among the candidates for the problem
     asked    the plan name that the user gave; None if the plan was chosen
     problem  the problem as the plan multiplies it
     ending   the epilogue; None for alpha * acc + beta * c. The time model does not cover other epilogues, so the time

@@ -143,7 +143,7 @@ def ticks_of(count: int) -> tuple[str, ...]:
 
 
 def as_labels(values: np.ndarray) -> np.ndarray:
-    """Return the array with every integer as a string."""
+    """Return an array of cell texts: each integer as a string."""
     return np.asarray(values).astype(str)
 
 

@@ -83,7 +83,7 @@ def part(name: str) -> str:
 
 
 def page_data(plan: GemmPlan, problem: Problem | None, ctas_per_wave: int | None) -> dict[str, Any]:
-    """Return the data that the script of a page looks values up in, ready for JSON.
+    """Return the data of a plan's page, ready for JSON, in which the script of the page looks values up.
 
     Arrays are in the form of `packed`. The tile is the one that a CTA multiplies. With cluster split-K, all CTAs that
     share K multiply the same tile, and each stores its own part.
@@ -205,7 +205,7 @@ def _grid(plan: GemmPlan, problem: Problem, ctas_per_wave: int | None) -> dict[s
 
 
 def first_mma_thread(plan: GemmPlan) -> int:
-    """Return the CTA's thread that is thread 0 of the tiled MMA.
+    """Return the index in the CTA of the thread that is thread 0 of the tiled MMA.
 
     This is the first thread of the first consumer if warps have roles, else 0.
 
@@ -220,7 +220,7 @@ def first_mma_thread(plan: GemmPlan) -> int:
 
 
 def packed(values: np.ndarray, kind: str = "") -> dict[str, str]:
-    """Return an array of non-negative integers as base64, with its type.
+    """Return an array of non-negative integers for a page's script: its type, and its bytes as base64.
 
     kind   "u8", "u16" or "u32"; empty for the smallest of these that holds all values
 

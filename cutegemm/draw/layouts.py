@@ -151,10 +151,12 @@ def matrix_picture(matrix: F2Matrix, *, title: str = "") -> Picture:
 
 
 def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
-    """Return the text of the tensor's element at each offset.
+    """Return the text of the tensor's element at each offset, for the cells of a picture.
 
     The text is empty past the end of the array, which the last tile of a ragged divide can reach. Without an array, the
     text is the offset itself.
+
+    offsets   offsets of the elements, in elements from the tensor's start
     """
     array, places = tensor.array, offsets + tensor.offset
     if array is None:
@@ -166,7 +168,7 @@ def _element_labels(tensor: Tensor, offsets: np.ndarray) -> np.ndarray:
 
 
 def modes_of(layout: AnyLayout) -> tuple[Any, ...]:
-    """Return the shape of each mode as a tuple; an integer shape is one mode."""
+    """Return the shapes of a layout's modes as a tuple; a layout whose shape is an integer has one mode."""
     shape = layout.outer.shape if isinstance(layout, ComposedLayout) else layout.shape
     return shape if isinstance(shape, tuple) else (shape,)
 

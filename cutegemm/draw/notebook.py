@@ -62,7 +62,7 @@ def _program(text: str) -> str:
 
 
 def _simulated(result: SimulationResult) -> str:
-    """Return the HTML of a simulation: its results, statistics and faults."""
+    """Return the HTML of a simulation's result: the output arrays, statistics and faults."""
     stats, arrays = result.stats, {"D": result.d, **result.aux}
     lines = [
         f"<b>{escape(name)}</b> {' x '.join(map(str, array.shape))} {array.dtype}" for name, array in arrays.items()

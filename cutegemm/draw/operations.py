@@ -56,7 +56,10 @@ def swizzle_picture(layout: ComposedLayout | Swizzle, *, element_bits: int = 32,
 
 
 def _retitled(grid: Grid, title: str, **changes: Any) -> Grid:
-    """Return the grid with another title and other changed fields."""
+    """Return a copy of the grid with another title.
+
+    changes   other fields of the copy, by name
+    """
     return replace(grid, title=title, **changes)
 
 

@@ -19,7 +19,7 @@ _EPI_STAGE_OPS = (LoadEpiStage, WriteEpiStage, StoreEpiStage)
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations of operations, all in the same arbitrary unit.
+    """Durations of a pipeline's operations in a simulation, all in the same arbitrary unit.
 
     load           from the issue of a bulk copy of A, B or C until it has landed; the issue itself takes 1.
                    Accumulators that are sent to another CTA take as long to arrive
@@ -37,7 +37,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class Played:
-    """One step of the simulation: an operation of a process, or the arrival of a bulk copy.
+    """One step of the simulation: an operation of a process (a warp role of a CTA), or the arrival of a bulk copy.
 
     number       index of the process, or None if a bulk copy has landed
     op           operation, or None if a bulk copy has landed

@@ -24,13 +24,14 @@ def raster_picture(
     ctas_per_wave: int | None = None,
     title: str = "",
 ) -> Picture:
-    """Return the picture of a raster: each tile of D with its position in the order, coloured by wave.
+    """Return the picture of a raster, the order in which CTAs compute the tiles of D: each tile with its position.
 
     raster          a Raster, or its text such as "grouped_m:4"
     grid            number of tiles along M and N. None: 12 x 12, or two bands each way if bands are wider than 6
     batch           number of batches; one grid each
     cluster         CTAs of a cluster along M and N; the raster is the order of clusters
-    ctas_per_wave   number of CTAs that run at a time: SMs times CTAs per SM. None: one wave, without a legend
+    ctas_per_wave   number of CTAs that run at a time: SMs times CTAs per SM; the colours show the wave. None: one wave,
+                    without a legend
     title           heading; "raster" and its text if empty
     raises          UnsupportedError if the grid has more than 256 x 256 tiles;
                     LayoutError if `cluster` or `ctas_per_wave` is less than 1

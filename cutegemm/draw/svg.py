@@ -37,7 +37,7 @@ def svg(picture: Picture, detailed: tuple[int, int, int] = DETAILED) -> str:
 
 
 def _head(canvas: Canvas, picture: Picture) -> float:
-    """Draw the title and subtitle, and return the y coordinate below them."""
+    """Draw the title and subtitle of a picture, and return the y coordinate below them, in pixels."""
     y = PAD + _TITLE * 0.8
     canvas.text(PAD, y, picture.title, "title ink", _TITLE, mono=False)
     widest = max([520.0] + [text_width(picture.title, _TITLE, False)])

@@ -26,7 +26,7 @@ _WIDE = 1080
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a role: an operation, or a wait.
+    """One event of a warp role in a timeline: an operation, or a wait.
 
     role         name of the role, such as "producer"
     event        name of the operation; a name that starts with wait, acquire, blocked or idle is a wait
@@ -48,7 +48,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline(hooks.Shown):
-    """The events of all roles over time, which `draw` shows with one lane per role.
+    """The events of all warp roles over time, which `draw` shows with one lane per role.
 
     events   Events, or tuples (role, event, stage, start, end)
     title    heading
@@ -134,7 +134,7 @@ def protocol_timeline(
     store: float = Durations.store,
     title: str = "pipeline",
 ) -> Timeline:
-    """Return the timeline of a protocol whose operations have durations and start as early as its barriers allow.
+    """Return the timeline of a protocol (warp roles with barriers): operations start as early as barriers allow.
 
     A role does one thing at a time. An operation that overlaps the role's MMAs is drawn after them.
 

@@ -113,7 +113,10 @@ def _one(state: State, plan: GemmPlan, access: Access, cost: Wavefronts) -> Html
 
 
 def _plural(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 phase", "2 phases"."""
+    """Return a count with its noun in singular or plural: "1 phase", "2 phases".
+
+    noun   in singular
+    """
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -164,7 +167,7 @@ def _phase(number: int, phase: Phase, count: int) -> Html:
 
 
 def _lanes(lanes: list[int]) -> str:
-    """Return the numbers of the first two lanes, followed by + if a third one exists: "0 4+"."""
+    """Return the numbers of the first two lanes that access a word, followed by + if there are more: "0 4+"."""
     shown = " ".join(map(str, lanes[:2]))
     return f"{shown}{'+' if len(lanes) > 2 else ''}"
 

@@ -59,7 +59,7 @@ def el(tag: str, *children: Child, **attributes: str | int | float | bool | None
 
 
 def code(text: str) -> Html:
-    """Return a code element whose text can be wrapped after each comma."""
+    """Return an HTML element of program text that can be wrapped after each comma."""
     return el("code", *[joined(part, el("wbr")) for part in text.replace(",", ",\0").split("\0")])
 
 
@@ -99,7 +99,7 @@ def scrolling(content: Child, label: str, class_: str = "") -> Html:
 
 
 def said(text: str) -> Html:
-    """Return preformatted text: its line breaks and spaces are kept."""
+    """Return an HTML element of preformatted text: its line breaks and spaces are kept."""
     return el("pre", text)
 
 

@@ -54,7 +54,7 @@ def _status(calls: list[Call]) -> str:
 
 
 def _form(state: State) -> Html:
-    """Return the form for the expression and its options, and links to examples."""
+    """Return the form for the typed expression and the options of its pictures, and links to examples."""
     options = el(
         "div",
         choice("bits", "bits of an element", state["bits"], [(b, b) for b in ("4", "8", "16", "32", "64")]),

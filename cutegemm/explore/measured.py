@@ -142,7 +142,7 @@ def _row(row: Row) -> tuple[str, str, str, str, Html | str]:
 
 
 def _number(value: float | None) -> str:
-    """Format a number with thousands separators and at most two decimals; None is ""."""
+    """Format a number with thousands separators and at most two decimals, for a table cell; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"

@@ -51,7 +51,7 @@ class Moment:
 
 @lru_cache(maxsize=8)
 def moments(plan: GemmPlan) -> tuple[Moment, ...]:
-    """Return what the first CTA does, one `Moment` for each operation, in the order of time.
+    """Return what the warp roles of CTA 0 do, one `Moment` for each operation, in the order of time.
 
     Each operation happens as early as its barriers allow. A few tiles of a few k-tiles are simulated, and at most 3000
     moments are returned.

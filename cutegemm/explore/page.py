@@ -53,7 +53,7 @@ class Answer:
 
 
 def answer(query: str) -> Answer:
-    """Return the page of a query. An error in the query is shown on the page and is not raised.
+    """Return the explorer's page for the query of a link. An error in the query is shown on the page and is not raised.
 
     query   the query of a link, such as "view=banks&plan=simt_64x64"; missing values are the defaults
 
@@ -73,7 +73,7 @@ def answer(query: str) -> Answer:
 
 
 def _head(state: State) -> Html:
-    """Return the header of the page: its name and the tabs of all views."""
+    """Return the header of the explorer's page: its name and the tabs of all views (the parts of the explorer)."""
     tabs = [link(state.with_(view="layouts"), "layouts", current=state.view == "layouts")]
     tabs += [link(state.with_(view=view), name, current=state.view == view) for view, (name, _) in _OF_PLAN.items()]
     items = [
@@ -121,7 +121,7 @@ def _last(state: State, view: Callable[[State, Chosen], Html]) -> Html | None:
 
 
 def respond(query: str, restores: bool = False) -> tuple[str, dict[str, str]]:
-    """Return the HTML and the HTTP headers of the answer to a request of htmx.
+    """Return the HTML and the HTTP headers of the answer to a request of htmx, the script that updates the page.
 
     query      the query of the request
     restores   True if the browser goes back in its history: the answer is then a whole document
@@ -143,7 +143,7 @@ def asset(name: str) -> bytes:
 
 
 def document(content: Answer | None, body: str = "") -> str:
-    """Return a whole HTML document.
+    """Return a whole HTML document of the explorer.
 
     content   the page; None for a static document whose content is computed by Python in the browser
     body      attributes of the body element, with a leading space; "" for none

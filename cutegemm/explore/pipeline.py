@@ -225,6 +225,6 @@ def _expanded(schedule: ThreadSchedule, steps: tuple[Step, ...]) -> Iterator[tup
 
 
 def _words(step: Step) -> str:
-    """Return a step as text: `Fetch(ahead=1)` is "fetch, ahead 1"."""
+    """Return a step of a thread schedule as text: `Fetch(ahead=1)` is "fetch, ahead 1"."""
     fields = [f"{name.replace('_', '-')} {value}" for name, value in vars(step).items()]
     return ", ".join([type(step).__name__.lower(), *fields])

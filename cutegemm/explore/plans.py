@@ -19,7 +19,7 @@ from cutegemm.plan.describe import describe_programs
 
 
 def rules(state: State, selected: Chosen) -> Html:
-    """Return the view "rules" of a plan: broken rules, the levels from grid to value, and the warp roles' programs."""
+    """Return the explorer's view "rules": broken rules, the plan's levels from grid to value, its roles' programs."""
     kept = card("Rules", verdict(selected))
     return kept if selected.plan is None else joined(kept, hierarchy(state, selected))
 
@@ -49,7 +49,10 @@ def report(state: State, selected: Chosen) -> Html:
 
 @lru_cache(maxsize=32)
 def _analysed(plan: GemmPlan, problem: Problem | None, device: Device | None) -> Analysis:
-    """Return the analysis of a plan. Recent ones are cached."""
+    """Return the analysis of a plan, as `cutegemm check` prints it. Recent results are cached.
+
+    problem   None to analyse only what does not depend on the problem
+    """
     return check(plan, problem, device=device)
 
 

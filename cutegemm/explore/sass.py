@@ -23,9 +23,9 @@ _SHOWN_OPCODES = 4  # limit of the opcodes that are listed for a program line
 
 
 def sass(state: State, selected: Chosen) -> Html:
-    """Return the view "code": each program line with its instruction counts, and the selected line's instructions.
+    """Return the explorer's view "code": the instruction counts of each program line, and the machine instructions.
 
-    A program lists the operations of a warp role. All instructions are shown if no line is selected.
+    A program lists the operations of a warp role. If a line is selected, only its instructions are shown.
     """
     plan = selected.plan
     assert plan is not None

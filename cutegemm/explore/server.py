@@ -45,7 +45,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(HTTPStatus.NOT_FOUND, b"unknown path", "html")
 
     def _page(self, query: str) -> None:
-        """Send the whole page of a query, or only its content if htmx asks for it."""
+        """Send the whole page of a query, or only its content if the script htmx in the page asks for it.
+
+        query   query of the link, such as "view=banks"
+        """
         is_htmx = self.headers.get("HX-Request") == "true"
         with self.server.lock:  # answers share caches, and plans are compiled one at a time
             if is_htmx:

@@ -52,7 +52,9 @@ class State:
 
     @staticmethod
     def of(query: str) -> State:
-        """Return the state of a query. Unknown names are ignored and missing ones have their defaults.
+        """Return the state that the query of a link describes.
+
+        Unknown names are ignored and missing ones have their defaults.
 
         >>> state = State.of("?view=banks&plan=simt_64x64&o.stages=3&nothing=1")
         >>> state.view, state["plan"], state["layout"], dict(state.edits)

@@ -54,7 +54,7 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
 
 
 def package() -> bytes:
-    """Return a zip file of the modules that the page needs. Its bytes depend only on the sources."""
+    """Return a zip file of the Python modules that the static page needs. Its bytes depend only on the sources."""
     buffer, root = io.BytesIO(), Path(__file__).parent.parent
     with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*")):

@@ -22,22 +22,25 @@ MOST_SCALAR = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class ParsedEpilogue(FusedEpilogue):
-    """An epilogue from the options of a command.
+    """An epilogue (the operation on the accumulators before D is stored) from the options of a command.
 
+    epilogue   its expressions
+    kinds      kind of each operand by name: row, column, tile, element or scalar
+    dtypes     element type of operands and results by name, if an option gives it
     scalars    values of the scalar operands by name
     """
 
     scalars: dict[str, float]
 
     def is_end_of(self, plan: GemmPlan) -> bool:
-        """Return True if a plan supports this epilogue; PlanError is not raised."""
+        """Return True if a plan can be built with this epilogue."""
         try:
             return bool(self.on(plan))
         except PlanError:
             return False
 
     def values(self, operands: Operands, m: int, n: int, batch: int | None, seed: int) -> dict[str, np.ndarray | float]:
-        """Return values for all operands by name: the scalars of the options, and normally distributed tensors.
+        """Return values for all operands of the epilogue: the scalars of the options, and normally distributed tensors.
 
         operands   operands of the plan, which give the element types
         m, n       extents of the GEMM; a gated D has n // 2 columns

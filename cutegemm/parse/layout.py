@@ -195,7 +195,7 @@ class Reader:
                 return value
 
     def product(self) -> Any:
-        """Read and evaluate one factor, or a product such as that of a number and a basis vector."""
+        """Read and evaluate a product "factor * factor", such as a number times a basis vector, or a single factor."""
         start = self.here()
         value = self.factor()
         while self.accept("*"):

@@ -128,7 +128,7 @@ def _scaled(value: int, *path: Any) -> Any:
 
 
 def _byte_flag() -> PointerFlag:
-    """Return the flag of a pointer to 8-bit elements, smem_ptr_flag."""
+    """Return the `smem_ptr_flag` of C++ CuTe: the mark of a shared-memory pointer to 8-bit elements."""
     return PointerFlag(_BYTE_BITS)
 
 

@@ -23,7 +23,7 @@ _RESULTS = {e4m3: bf16, e5m2: bf16, s8: s32}
 
 
 def dtype_of(text: str | None, plan: str | None) -> DType:
-    """Return the element type of a command's option, or the default type for a plan.
+    """Return the element type of A and B from a command's option, or the default type for a plan.
 
     text      option --dtype; None if it is absent
     plan      name of the plan, or None
@@ -43,11 +43,11 @@ def dtype_of(text: str | None, plan: str | None) -> DType:
 
 
 def operands_for(dtype: DType, layout: str, out: DType | None = None) -> Operands:
-    """Return operands of one type, with D of the type that `cutegemm.gemm` chooses unless `out` is given.
+    """Return the operands of a GEMM whose A and B have one type.
 
     dtype    element type of A and B
     layout   two letters n or t, for A and B
-    out      element type of D; None for the default: bf16 for float8, s32 for s8, else `dtype`
+    out      element type of D; None for the one that `cutegemm.gemm` chooses: bf16 for float8, s32 for s8, else `dtype`
 
     >>> operands_for(DType.parse("e4m3"), "nt").d.dtype, operands_for(DType.parse("s8"), "nt").d.dtype
     (bf16, s32)

@@ -55,7 +55,11 @@ class Case:
         return METRICS
 
     def prepared(self, arch: str, beta: float) -> Callable[[], None]:
-        """Compile the plan, allocate zeros as its operands and return a function that launches it with alpha 1."""
+        """Compile the plan, allocate zeros as its operands and return a function that launches it with alpha 1.
+
+        arch   architecture to compile for, such as "sm_90a"
+        beta   value of beta if the plan reads C; D is passed as C
+        """
         from cutegemm.compile.plans import compile_plan
 
         kernel = compile_plan(self.plan, arch)
@@ -65,7 +69,10 @@ class Case:
         return lambda: kernel(a, b, d, 1.0)
 
     def _operand(self, name: str) -> Any:
-        """Return a tensor of zeros for "a" (M x K), "b" (K x N) or "d" (M x N), with L in front if batched."""
+        """Return a torch tensor of zeros on the GPU for an operand.
+
+        name   "a" (M x K), "b" (K x N) or "d" (M x N); all with L in front if batched
+        """
         import torch
 
         from cutegemm.run.torch_ops import memory_of

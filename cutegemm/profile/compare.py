@@ -29,13 +29,13 @@ _L2_READ_OF_L1 = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is both predicted and measured.
+    """A quantity that the analysis predicts and that hardware counters measure, such as "shared load wavefronts".
 
     name        name of the quantity in tables
     metrics     ncu metrics whose sum is the measured value. Metrics that the GPU does not have are left out; at least
                 one must exist
     predicted   function from an analysis to the predicted value, or to None if the analysis has no prediction
-    tolerance   promised maximum of the relative error, or None if no maximum is promised
+    tolerance   maximum of the relative error that is promised to users, or None if no maximum is promised
     why         reason that nothing is promised
     less        metrics that are subtracted from the sum; all must exist
     unless      function from an analysis to True if nothing is promised for that analysis
@@ -315,7 +315,7 @@ METRICS = tuple(dict.fromkeys([*(name for q in QUANTITIES for name in (*q.metric
 
 @dataclass(frozen=True)
 class Row:
-    """The predicted and the measured value of one quantity.
+    """The predicted and the measured value of one quantity, such as "shared load wavefronts".
 
     name        name of the quantity
     predicted   predicted value, or None if the analysis has no prediction
@@ -355,7 +355,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of predicted with measured quantities for one case.
+    """The comparison of predicted with measured quantities for one case (a plan for a problem).
 
     case   name of the case
     what   name of the plan, and the problem
@@ -390,7 +390,7 @@ def compare(case: Case, analysis: Analysis, counters: Mapping[str, float]) -> Co
 
 
 def to_dict(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return comparisons as lists and dicts for JSON, with the error and the verdict of each row."""
+    """Return comparisons as lists and dicts for JSON. Each row also has its error, and whether the prediction holds."""
     return [
         {
             "case": c.case,

@@ -19,7 +19,7 @@ from cutegemm.profile.case import Launchable
 
 
 def launch_all(cases: Sequence[Launchable], beta: float = 0.0) -> dict[str, Any]:
-    """Launch all cases and return a log of the launches.
+    """Launch the kernels of all cases and return a log of the launches.
 
     beta      value of beta for plans that read C; D is passed as C
     returns   "device"     name of the GPU

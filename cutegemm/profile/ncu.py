@@ -71,7 +71,12 @@ def parse_csv(text: str) -> list[dict[str, float]]:
 
 
 def _value(text: str, unit: str) -> float | None:
-    """Return a value in bytes, nanoseconds or its own unit; None if the text is not a number."""
+    """Return a number that ncu printed, converted to bytes or nanoseconds if its unit is one of data or time.
+
+    None if the text is not a number.
+
+    unit   unit that ncu printed, such as "Kbyte"
+    """
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -83,7 +88,7 @@ def _value(text: str, unit: str) -> float | None:
 
 
 def unknown_metrics(message: str) -> set[str]:
-    """Return the metrics that ncu reports as unknown.
+    """Return the names of the metrics that ncu's error messages report as unknown.
 
     message   what ncu printed
 

@@ -74,7 +74,10 @@ def profile(cases: Sequence[Case], *, ncu: str = "ncu") -> tuple[list[Comparison
 
 
 def resources_of(plan: GemmPlan, arch: str) -> ResourceReport:
-    """Compile a plan and return the registers and shared memory that its kernel uses."""
+    """Compile a plan and return the registers, spills and shared memory that its kernel uses.
+
+    arch   architecture to compile for, such as "sm_90a"
+    """
     from cutegemm.compile.plans import compile_plan
 
     return compile_plan(plan, arch).resources
