@@ -32,7 +32,7 @@ class ExecutedAccesses:
     rewritten: bool = False
 
     def of(self, op: str) -> Wavefronts:
-        """Return the cost of one operation; all zero if the kernel does not execute it."""
+        """Return the cost of one shared-memory operation, such as "load"; zero if the kernel does not execute it."""
         return self.counts.get(op, Wavefronts(0, 0, 0))
 
 
@@ -131,7 +131,7 @@ class Executed:
 
 
 def _sum(old: Wavefronts | None, new: Wavefronts) -> Wavefronts:
-    """Return the sum of two costs, with the worse of their collisions."""
+    """Return the sum of two costs, with the worse of their two bank conflicts. `old` is None for the first cost."""
     if old is None:
         return new
     worst = max([w for w in (old.worst, new.worst) if w], key=lambda w: w.ways, default=None)
