@@ -88,6 +88,10 @@ class Access:
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
         """Return the byte addresses of the access for a layout of the tile, and the bits that a lane accesses.
 
+        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction by a warp.
+
+        The addresses are an array (warps, requests of a warp, lanes); a request is one execution of the instruction.
+
         The addresses are an array (warps, requests of a warp, lanes). A request is one execution of the instruction.
 
         The addresses are an array (warps, requests of a warp, lanes), where a request is one execution of the instruction.

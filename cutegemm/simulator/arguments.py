@@ -77,7 +77,10 @@ def given_operands(
 
 
 def _unread(plan: GemmPlan, name: str) -> str:
-    """Return the reason why a plan does not read "alpha" or "beta", with the remedy."""
+    """Return the reason why a plan does not read an argument, with the remedy, as text for an error message.
+
+    name   "alpha" or "beta"
+    """
     if name == "beta":
         return f"the plan {plan.name!r} cannot read C. Make it with_c=True."
     return f"the epilogue of the plan {plan.name!r} is {plan.epilogue}. Leave {name} out."
@@ -132,7 +135,11 @@ def _is_equal(value: Any, number: float) -> bool:
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
-    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself."""
+    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself.
+
+    tile      name of the operand, such as "c"
+    scalars   values of the epilogue's scalars, by name
+    """
     idle = [step.idle for step in epilogue.steps if tile in step.tensors and not step.is_idle(scalars)]
     why = [f"{name} is {scalars[name]}" for name, _ in idle[0]]
     return " and ".join(why) or f"the epilogue is {epilogue}"
@@ -155,7 +162,10 @@ def laid_out(
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
-    """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a missing mode has the extent 1."""
+    """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a mode that it lacks gets the extent 1.
+
+    name   name of the operand: "a", "b", or one with the extents of D
+    """
     stacked = array.reshape((1,) * (3 - array.ndim) + array.shape)
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
@@ -204,18 +214,25 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
 
 
 def _extent(mode: str, extents: Mapping[str, int]) -> int:
-    """Return the extent of a mode such as "k", or "n/128": N divided by 128, rounded up."""
+    """Return the extent of a mode of an operand.
+
+    mode      name such as "k", or "n/128" for N divided by 128, rounded up
+    extents   extents of the problem by name: "m", "n" and "k"
+    """
     whole, _, every = mode.partition("/")
     return -(-extents[whole] // int(every or 1))
 
 
 def _is_broadcast(plan: GemmPlan, name: str) -> bool:
-    """Return whether an operand is constant along a mode of D."""
+    """Return whether the epilogue operand `name` is constant along a mode of D, as a row, a column or a scalar is."""
     return bool(plan.operands.matrix(name).broadcast)
 
 
 def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
     """Return whether a row, a column or a single element has the shape that fits the extents (M, N, L).
+
+    name    name of the epilogue operand
+    shape   shape of the caller's array
 
     It may exist once for all matrices of the batch, or once for each.
     """
@@ -240,7 +257,10 @@ def _kind(plan: GemmPlan, name: str) -> str:
 
 
 def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
-    """Return the shape of a row, a column or a single element, as text."""
+    """Return the shape that a row, a column or a single element of the epilogue must have, as text for messages.
+
+    m, n   extents of the problem
+    """
     shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
     return str(shapes[plan.operands.matrix(name).broadcast])
 

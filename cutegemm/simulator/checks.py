@@ -26,7 +26,10 @@ def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _shared(t: OperandTables, report: Report) -> None:
-    """Report elements that the layout of shared memory puts at the same offset."""
+    """Report elements of A's or B's tile that the layout of shared memory puts at the same offset.
+
+    t   index tables of the operand
+    """
     elements = t.shared.shape[0]
     offsets = t.shared.T.reshape(-1)
     order = np.argsort(offsets, kind="stable")
@@ -40,7 +43,10 @@ def _shared(t: OperandTables, report: Report) -> None:
 
 
 def _copied(t: OperandTables, report: Report) -> None:
-    """Report elements that no thread copies, offsets that are written twice, and writes outside of the stage."""
+    """Report elements of a tile that no thread copies, offsets that are written twice, and writes outside of the stage.
+
+    t   index tables of A or B
+    """
     moved = np.bincount(t.source, minlength=t.extent * t.bk)
     report.add_each(
         "copy",
@@ -67,7 +73,10 @@ def _copied(t: OperandTables, report: Report) -> None:
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """Report fragment elements that are read where another element, or none, was copied."""
+    """Report fragment elements that a thread reads from an offset to which another element, or none, was copied.
+
+    t   index tables of A or B
+    """
     for stage, dest in enumerate(t.dest):
         labels = np.full(t.shared_elems, -1)
         labels[dest] = t.source
@@ -93,6 +102,8 @@ def _if_any(mask: np.ndarray) -> np.ndarray:
 def _copy_accesses(t: OperandTables, report: Report) -> None:
     """Report vectors of cp.async that are not contiguous and aligned in shared memory.
 
+    t   index tables of A or B
+
     A copy through registers is not checked: its stores may be narrower than its loads.
     """
     if t.is_async and t.copy_vector > 1:
@@ -110,7 +121,10 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
 
 
 def _read_accesses(t: OperandTables, report: Report) -> None:
-    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies."""
+    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies.
+
+    t   index tables of A or B
+    """
     bad = misplaced(t.accesses)
 
     def torn(at: np.ndarray) -> str:
@@ -141,7 +155,9 @@ def _read_accesses(t: OperandTables, report: Report) -> None:
 
 
 def misplaced(accesses: np.ndarray) -> np.ndarray:
-    """Return which accesses (..., elements) do not consist of contiguous, aligned elements.
+    """Return which accesses do not consist of contiguous, aligned elements: booleans (...).
+
+    accesses   offset of each element of each access: (..., elements of an access)
 
     >>> misplaced(np.array([[4, 5, 6, 7], [2, 3, 4, 5], [0, 2, 4, 6]])).tolist()
     [False, True, True]
@@ -152,7 +168,7 @@ def misplaced(accesses: np.ndarray) -> np.ndarray:
 
 
 def _offsets(offsets: np.ndarray) -> str:
-    """Return offsets as text for messages."""
+    """Return a list of shared-memory offsets as text for messages."""
     return "offsets " + ", ".join(str(int(o)) for o in offsets)
 
 

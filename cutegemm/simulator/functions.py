@@ -52,7 +52,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 
 def _erfc_above(a: np.ndarray) -> np.ndarray:
-    """Return erfc(a) for a >= 1."""
+    """Return erfc(a), the complementary error function, for an array of values a >= 1."""
     high = a.astype(np.float32).astype(np.float64)  # the square of `high` is exact
     power = np.exp(-high * high) * np.exp((high - a) * (high + a))
     reciprocal = 1 / (a + _SHIFT)
@@ -61,7 +61,7 @@ def _erfc_above(a: np.ndarray) -> np.ndarray:
 
 
 def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of float64 arrays that is computed block by block, to stay in a cache of the CPU."""
+    """Return `function` with its float64 argument cut into blocks, so that temporary arrays stay in a CPU cache."""
 
     @functools.wraps(function)
     def computed(x: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """Return the tanh approximation of gelu."""
+    """Return the tanh approximation of gelu(x) = x * Phi(x), where Phi is the normal distribution function."""
     x = np.maximum(x, _END)
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 

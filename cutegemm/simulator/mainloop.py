@@ -25,7 +25,7 @@ def run_mainloop(
     report: Report,
     ticked: Callable[[], None],
 ) -> np.ndarray:
-    """Return the accumulators of the CTAs after all k-tiles: (rest_m, rest_n, value * thread * CTA).
+    """Execute the mainloop of a group of CTAs, and return their accumulators: (rest_m, rest_n, value * thread * CTA).
 
     flows    copies of A and of B, which follow the same schedule
     k_tiles  number of k-tiles
@@ -93,6 +93,9 @@ def _factors(
 
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
     """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
+
+    fragments   fragments of a k-block of A or B
+    ctas        number of CTAs
 
     gather   fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
     """

@@ -96,7 +96,10 @@ class GlobalMatrix:
         return rows * self.strides[0] + columns * self.strides[1]
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
-        """Return which of the coordinates lie inside of the first mode."""
+        """Return which of the coordinates lie inside of the first mode.
+
+        rows   coordinates of the first mode
+        """
         return np.asarray(rows < self.extents[0])
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -146,7 +149,7 @@ class GatedB(GlobalMatrix):
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """Return one half of a row operand of a gated plan, as a row with the columns of D.
+    """Return the gate half, or the up half, of a row operand of a gated plan, as a row with the columns of D.
 
     The operand has the columns of B: it has an element for each gate and each up projection.
 

@@ -13,7 +13,7 @@ MAX_EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Fault:
-    """All faults of one kind.
+    """All faults of one kind that a simulation has found.
 
     kind       copy: an element of a tile is copied never, twice, or to a wrong offset
                shared: the layout of shared memory puts two elements at the same offset
@@ -52,7 +52,11 @@ class Report:
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Add one fault; a fault with the same text as another one is not counted."""
+        """Add one fault, unless it has the same text as an earlier one.
+
+        kind   kind of the fault, see `Fault`
+        text   description
+        """
         examples = self._examples.setdefault(kind, [])
         if text in examples:
             return
@@ -79,7 +83,7 @@ class Report:
 
 
 def tile_text(at: Any) -> str:
-    """Return the coordinates of a tile as text for messages.
+    """Return the coordinates (m_tile, n_tile, l) of a tile as text for messages.
 
     >>> tile_text((0, 1, 2))
     '(0, 1, 2)'

@@ -111,7 +111,7 @@ class _Elements:
         self.known: dict[Expression, Any] = {}
 
     def of(self, node: Expression) -> Any:
-        """Return the values of a node of the expression. Each node is computed once."""
+        """Return the values of a node of the expression, as an array or a scalar. Each node is computed once."""
         if node not in self.known:
             with np.errstate(all="ignore"):
                 self.known[node] = self._of(node)

@@ -99,7 +99,7 @@ class SplitState:
         return None
 
     def _leave(self, op: WriteAccumulators | SignalAccumulators) -> None:
-        """Write or signal accumulators in a K split that is not the last."""
+        """Write accumulators to the workspace, or signal that they are written, in a K split that is not the last."""
         if isinstance(op, SignalAccumulators):
             increments, written = self.counters[op.tile]
             self.counters[op.tile] = (increments, written + 1)
@@ -112,7 +112,7 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Read accumulators, or reset the semaphore, in the last K split."""
+        """Read the accumulators of the other K splits, or reset the semaphore, in the last K split of a tile."""
         if isinstance(op, ResetCounter):
             self.counters[op.tile] = (0, 0)
         elif isinstance(op, ReadAccumulators):
