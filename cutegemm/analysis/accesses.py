@@ -88,6 +88,8 @@ class Access:
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
         """Return the byte addresses of the access for a layout of the tile, and the bits that a lane accesses.
 
+        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
+
         The addresses are an array (warps, requests, lanes). A request is one execution of the instruction by a warp.
 
         The addresses are an array (warps, requests of a warp, lanes); a request is one execution of the instruction.
@@ -312,7 +314,6 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
     """Return the byte offset in global memory of each element of a tile from the tile's first element.
 
     name      name of the matrix, such as "a" or "d"
-
     problem   gives the strides of the matrix; None: those of a large compact matrix
     returns   array over the indices of elements in the tile
     """
@@ -324,7 +325,6 @@ def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple
     """Return the strides in global memory along both modes of a matrix's tile, in elements.
 
     name      name of the matrix, such as "a" or "d"
-
     problem   gives the strides; None: those of a large compact matrix
     """
     operand = plan.loaded.matrix(name)
@@ -401,7 +401,6 @@ def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: O
 
     name     "A" or "B"
     copy     the copy from global memory: by threads or by TMA
-
     tile     extents of the k-tile: (M or N, K)
     memory   byte offset of each element in global memory, see `global_table`
     """
@@ -432,7 +431,6 @@ def _read(
     """Return the access that reads a k-tile of A or B from its stage for the MMAs.
 
     name      "A" or "B"
-
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
     tile      extents of the k-tile in shared memory: (M or N, K)
     extent    rows of A or columns of B that are multiplied

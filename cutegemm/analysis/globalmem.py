@@ -270,7 +270,6 @@ def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
     """Return whether rows of a box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
 
     kind    tiles that are loaded
-
     inner   index of the contiguous mode
     step    elements from one row to the next
     """

@@ -96,8 +96,7 @@ def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: i
 
     fragments   fragments of a k-block of A or B
     ctas        number of CTAs
-
-    gather   fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    gather      fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
     """
     if gather is None:
         return fragments

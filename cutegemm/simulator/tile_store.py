@@ -355,8 +355,7 @@ def aux_outputs(task: Task) -> dict[str, AuxOutput]:
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     """Report elements of D, or of another result, that were not written exactly once.
 
-    d        the matrix
-
+    d         the matrix
     written   number of writes of each element of the matrix's memory
     """
     times = d.view(written)

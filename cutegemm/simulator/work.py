@@ -166,7 +166,7 @@ class Workspace:
             self.report.add("result", f"{twice} elements of the workspace are written more than once.")
 
     def _elements(self, consumer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the column of the consumer's tile that each register holds, as arrays (threads, registers)."""
+        """Return the row and the column of the consumer's tile of each register: two arrays (threads, registers)."""
         return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:

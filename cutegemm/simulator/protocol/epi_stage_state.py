@@ -180,8 +180,7 @@ class EpiStageState:
         cta         index of the CTA
         epi_stage   index of the epilogue stage
         pieces      indices of the pieces
-
-        what   the operation, for the message
+        what        the operation, for the message
         """
         for _, _, where, op in self.flights:
             if where == cta and op.epi_stage == epi_stage and set(op.pieces) & set(pieces):

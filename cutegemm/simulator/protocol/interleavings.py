@@ -124,8 +124,7 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
     """Execute a protocol in one order, and return its faults, each with the events before it.
 
     machine   the protocol's initial state
-
-    choose   returns the next choice of a machine
+    choose    returns the next choice of a machine
     """
     events: deque[Event] = deque(maxlen=_TRACE)
     while True:

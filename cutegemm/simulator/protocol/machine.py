@@ -213,7 +213,7 @@ class Machine:
             self._epi_stage_done(position - len(self.flights))
 
     def stuck(self) -> str:
-        """Return why no process can continue, as text for a fault of the kind deadlock."""
+        """Return why no process can continue, as text: which process waits for which barrier or data."""
         waiting = []
         for number, process in enumerate(self.protocol.processes):
             if self._ended(number):
@@ -357,7 +357,6 @@ class Machine:
         name         name of the barrier
         index        index of the barrier among those of this name
         cta          CTA that has the barrier
-
         count        number of arrivals
         size_bytes   bytes that are expected, or, if negative, that have landed
         who          what arrives, for the message
