@@ -90,14 +90,6 @@ class Access:
 
         The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
 
-        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction by a warp.
-
-        The addresses are an array (warps, requests of a warp, lanes); a request is one execution of the instruction.
-
-        The addresses are an array (warps, requests of a warp, lanes). A request is one execution of the instruction.
-
-        The addresses are an array (warps, requests of a warp, lanes), where a request is one execution of the instruction.
-
         These are the first two arguments of `shared.cost`.
         """
         table = layout.offsets()
@@ -271,11 +263,11 @@ def copy_of_d(plan: GemmPlan) -> tuple[TiledCopy | None, tuple[int, int]]:
 def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     """Return how often a CTA executes an access to shared memory for `k_tiles` k-tiles.
 
-    access    an access of `shared_accesses(plan)`
-    k_tiles   number of k-tiles of a tile of D: K divided by bK, rounded up
-
     If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps of the thread
     schedule after the last k-tile load nothing from global memory, but their stores and reads of shared memory count.
+
+    access    an access of `shared_accesses(plan)`
+    k_tiles   number of k-tiles of a tile of D: K divided by bK, rounded up
 
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(128, 128, 8), stages=2)

@@ -88,10 +88,10 @@ _IMPLEMENTS_MORE = {
 def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list[Change]) -> list[Change]:
     """Return the change for the level that binds, as a list that may be empty.
 
-    flaws   other changes that were found already
-
     Its *excess* is its time beyond the next level, as a share of its time. The list is empty if arithmetic binds, if
     the excess is below 10%, or if one of `flaws` costs over half of the excess.
+
+    flaws   other changes that were found already
     """
     bound = roof.bound
     others = [level for level in roof.levels if level.seconds is not None and level is not bound]

@@ -56,9 +56,9 @@ class Kind:
 def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, int]:
     """Return the strides of a matrix along its two modes and the batch, in elements.
 
-    name   name of the matrix, such as "a" or "d"
-
     If the matrix is repacked, these are its strides after the repack pass.
+
+    name   name of the matrix, such as "a" or "d"
     """
     layout = problem.layout(name)
     along, across, batch = (int(stride) for stride in layout.stride)
@@ -247,9 +247,9 @@ def _joined(
 def _convolved(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the cyclic convolution of two histograms of residues.
 
-    counts, others   histograms of the same length: number of items by residue, which is an element of a cache line
-
     It counts pairs, one item of `counts` and one of `others`, by the sum of their residues.
+
+    counts, others   histograms of the same length: number of items by residue, which is an element of a cache line
     """
     sums = np.zeros_like(counts)
     for place in np.flatnonzero(counts):

@@ -201,10 +201,10 @@ def global_accesses(
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
     """Return the cost of reading an operand of the epilogue: a tile by TMA to the epilogue stages, or by threads.
 
+    Threads read an element of a broadcast operand once for all elements of D that they compute together.
+
     name      name of the operand, such as "c"
     problem   gives strides and extents; None: rows are aligned and far apart
-
-    Threads read an element of a broadcast operand once for all elements of D that they compute together.
     """
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.epi_stages is not None and plan.epi_stages.load_c is not None and name == plan.fetched_tile:
@@ -239,14 +239,13 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
 def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem | None, per: str) -> Sectors:
     """Return the cost of loading a tile by TMA.
 
+    TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
+
     name      name of the matrix, such as "a"
     box       extents of the TMA box
     problem   gives strides and extents; None: rows are aligned and far apart
-
-    TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
-
-    label   name of the access
-    per     "k-tile" or "tile"
+    label     name of the access
+    per       "k-tile" or "tile"
     """
     operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
     bits, share = operand.dtype.bits, box.multicast

@@ -107,7 +107,7 @@ def _global(analysis: Analysis) -> Section:
 
 
 def _epilogue(cost: EpilogueCost) -> Section:
-    """Return the section of the epilogue's cost."""
+    """Return the report's section of the epilogue's cost: instructions, registers and the operands in memory."""
     clocks = "" if cost.tile_clocks is None else f"; a tile takes at least {cost.tile_clocks:.0f} clocks"
     lines = [f"{cost.fp32} f32 and {cost.special} special-function instructions per element{clocks}"]
     if cost.hidden is not None and cost.added_seconds is not None:
@@ -159,7 +159,10 @@ def _occupancy(analysis: Analysis) -> Section:
 
 
 def _launches(launches: Mapping[str, bool]) -> Section:
-    """Return the section of the kernels of a call."""
+    """Return the report's section of the kernels that a call launches.
+
+    launches   name of a kernel -> whether it starts before its predecessor has ended
+    """
     names = list(launches)
     lines = [f"1. {names[0]}"]
     for number, (before, name) in enumerate(pairwise(names), 2):
@@ -227,7 +230,7 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """Return a remark on the bound: "at most" if the kernel cannot be faster, else which accesses it counts.
+    """Return a remark on the roofline's bound: "at most" if the kernel cannot be faster, else which accesses it counts.
 
     The kernel cannot be faster if its own accesses are counted, or if shared memory does not bind.
     """

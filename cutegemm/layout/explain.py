@@ -52,7 +52,11 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
 
 
 def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
-    """Return the title and the steps of an operation as lines, without the result."""
+    """Return the title and the steps of an operation of the algebra as lines of text, without the result.
+
+    name          name of the operation
+    first, rest   its arguments
+    """
     if isinstance(first, ComposedLayout):
         return [
             f"{first.inner} o {first.offset} stays on the left; to its right:",
@@ -130,7 +134,10 @@ def _as_layout(value: Any) -> Layout:
 
 
 def _walk(a: Layout, s: int, d: Any) -> list[str]:
-    """Return the steps of the composition of a coalesced A with one mode s:d of B."""
+    """Return the steps of the composition A o s:d as text, where s:d is one mode of B.
+
+    a   A, coalesced
+    """
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
     if s == 1 or d == 0:
         return [*steps, "  it stays at one element"]
@@ -172,7 +179,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """Return the step that lists offsets, if the rules of divisibility do not apply to s:d of B."""
+    """Return the step that lists the offsets of A o s:d, as text, if the rules of divisibility do not apply."""
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))
@@ -283,7 +290,10 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a right inverse for modes sorted by stride."""
+    """Return the steps of a right inverse as text: it takes modes while each stride continues the mode before it.
+
+    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     steps, current = [], 1
     for d, start, s in modes:
         if d == current:
@@ -308,7 +318,10 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a left inverse for modes sorted by stride."""
+    """Return the steps of a left inverse as text.
+
+    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     steps: list[str] = []
     before, extent, start = 1, 1, 0
     for d, position, s in modes:
@@ -340,12 +353,20 @@ def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inver
 
 
 def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
-    """Return the steps for one mode of the coordinate, with a heading."""
+    """Return the steps for one mode of the coordinate, below a heading.
+
+    path    indices of the mode, from the outermost one inwards
+    what    name of what the steps compute, for the heading
+    steps   the steps
+    """
     return [f"along {ScaledBasis(1, path)}: {what}", *[f"  {step}" for step in steps]]
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
-    """Return the step that shows the matrix of a layout over F2."""
+    """Return the step that shows the matrix of a layout over F2, as lines of text.
+
+    name   name of the layout in the text
+    """
     columns = ", ".join(str(c) for c in f2.to_f2(layout).columns)
     return [f"{name} = {layout} takes the bits of an index to {columns}"]
 

@@ -73,7 +73,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _unchecked(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that are known to be valid."""
+        """Return the layout of a shape and strides that are known to be valid, without the checks of the constructor."""
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,7 +82,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that come from valid layouts.
+        """Return the layout of a shape and strides whose modes come from valid layouts; only the kinds of strides are checked.
 
         raises   LayoutError if the strides are of different kinds
         """
@@ -331,7 +331,10 @@ class Layout(hooks.Shown):
 
 
 def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
-    """Return the compact layout for the arguments of `with_shape`."""
+    """Return the compact layout (strides that start with 1, no gaps) of the shape that `with_shape` received.
+
+    extents   one entry for each mode, or one tuple of them
+    """
     shape = extents[0] if len(extents) == 1 else extents
     return Layout(as_int_tuple(shape, "with_shape(*shape): shape"))
 
@@ -342,7 +345,11 @@ _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shap
 
 
 def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """Return the offsets of a layout with integer strides in colexicographic order."""
+    """Return the offsets of a layout with integer strides in colexicographic order.
+
+    extents   extents of all leaves
+    strides   their strides
+    """
     if 0 in extents:
         return np.zeros(0, np.int64)
     reach = sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
@@ -411,7 +418,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
 
 
 def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
-    """Yield what is wrong with each leaf of a coordinate that is negative or not below its extent."""
+    """Yield a sentence for each leaf of a coordinate that is negative or not below its extent."""
     if type(coord) is int and not 0 <= coord < product(shape):
         yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
     elif isinstance(coord, tuple) and isinstance(shape, tuple):
@@ -420,7 +427,7 @@ def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
 
 
 def _plain_offset(coord: Any, layout: Layout) -> int | None:
-    """Return the offset if coordinate and strides are integers that fit each other; else None."""
+    """Return the offset of a coordinate by the fast way for integers; None if `Layout.offset_of` has to decide."""
     if type(coord) is tuple:
         return _dot(coord, layout.shape, layout.stride)
     if type(coord) is not int or coord < 0:
@@ -441,7 +448,7 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
-    """Return the offset of a tuple under integer strides, or None if `offset_of` has to decide."""
+    """Return the offset of a tuple of coordinates under integer strides; None if `Layout.offset_of` has to decide."""
     if type(shape) is not tuple or len(coord) != len(shape):
         return None
     out = 0
@@ -507,7 +514,11 @@ def _integers(stride: Any) -> bool:
 
 
 def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check the rules for strides that are not all integers; raise LayoutError if one is broken."""
+    """Check that strides of different kinds are not mixed, and the rules of basis vectors and strides over F2.
+
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError if a rule is broken
+    """
     kinds = {*map(type, strides)}
     if F2 in kinds:
         _check_xor(shape, stride, extents, strides)
@@ -541,7 +552,7 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 
 
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check that strides over F2 stand only with each other and 0, and that every extent is a power of two.
+    """Check a layout with strides over F2: its other strides are 0, and every extent is a power of two.
 
     raises   LayoutError if a rule is broken, or for more than 2**1024 coordinates
     """
@@ -565,7 +576,10 @@ def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: 
 
 
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the colexicographic strides of a flat shape; as in CuTe, the stride of an extent of 1 is 0."""
+    """Return the colexicographic compact strides of a flat shape.
+
+    As in CuTe, the stride of an extent of 1 is 0.
+    """
     out, running = [], 1
     for s in extents:
         out.append(0 if s == 1 else running)

@@ -331,7 +331,7 @@ class ComposedLayout(hooks.Shown):
 
 
 def narrowed(offsets: np.ndarray) -> np.ndarray:
-    """Return an object array of integers as int64 if 64 bits hold every element, else unchanged."""
+    """Return an object array of integers as an int64 array if 64 bits hold every element, else unchanged."""
     if offsets.dtype != object or (len(offsets) and max(-offsets.min() - 1, offsets.max()) > INT64_MAX):
         return offsets
     return offsets.astype(np.int64)
@@ -398,6 +398,10 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
     """Return the swizzle S<bits,base,shift>; see `Swizzle`.
 
+    bits    number of bits of a field
+    base    position of the lowest bit of the lower field
+    shift   distance of the two fields
+
     >>> make_swizzle(3, 4, 3)
     Swizzle(3, 4, 3)
     """
@@ -409,6 +413,10 @@ def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
 
 def make_composed_layout(inner: Swizzle | Layout, offset: Any, outer: Layout) -> ComposedLayout:
     """Return the layout c -> inner(offset + outer(c)); see `ComposedLayout`.
+
+    inner    function that is applied last
+    offset   integer that is added between the two functions
+    outer    layout that is applied first
 
     >>> print(make_composed_layout(make_swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
     S<3,3,3> o 0 o (8,64):(64,1)

@@ -117,7 +117,7 @@ class Tensor(hooks.Shown):
         return self.array[self._checked(offset, coord)]
 
     def _view(self, coord: Any) -> Tensor:
-        """Return the view of the modes at None."""
+        """Return the view of the modes at which a coordinate has None; the other modes are fixed."""
         if isinstance(self.layout, ComposedLayout):
             return Tensor._unchecked(self.array, self.layout(coord), self.offset)
         layout, offset = self.layout.slice(coord)
@@ -239,7 +239,11 @@ def _coordinates(tensor: Tensor) -> np.ndarray:
 
 
 def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """Return (path of modes from the outside in, value) for each leaf of a coordinate."""
+    """Return (path of modes from the outside in, value) for each leaf of a coordinate.
+
+    coord   coordinate
+    path    path of the mode that has this coordinate; () for the whole coordinate
+    """
     if isinstance(coord, tuple):
         return [leaf for mode, part in enumerate(coord) for leaf in _leaves(part, (*path, mode))]
     return [(path, coord)]

@@ -57,7 +57,10 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader:
-    """A text and a position in it. Each method reads one rule of the grammar and moves the position past it."""
+    """Parser of a layout: a text, and a position in it.
+
+    Each method reads one rule of the grammar and moves the position past it.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -91,7 +94,11 @@ class _Reader:
         return True
 
     def expect(self, symbol: str, expected: str | None = None) -> None:
-        """Move past a symbol; raise LayoutError if it does not come next."""
+        """Move past a symbol; raise LayoutError if it does not come next.
+
+        symbol     the symbol
+        expected   description of it for the error; None: the symbol itself
+        """
         if not self.accept(symbol):
             self.fail(expected or repr(symbol))
 
@@ -148,7 +155,11 @@ class _Reader:
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
-        """Read one leaf, or a tuple of nested values in parentheses."""
+        """Read one leaf, or a tuple of nested values in parentheses.
+
+        leaf    method that reads a leaf
+        depth   nesting of the parentheses around the value
+        """
         start = self.here()
         if not self.accept("("):
             return leaf()
@@ -163,7 +174,10 @@ class _Reader:
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
-        """Read an integer of at least `at_least`."""
+        """Read an integer of at least `at_least`.
+
+        expected   description of the text for the error if it is missing
+        """
         start = self.here()
         match = _INTEGER.match(self.text, start)
         if match and len(match[1]) > MAX_DIGITS:
@@ -175,7 +189,10 @@ class _Reader:
         return value
 
     def extent(self, expected: str) -> int:
-        """Read an extent."""
+        """Read an extent of a shape: an integer, 0 or more.
+
+        expected   description of the text for the error if it is missing
+        """
         at_start = self.here() == 0 or self.text[: self.here()].isspace() if self.here() < _SHOWN else False
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 

@@ -119,7 +119,7 @@ def _as_layout(tiler: Tiler) -> Layout:
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return the two modes of a zipped divide: the layout within a tile, and the layout over the tiles."""
+    """Return two layouts: the one within a tile, and the one over the tiles. They are the modes of a zipped divide."""
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if isinstance(tiler, tuple):
@@ -140,7 +140,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return the block modes and the copy modes of a logical product by `tiler`."""
+    """Return two layouts of a logical product: the one of the block, and the one of the copies."""
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if not isinstance(tiler, tuple):
@@ -259,7 +259,7 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    """Return the layout from the coordinates of the tiler to the starting offsets of the copies."""
+    """Return the layout from the coordinates of a product's tiler to the starting offsets of the copies of the block."""
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies.")
@@ -340,7 +340,7 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
-    """Return the block and its copies with the same number of modes; the shorter is extended by modes 1:0."""
+    """Return the block and its copies as layouts with equally many modes; the shorter one is extended by modes 1:0."""
     require_layout("tiler", tiler)
     rank = max(len(block), len(tiler))
     block, tiler = (x if len(x) == rank else append(x, Layout._unchecked(1, 0), rank) for x in (block, tiler))

@@ -231,10 +231,10 @@ def _is_broadcast(plan: GemmPlan, name: str) -> bool:
 def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int, int, int]) -> bool:
     """Return whether a row, a column or a single element has the shape that fits the extents (M, N, L).
 
+    It may exist once for all matrices of the batch, or once for each.
+
     name    name of the epilogue operand
     shape   shape of the caller's array
-
-    It may exist once for all matrices of the batch, or once for each.
     """
     same = plan.operands.matrix(name).broadcast
     wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]

@@ -102,9 +102,9 @@ def _if_any(mask: np.ndarray) -> np.ndarray:
 def _copy_accesses(t: OperandTables, report: Report) -> None:
     """Report vectors of cp.async that are not contiguous and aligned in shared memory.
 
-    t   index tables of A or B
-
     A copy through registers is not checked: its stores may be narrower than its loads.
+
+    t   index tables of A or B
     """
     if t.is_async and t.copy_vector > 1:
         for stage, dest in enumerate(t.dest):

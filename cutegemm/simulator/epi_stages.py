@@ -270,11 +270,11 @@ class EpiStageStorage:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return whether the element of each register is inside of a matrix, and its index in memory.
 
+        Both arrays have the shape (threads, registers, C).
+
         matrix   the matrix in global memory
         origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
         group    the C CTAs
-
-        Both arrays have the shape (threads, registers, C).
         """
         rows = self.epi_stages.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]

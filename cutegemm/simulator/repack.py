@@ -19,8 +19,6 @@ def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
     """Execute a repack pass (a copy of A or B to another layout before the GEMM), and return the repacked matrix.
 
     Elements of the copy that the operand does not have are zeros.
-
-    Rows and columns of the copy that the operand does not have are zeros.
     """
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)

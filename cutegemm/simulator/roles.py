@@ -314,10 +314,10 @@ class Player(StepReader, Machine):
     def product(self, process: Process, op: Compute) -> np.ndarray:
         """Return the consumer's rows and columns of A @ B for a k-tile: (CTAs, M, N).
 
+        The product of the whole tile is computed once and kept until all consumers have read it.
+
         process   the process of the consumer
         op        the operation that multiplies; its tag names the tile and the k-tile
-
-        The product of the whole tile is computed once and kept until all consumers have read it.
         """
         key = (process.cta, op.tag)
         known = self.products.get(key)
@@ -597,10 +597,10 @@ class Player(StepReader, Machine):
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
         """Return the accumulators of a tile from which D is computed: (CTAs, M, N).
 
+        If K is split, they are added over all K splits, or over all CTAs of the cluster.
+
         number   index of the process
         tile     index of the tile among those of the process's CTA
-
-        If K is split, they are added over all K splits, or over all CTAs of the cluster.
         """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]

@@ -70,12 +70,12 @@ def work_tiles_of(plan: GemmPlan, problem: Problem, report: Report) -> WorkTiles
 def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluster: int, report: Report) -> None:
     """Report tiles of D, and k-tiles of them, that are not taken exactly once.
 
+    CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
+
     tiles        all work tiles that CTAs take
     grid         number of tiles along M, N and the batch
     k_tiles      number of k-tiles of a tile
     in_cluster   number of CTAs of a cluster
-
-    CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
     """
     at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
     exists = ((at >= 0) & (at < grid)).all(axis=1)
