@@ -68,7 +68,7 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 
 def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the order of `make_ordered_layout` with an entry for each leaf: that of a mode is repeated for its leaves."""
+    """Return the order of `make_ordered_layout` leaf by leaf: the entry of a mode is repeated for all of its leaves."""
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutError(

@@ -19,7 +19,10 @@ Path = tuple[int, ...]
 
 
 def paths_of(layout: Layout) -> list[Path]:
-    """Return the sorted paths (tuples of mode indices) of the coordinate's modes that the strides of a layout move along."""
+    """Return the paths of the coordinate's modes that the strides of a layout of coordinates move along, sorted.
+
+    A path is a tuple of mode indices, from the outermost mode inwards.
+    """
     return sorted({d.mode for d in layout.flat()[1] if isinstance(d, ScaledBasis)})
 
 

@@ -73,7 +73,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _unchecked(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that are known to be valid, without the checks of the constructor."""
+        """Return the layout of a valid shape and valid strides, without the checks of the constructor."""
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,7 +82,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides whose modes come from valid layouts; only the kinds of strides are checked.
+        """Return the layout of a shape and strides that come from valid layouts. Only the kinds of strides are checked.
 
         raises   LayoutError if the strides are of different kinds
         """

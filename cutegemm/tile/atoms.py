@@ -96,7 +96,7 @@ class MmaAtom(hooks.Shown):
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """True for wgmma, which a warpgroup issues and which runs asynchronously."""
+        """True for wgmma, which a warpgroup (four warps) issues and which runs asynchronously."""
         return self.b_source == "shared"
 
     def layout_tv(self, operand: str) -> Layout:
@@ -111,7 +111,10 @@ class MmaAtom(hooks.Shown):
         return layouts[operand]
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if `arch` has the instruction."""
+        """Return True if an architecture has the instruction.
+
+        arch   name such as sm_90a
+        """
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -172,7 +175,7 @@ class CopyAtom(hooks.Shown):
 
     @property
     def values(self) -> int:
-        """Number of elements that a thread holds in registers."""
+        """Number of elements that a thread holds in registers for one instruction."""
         return int(self.layout_ref_tv[1].size())
 
     @property
@@ -187,7 +190,10 @@ class CopyAtom(hooks.Shown):
         return self.threads if self.threads == 1 else _MATRIX_ROWS * (self.bits // 32)
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if `arch` has the instruction."""
+        """Return True if an architecture has the instruction.
+
+        arch   name such as sm_90a
+        """
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -230,8 +236,10 @@ def table_of_atoms(make: Make) -> Make:
 
 
 def require(operation: str, value: Any, kind: type, expected: str) -> None:
-    """Check that a value is an instance of a class.
+    """Check that a value is an instance of a class, and raise a PlanError otherwise.
 
+    value       the value
+    kind        the class
     operation   name of the caller for the message
     expected    what is expected, for the message: "an MMA atom"
     raises      PlanError for a value of another kind
