@@ -259,7 +259,7 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    """Return the copies of a product as a layout: coordinates of the tiler -> starting offset of a copy of the block."""
+    """Return the copies of a product as a layout: coordinates of the tiler -> starting offset of one copy."""
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies.")

@@ -243,7 +243,7 @@ class Raster(hooks.Shown):
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
-        """Check that the numbers of tiles along M, N and the batch are integers of 0 or more; raise LayoutError otherwise.
+        """Check that the numbers of tiles along M, N and the batch are integers of 0 or more, or raise LayoutError.
 
         operation   name of the caller, for the message
         """

@@ -60,7 +60,7 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the violated rule as a list of one phrase if `layout_tv` does not divide into atoms; else an empty list."""
+        """Return the violated rule as a list of one phrase if `layout_tv` does not divide into atoms, else []."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:

@@ -70,7 +70,7 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return a violated rule, as a phrase, for each operand whose fragments are not layouts under the permutation."""
+        """Return a violated rule (a phrase) for each operand whose fragments are not layouts under the permutation."""
         rules = []
         for operand in _MODES:
             try:
