@@ -131,6 +131,7 @@ def _such_as(text: str | None) -> str:
 def _loss(roof: Roofline, **changed: float) -> float:
     """Return the share of the predicted time that is saved if some levels take other times.
 
+    roof      the roofline of the plan
     changed   new time of a level in seconds, by its name
     """
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
@@ -204,7 +205,11 @@ def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return the changes for multiprocessors that are idle in the last wave, and for tile elements outside of D."""
+    """Return the changes for multiprocessors that are idle in the last wave, and for tile elements outside of D.
+
+    known   the analysis without its roofline and changes
+    roof    the roofline, which gives the time that is lost
+    """
     fill = known.waves
     assert fill is not None
     out = []
@@ -269,7 +274,11 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for a raster that reads more of DRAM than another, and for uncoalesced or narrow accesses."""
+    """Return changes for a raster that reads more of DRAM than another, and for uncoalesced or narrow accesses.
+
+    known   the analysis without its roofline and changes
+    roof    the roofline, which gives the time that is lost
+    """
     assert known.traffic is not None
     out = []
     dram = roof.level("DRAM")

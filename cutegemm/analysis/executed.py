@@ -104,6 +104,8 @@ class Executed:
     ) -> None:
         """Add an instruction that accesses shared memory.
 
+        bits      bits that a lane accesses
+        line      line of the code
         table     byte addresses in shared memory: (warps, lanes)
         sources   cp.async: byte addresses in global memory
         active    lanes that execute it
@@ -118,6 +120,7 @@ class Executed:
     def _add_global(self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray) -> None:
         """Add an instruction that accesses global memory.
 
+        bits      bits that a lane accesses
         table     byte addresses in global memory: (warps, lanes)
         written   cp.async: byte addresses in shared memory
         active    lanes that execute it

@@ -178,12 +178,15 @@ def _layout(layout: Any) -> Layout | ComposedLayout:
 
 
 def _unit_of(shared: Any) -> str:
-    """Return the default unit of a swizzle: "bytes" for a layout of the DSL, else "elements"."""
+    """Return the unit that a swizzle of this layout counts: "bytes" for a layout of the CuTe DSL, else "elements"."""
     return "elements" if isinstance(shared, (str, Layout, ComposedLayout)) else "bytes"
 
 
 def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
-    """Convert a layout with a swizzle of bytes to one with a swizzle of elements."""
+    """Convert a layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
+
+    bits   bits of an element
+    """
     inner = layout.inner
     if not isinstance(inner, Swizzle):
         return layout

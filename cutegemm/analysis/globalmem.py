@@ -288,6 +288,7 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
     The bytes inside of the matrix arrive as the sectors that contain them. The bytes outside arrive as zeros, in
     further sectors of 32 bytes (counters of an H100, 2026-11-22).
 
+    bits    bits of an element
     kind    tiles of the same position in the matrix and in a cache line the contiguous mode
     width   elements of a box along the contiguous mode
     step    elements from one row to the next

@@ -83,6 +83,7 @@ class Moved:
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
     """Return the bytes that a grid moves, simulated or from the cache of earlier simulations.
 
+    work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
     partitions   number of its partitions
@@ -118,7 +119,11 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
 
     Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
 
-    steps   number of pieces that K is cut into
+    work         data that the work tiles read and write
+    pace         times of the clusters that run at once
+    l2_bytes     size of the L2 cache
+    partitions   number of its partitions
+    steps        number of pieces that K is cut into
     """
     count, running = len(work.tiles), len(pace.time)
     splits = np.bincount(work.tiles.astype(np.intp, copy=False))

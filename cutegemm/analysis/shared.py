@@ -391,11 +391,12 @@ def tile_cost(
     ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
     the instruction is .x1 or .x2; else it is .x4.
 
-    table         index in the tile -> offset in elements
-    elements      (warps, lanes, values): index in the tile of each value of each lane
-    access_bits   bits that a lane accesses with one instruction, None for the widest that the layout permits.
-                  For ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
-    raises        LayoutError if a lane's elements are not aligned vectors of that width
+    element_bits   bits of an element
+    table          index in the tile -> offset in elements
+    elements       (warps, lanes, values): index in the tile of each value of each lane
+    access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
+                   ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    raises         LayoutError if a lane's elements are not aligned vectors of that width
 
     >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements
     >>> tile_cost(np.arange(256), rows, 16, op="ldmatrix")
@@ -457,9 +458,10 @@ def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, mo
 
     Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
 
-    table      offset of each tile index, in elements
-    elements   index in the tile of each value of each lane: (warps, lanes, values)
-    most       largest width that is tried, in bits
+    element_bits   bits of an element
+    table          offset of each tile index, in elements
+    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    most           largest width that is tried, in bits
 
     >>> lanes = np.arange(64).reshape(1, 8, 8)
     >>> widest_access(np.arange(64), lanes, 32), widest_access(np.arange(64) * 2, lanes, 32)

@@ -153,7 +153,10 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the layout of a tile without swizzle, with `pad` additional elements after each row."""
+    """Return the layout of a tile without swizzle, with `pad` additional elements after each row.
+
+    major   "mn" if the first mode is contiguous, "k" if the second mode is
+    """
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
 
 

@@ -61,7 +61,7 @@ def head(analysis: Analysis) -> str:
 
 
 def _shared(analysis: Analysis) -> Section:
-    """Return the section of shared-memory accesses."""
+    """Return the report's section of shared-memory accesses: a row for each access, with its wavefronts and conflicts."""
     rows = []
     for a in analysis.shared:
         without_worst = "read conflicts at the source" if a.cost.conflicts else "-"
@@ -91,7 +91,7 @@ def _executed(analysis: Analysis) -> Section:
 
 
 def _global(analysis: Analysis) -> Section:
-    """Return the section of global-memory accesses."""
+    """Return the report's section of global-memory accesses: a row for each access, with its sectors."""
     rows = [
         (
             s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
@@ -130,7 +130,7 @@ def _epilogue(cost: EpilogueCost) -> Section:
 
 
 def _occupancy(analysis: Analysis) -> Section:
-    """Return the section of occupancy, spills and waves."""
+    """Return the report's section of occupancy, spilled registers and waves of CTAs."""
     fits = analysis.occupancy
     limits = ", ".join(f"{name} {count}" for name, count in fits.limits.items())
     source = "compiled" if fits.measured else "limit of the plan"
@@ -172,7 +172,7 @@ def _launches(launches: Mapping[str, bool]) -> Section:
 
 
 def _traffic(analysis: Analysis) -> Section:
-    """Return the section of traffic through L2 and DRAM."""
+    """Return the report's section of the bytes that pass L2 and DRAM."""
     own = analysis.traffic
     assert own is not None
     device = analysis.device
@@ -210,7 +210,7 @@ def _traffic(analysis: Analysis) -> Section:
 
 
 def _roofline(analysis: Analysis) -> Section:
-    """Return the section of the roofline."""
+    """Return the report's section of the roofline: a row for each level (compute, shared memory, L2, DRAM, ...)."""
     roof = analysis.roofline
     assert roof is not None
     rows = []
@@ -246,7 +246,7 @@ def _whose_bound(analysis: Analysis) -> str:
 
 
 def _changes(analysis: Analysis) -> Section:
-    """Return the section of suggested changes."""
+    """Return the report's section of suggested changes to the plan, with the time that each one saves."""
     lines = []
     for number, change in enumerate(analysis.changes, 1):
         cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden by the bound")

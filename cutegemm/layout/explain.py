@@ -78,7 +78,7 @@ def _modes(layout: Layout) -> list[tuple[int, Any]]:
 
 
 def _coalesce(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `coalesce`."""
+    """Return the title and the steps of `coalesce(layout)` as text."""
     steps: list[str] = []
     if layout.is_xor:
         return f"coalesce {layout}", _matrix_steps(layout)
@@ -99,7 +99,7 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `composition`."""
+    """Return the title and the steps of `composition(a, b)` as text."""
     title = f"composition A o B for A = {a}, B = {cute_text(b) if isinstance(b, tuple) else b}"
     if isinstance(b, tuple):
         steps: list[str] = []
@@ -188,7 +188,7 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `complement`."""
+    """Return the title and the steps of `complement(layout, cotarget)` as text."""
     target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
     total = product(target)
     title = f"complement of {layout} in {cute_text(target) if layout.is_coordinates else total}"
@@ -222,7 +222,7 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
 
 
 def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_divide`."""
+    """Return the title and the steps of `logical_divide(layout, tiler)` as text."""
     title = f"logical_divide {layout} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -245,7 +245,7 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
 
 
 def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_product`."""
+    """Return the title and the steps of `logical_product(block, tiler)` as text."""
     title = f"logical_product of {block} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -282,7 +282,7 @@ def _regrouped(
 
 
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `right_inverse`."""
+    """Return the title and the steps of `right_inverse(layout)` as text."""
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
@@ -307,7 +307,7 @@ def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `left_inverse`."""
+    """Return the title and the steps of `left_inverse(layout)` as text."""
     title = f"left_inverse of {layout}: R with R(L(i)) = i"
     if layout.is_xor:
         return title, [

@@ -255,7 +255,10 @@ def _wrong_bits(shape: Any, bits: int) -> LayoutError:
 
 
 def _require_matrix(what: str, matrix: Any) -> None:
-    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise."""
+    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise.
+
+    what   the call and the argument for the message
+    """
     if not isinstance(matrix, F2Matrix):
         raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
 
@@ -321,7 +324,10 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
 
 
 def _require_shape(what: str, layout: Any) -> None:
-    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise."""
+    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise.
+
+    what   the call and the argument for the message
+    """
     if not isinstance(layout, (Layout, ComposedLayout)):
         raise wrong_kind(what, layout, "a Layout or a ComposedLayout")
 
@@ -372,7 +378,9 @@ def coalesce(layout: Layout) -> Layout:
 
 
 def composition(a: Layout, b: Layout) -> Layout:
-    """Return A o B, whose matrix is the product of the matrices of A and B; see `algebra.composition`.
+    """Return A o B for layouts that are linear over F2: its matrix is the product of the matrices of A and B.
+
+    See `algebra.composition` for the operation.
 
     raises   LayoutError if A o B is not linear over F2
 

@@ -143,7 +143,10 @@ def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
-    """Check that `layout` is a Layout with at least one coordinate; raise LayoutError otherwise."""
+    """Check that an argument is a Layout with at least one coordinate; raise LayoutError otherwise.
+
+    operation   name of the operation, for the message
+    """
     require_layout(f"{operation}(layout): layout", layout)
     if 0 in layout.flat()[0]:
         raise LayoutError(f"{operation}: {layout} is empty.")

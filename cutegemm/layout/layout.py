@@ -198,7 +198,7 @@ class Layout(hooks.Shown):
         return self.offset_of(c)
 
     def offset_of(self, coord: IntTuple) -> Any:
-        """Return the offset of a coordinate without None; a layout of coordinates returns a coordinate.
+        """Return the offset of a coordinate without None. A layout of coordinates returns a coordinate instead.
 
         raises   LayoutError if the coordinate does not fit the shape
 
@@ -464,7 +464,11 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
-    """Return the offsets of a layout with strides over F2 in colexicographic order."""
+    """Return the offsets of a layout with strides over F2 in colexicographic order.
+
+    extents   extents of all leaves
+    strides   their strides
+    """
     modes = [(s, d.value if type(d) is F2 else 0) for s, d in zip(extents, strides, strict=True)]
     dtype: Any = np.int64 if all(d * s <= INT64_MAX for s, d in modes) else object
     out = np.zeros(1, dtype=dtype)
@@ -478,6 +482,9 @@ def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
     """Return the largest offset of a layout with strides over F2.
 
     It is the largest element of the span of the contributions of all bits, found by Gaussian elimination.
+
+    extents   extents of all leaves
+    strides   their strides
     """
     basis: dict[int, int] = {}  # leading bit -> column with that leading bit
     for s, d in zip(extents, strides, strict=True):
@@ -531,7 +538,8 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 
     E(0) and E((0, 1)) are an example of a mode within another.
 
-    raises   LayoutError for an integer stride other than 0, or for a mode within another
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError for an integer stride other than 0, or for a mode within another
     """
     paths = set()
     for s, d in zip(extents, strides, strict=True):
@@ -554,7 +562,8 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
     """Check a layout with strides over F2: its other strides are 0, and every extent is a power of two.
 
-    raises   LayoutError if a rule is broken, or for more than 2**1024 coordinates
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError if a rule is broken, or for more than 2**1024 coordinates
     """
     for extent, d in zip(extents, strides, strict=True):
         if extent < 1 or extent & (extent - 1):

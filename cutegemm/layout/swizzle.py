@@ -306,7 +306,10 @@ class ComposedLayout(hooks.Shown):
         return isinstance(inner, Swizzle) and bool(inner.bits) and inner.base + inner.bits + abs(inner.shift) >= 64
 
     def _check_indices(self, indices: np.ndarray) -> None:
-        """Check that the inner layout has a coordinate for every index; raise LayoutError otherwise."""
+        """Check that every index is that of a coordinate of the inner layout; raise LayoutError otherwise.
+
+        indices   sums of the offset and the outer layout's offsets
+        """
         extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
         if len(indices) and len(extents) > 1 and (0 in extents[:-1] or indices.min() < 0):
             raise LayoutError(f"{self}: the inner layout {self.inner} has no coordinate for index {indices.min()}.")

@@ -79,7 +79,12 @@ class _Reader:
         self.refuse(f"{expected} is expected at {character}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, the text around a position, and a caret under it."""
+        """Raise LayoutError with a reason, the text around a position, and a caret under it.
+
+        reason   what is wrong
+        at       position of the first wrong character
+        cause    exception that the error is raised from; None: no other one
+        """
         line = re.sub(r"\s", " ", self.text)
         start = max(0, at - _SHOWN)  # a long text is cut on both sides
         shown = ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")

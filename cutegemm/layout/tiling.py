@@ -82,7 +82,7 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_divide` of a layout by a tiler without lists."""
+    """Return `logical_divide(layout, tiler)` of a layout, by a tiler without lists."""
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
@@ -156,7 +156,7 @@ def _opened(layout: Layout) -> list[Layout]:
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_divide` of a layout by a tiler without lists."""
+    """Return `zipped_divide(layout, tiler)` of a layout, by a tiler without lists."""
     return regroup(_tile_and_rest(layout, tiler))
 
 
@@ -248,7 +248,7 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_product` of a layout by a tiler without lists."""
+    """Return `logical_product(block, tiler)` of a layout, by a tiler without lists."""
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
@@ -285,7 +285,7 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_product` of a layout by a tiler without lists."""
+    """Return `zipped_product(block, tiler)` of a layout, by a tiler without lists."""
     return concatenate(_unzip(_logical_product(block, tiler), tiler))
 
 
@@ -373,7 +373,7 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `blocked_product` of a layout."""
+    """Return `blocked_product(block, tiler)` of a layout; the public function also accepts tensors."""
     return _zip_modes(*_block_and_copies(block, tiler))
 
 
@@ -394,7 +394,7 @@ def raked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `raked_product` of a layout."""
+    """Return `raked_product(block, tiler)` of a layout; the public function also accepts tensors."""
     block, copies = _block_and_copies(block, tiler)
     return coalesce(_zip_modes(copies, block), (1,) * len(block))
 

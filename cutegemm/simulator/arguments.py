@@ -111,7 +111,10 @@ def seen_by_plan(
 
 
 def as_caller_has(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
-    """Return a matrix with the extents of D as the caller sees it: transposed if the plan swaps A and B."""
+    """Return a matrix with the extents of D as the caller sees it: transposed if the plan swaps A and B.
+
+    tile   the matrix, (M, N) or (L, M, N), with the extents of the swapped problem
+    """
     return np.swapaxes(tile, -1, -2) if plan.swap_ab else tile
 
 
@@ -246,19 +249,24 @@ def _columns(plan: GemmPlan, name: str, n: int) -> int:
 
     A gated D has half as many columns as B.
 
-    n   number of columns of B
+    name   name of the operand
+    n      number of columns of B
     """
     return n // 2 if plan.operands.gated and not plan.operands.matrix(name).gated else n
 
 
 def _kind(plan: GemmPlan, name: str) -> str:
-    """Return the kind of an operand of the epilogue: "row", "column", "element" or "tile"."""
+    """Return the kind of an operand of the epilogue: "row", "column", "element" or "tile".
+
+    name   name of the operand
+    """
     return plan.epilogue.kinds[name].__name__.lower()
 
 
 def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
     """Return the shape that a row, a column or a single element of the epilogue must have, as text for messages.
 
+    name   name of the operand
     m, n   extents of the problem
     """
     shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}

@@ -14,7 +14,10 @@ from cutegemm.simulator.tables import OperandTables, PlanTables
 
 
 def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements that are lost, duplicated or misplaced before the accumulators, and misaligned accesses."""
+    """Report elements of A and B that are lost, duplicated or misplaced before the MMAs, and misaligned accesses.
+
+    tables   index tables of the plan
+    """
     for operand in (tables.a, tables.b):
         _shared(operand, report)
         _copied(operand, report)
@@ -173,7 +176,10 @@ def _offsets(offsets: np.ndarray) -> str:
 
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile."""
+    """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile.
+
+    tables   index tables of the plan
+    """
     bm, bn, bk = plan.mma_tile
     a, b = tables.a, tables.b
     rest_m, rest_n, values, threads = tables.elements.shape
@@ -236,6 +242,8 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report elements of a tile of D that have the wrong number of accumulators.
 
     The right number is one, or the number of warps if the warps of a CTA split K.
+
+    tables   index tables of the plan
     """
     bm, bn, _ = plan.mma_tile
     expected = 1 if plan.sliced_k is None else plan.sliced_k.warps

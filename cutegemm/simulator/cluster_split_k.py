@@ -56,7 +56,11 @@ class ClusterSplitK:
         place[self._places(send.sender, consumer)] = np.moveaxis(values, 0, -1)
 
     def total(self, cta: int, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer's own columns, added over all CTAs in their order: (CTAs, M, N)."""
+        """Return the accumulators of a consumer's own columns, added over all CTAs in their order: (CTAs, M, N).
+
+        cta        index of the CTA that has received them
+        consumer   index of the consumer
+        """
         place = self.memory.pop((cta, consumer))
         total: np.ndarray | None = None
         for sender in range(self.plan.cluster_k):

@@ -193,7 +193,10 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
-        """Return the text of a fault: the elements of an access are not contiguous."""
+        """Return the text of a fault: the elements of an access are not contiguous.
+
+        run   index of the access
+        """
         t, vector = self.tables, self.tables.copy_vector
         elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
         return (
@@ -231,7 +234,13 @@ class OperandFlow(StageWatch):
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the text of a fault: a fragment element is read that was never written."""
+        """Return the text of a fault: a fragment element is read that was never written.
+
+        at        indices of the fragment entry and of the CTA
+        tile      index of the k-tile
+        stage     index of the stage
+        k_block   index of the k-block
+        """
         entry, cta = (int(x) for x in at)
         t = self.tables
         return (

@@ -61,6 +61,8 @@ def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
     """Return the pieces of K (ranges of k-tiles) of each tile of D, in order: index of the tile -> list of pieces.
 
     Tiles whose pieces do not cover K are reported.
+
+    work   the work tiles of the grid
     """
     pieces_of_tile: dict[int, list[Piece]] = {}
     work_tile = work.assignment().work_tile

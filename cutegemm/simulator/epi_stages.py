@@ -261,7 +261,10 @@ class EpiStageStorage:
         return flow
 
     def in_epi_stage(self, epi_stage: int) -> np.ndarray:
-        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers)."""
+        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers).
+
+        epi_stage   index of the epilogue stage
+        """
         out: np.ndarray = self.place[epi_stage][self.moved]
         return out
 
@@ -285,6 +288,10 @@ class EpiStageStorage:
         """Return the values of an epilogue operand for each register of a thread: (threads, registers, CTAs).
 
         The shape is (2, threads, registers, C) for a row with the columns of a gated B: gate and up projections.
+
+        name     name of the operand
+        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        group    the C CTAs
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
@@ -292,7 +299,11 @@ class EpiStageStorage:
         return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Return the matrix element that belongs to each register: (threads, registers, CTAs), with 0 outside of it."""
+        """Return the matrix element that belongs to each register: (threads, registers, CTAs), with 0 outside of it.
+
+        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        group    the C CTAs
+        """
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)
         out[inside], outside = matrix.read(index[inside])

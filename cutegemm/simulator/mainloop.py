@@ -27,10 +27,11 @@ def run_mainloop(
 ) -> np.ndarray:
     """Execute the mainloop of a group of CTAs, and return their accumulators: (rest_m, rest_n, value * thread * CTA).
 
-    flows    copies of A and of B, which follow the same schedule
-    k_tiles  number of k-tiles
-    report   collects faults of the schedule
-    ticked   called after each k-tile
+    tables    index tables of the plan
+    flows     copies of A and of B, which follow the same schedule
+    k_tiles   number of k-tiles
+    report    collects faults of the schedule
+    ticked    called after each k-tile
     """
     a, b = flows
     ctas = len(a.group)
@@ -79,6 +80,8 @@ def _factors(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the two factors that each accumulator multiplies, for each k of an atom.
 
+    tables                     index tables of the plan
+    ctas                       number of CTAs
     fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
     returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
     """

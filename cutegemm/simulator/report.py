@@ -67,6 +67,7 @@ class Report:
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
         """Add a fault for each entry of `where`.
 
+        kind       kind of the faults, see `Fault`
         where      values, or an array with two modes whose rows are the entries; nothing is added if it is empty
         describe   returns the text of an entry; it is called for the first ones only
         """

@@ -158,6 +158,10 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
     """Execute a protocol to its end, and report its faults.
 
     Each process goes as far as possible before the next one. A copy ends only if no process can continue.
+
+    stage      data that all clusters share
+    protocol   the processes and barriers
+    shapes     tiles of each CTA of the protocol, in the CTA's order
     """
     machine = Player(stage, protocol, shapes)
     count = len(protocol.processes)
@@ -293,6 +297,9 @@ class Player(StepReader, Machine):
         """Finish a load in one CTA.
 
         When all pieces of a stage have landed, fill the stage; accumulators of other CTAs are received.
+
+        cta    index of the CTA
+        load   the operation that started the load
         """
         super()._land(cta, load)
         if isinstance(load, Send):

@@ -214,6 +214,8 @@ def _accesses(
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
     """Return the fragment entry that each accumulator of an atom multiplies, for each k of the atom.
 
+    mma       the tiled MMA
+    operand   "a" or "b"
     returns   (k of the atom, value * thread), where entries count over (value, thread); None if every accumulator
               multiplies the entry with its own number
     """

@@ -42,6 +42,9 @@ class Task:
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 
     def report_progress(self, done: float) -> None:
-        """Call `progress` with the finished share of the work."""
+        """Call `progress`, if it is not None, with the finished share of the work.
+
+        done   share, between 0 and 1
+        """
         if self.progress is not None:
             self.progress(done)

@@ -140,6 +140,8 @@ class Workspace:
     def total(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> np.ndarray:
         """Return the accumulators (M, N) of all K splits, added in their order.
 
+        rank           rank of the CTA in its cluster
+        consumer       index of the consumer
         accumulators   accumulators of the K split that ends last, which are not in the workspace
         tile           work tile of the K split that ends last
         """
@@ -170,7 +172,13 @@ class Workspace:
         return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
-        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers)."""
+        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers).
+
+        tile       work tile
+        k_split    index of the K split
+        rank       rank of the CTA in its cluster
+        consumer   index of the consumer
+        """
         own, slot = consumer if self.readers > 1 else 0, int(self.work.slot_of(tile, k_split))
         first = own * self.strides[3] + rank * self.strides[4] + slot * self.strides[5]
         places: np.ndarray = self.within + first

@@ -191,7 +191,10 @@ class Raster(hooks.Shown):
         return self.group
 
     def _fast(self, grid_m: int, grid_n: int) -> int:
-        """Return the mode across the bands, along which tiles vary fastest: 0 for M, 1 for N."""
+        """Return the mode across the bands, along which tiles vary fastest: 0 for M, 1 for N.
+
+        grid_m, grid_n   number of tiles along M and N
+        """
         return int(grid_m > grid_n if self.kind == "even" else self.kind.endswith("n"))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
@@ -215,8 +218,9 @@ class Raster(hooks.Shown):
 
         Law: as_layout(...)(i) == tile(i, ...) for every position i.
 
-        raises   LayoutError if the group does not divide its extent of the grid, and for hilbert: no layout
-                 gives the order, but `tile` does
+        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
+        raises                  LayoutError if the group does not divide its extent of the grid, and for hilbert: no
+                                layout gives the order, but `tile` does
 
         >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
         '(2,3,2,5):(1@0,1@1,2@0,1@2)'

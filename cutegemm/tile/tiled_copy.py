@@ -423,7 +423,10 @@ def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 
 def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
-    """Return the copy by another atom with the tile of `tiled_copy` and the given thread-value layout."""
+    """Return the copy by another atom with the tile of a given copy and another thread-value layout.
+
+    layout_tv   (thread, value) -> colexicographic index in the tile
+    """
     fragment = tiled_copy.fragment_shape
     if fragment:
         same = np.array_equal(layout_tv.offsets(), tiled_copy.tv_in_tile.offsets())

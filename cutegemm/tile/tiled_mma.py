@@ -436,7 +436,10 @@ def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
-    """Return the layout (thread, value) -> colexicographic index in the tile of an operand."""
+    """Return the thread-value layout of an operand: (thread, value) -> colexicographic index in the operand's tile.
+
+    operand   a, b or c
+    """
     i, j = _MODES[operand]
     split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))
     # Threads that differ only along the mode that the operand lacks hold the same elements.

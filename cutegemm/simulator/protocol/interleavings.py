@@ -143,7 +143,10 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
-    """Yield each order to execute, as (name, function that chooses the next event)."""
+    """Yield each order of execution as (name, function from a machine to its next event).
+
+    random_runs, seed, extremes   see `play_interleavings`
+    """
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():
         loads = f"loads {'as early' if loads_first else 'as late'} as possible"
