@@ -391,10 +391,10 @@ def by_warps(offsets: np.ndarray) -> np.ndarray:
 def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
     """Return the access that writes a k-tile of A or B to a stage.
 
-    operand   the operand: its type and majorness
     name      "A" or "B"
     copy      the copy from global memory: by threads or by TMA
     tile      extents of the k-tile: (M or N, K)
+    operand   the operand: its type and majorness
     memory    byte offset of each element in global memory, see `global_table`
     """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
@@ -423,12 +423,12 @@ def _read(
 ) -> Access:
     """Return the access that reads a k-tile of A or B from its stage for the MMAs.
 
-    mma       the tiled MMA that multiplies the k-tile
-    operand   the operand: its type and majorness
     name      "A" or "B"
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
+    mma       the tiled MMA that multiplies the k-tile
     tile      extents of the k-tile in shared memory: (M or N, K)
     extent    rows of A or columns of B that are multiplied
+    operand   the operand: its type and majorness
     repeats   number of wgmma instructions along the other operand; each one reads the k-tile
     """
     label, bits = f"read {name.upper()}", operand.dtype.bits
@@ -511,9 +511,9 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
     """Return the rows that wgmma reads together, as indices in the tile: (matrices, 8 rows, elements of 16 bytes).
 
-    element_bits   bits of an element
     tile           (M, K) or (N, K)
     major          "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
+    element_bits   bits of an element
     extent         number of rows or columns of the tile, from the first one on, that are read; None: all
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()

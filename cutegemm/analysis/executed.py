@@ -105,10 +105,10 @@ class Executed:
         """Add an instruction that accesses shared memory.
 
         bits      bits that a lane accesses
-        line      line of the code
         table     byte addresses in shared memory: (warps, lanes)
         sources   cp.async: byte addresses in global memory
         active    lanes that execute it
+        line      line of the code
         """
         if op in _MATRICES:  # only the first lanes give addresses
             used = slice(0, int(active.sum(axis=1).max()))

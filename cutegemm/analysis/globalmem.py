@@ -242,9 +242,9 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
     TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
 
     name      name of the matrix, such as "a"
+    label     name of the access
     box       extents of the TMA box
     problem   gives strides and extents; None: rows are aligned and far apart
-    label     name of the access
     per       "k-tile" or "tile"
     """
     operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
@@ -288,10 +288,10 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
     The bytes inside of the matrix arrive as the sectors that contain them. The bytes outside arrive as zeros, in
     further sectors of 32 bytes (counters of an H100, 2026-11-22).
 
-    bits    bits of an element
     kind    tiles of the same position in the matrix and in a cache line the contiguous mode
     width   elements of a box along the contiguous mode
     step    elements from one row to the next
+    bits    bits of an element
     """
     rows = np.arange(shape[1 - inner])[:, None]
     starts = np.arange(0, shape[inner], width)

@@ -237,8 +237,8 @@ def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.nd
 
     table    byte address of each lane: (requests, lanes)
     bits     bits that a lane accesses
-    active   bool, same shape: lanes that execute the access; None: all
     phase    index of the phase of each lane
+    active   bool, same shape: lanes that execute the access; None: all
     """
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
@@ -391,9 +391,9 @@ def tile_cost(
     ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
     the instruction is .x1 or .x2; else it is .x4.
 
-    element_bits   bits of an element
     table          index in the tile -> offset in elements
     elements       (warps, lanes, values): index in the tile of each value of each lane
+    element_bits   bits of an element
     access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
                    ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
     raises         LayoutError if a lane's elements are not aligned vectors of that width
@@ -458,9 +458,9 @@ def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, mo
 
     Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
 
-    element_bits   bits of an element
     table          offset of each tile index, in elements
     elements       index in the tile of each value of each lane: (warps, lanes, values)
+    element_bits   bits of an element
     most           largest width that is tried, in bits
 
     >>> lanes = np.arange(64).reshape(1, 8, 8)

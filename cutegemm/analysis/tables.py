@@ -61,7 +61,7 @@ def head(analysis: Analysis) -> str:
 
 
 def _shared(analysis: Analysis) -> Section:
-    """Return the report's section of shared-memory accesses: a row for each access, with its wavefronts and conflicts."""
+    """Return the report's section of shared-memory accesses: a row for each access, with its wavefronts."""
     rows = []
     for a in analysis.shared:
         without_worst = "read conflicts at the source" if a.cost.conflicts else "-"
@@ -246,7 +246,7 @@ def _whose_bound(analysis: Analysis) -> str:
 
 
 def _changes(analysis: Analysis) -> Section:
-    """Return the report's section of suggested changes to the plan, with the time that each one saves."""
+    """Return the report's section of suggested changes, with the share of the time that each flaw costs."""
     lines = []
     for number, change in enumerate(analysis.changes, 1):
         cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden by the bound")

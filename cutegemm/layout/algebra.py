@@ -247,9 +247,9 @@ def composition(lhs: AnyLayout | Swizzle | Tensor, rhs: Any) -> AnyLayout | Tens
 def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
     """Check that a tiler has at most as many entries as a layout has modes.
 
+    operation   name for the message
     layout      the layout
     tiler       tuple with an entry for each mode, or for fewer
-    operation   name for the message
     raises      LayoutError for a longer tiler
     """
     if len(tiler) > len(layout):

@@ -253,8 +253,8 @@ def left_inverse(layout: Layout) -> Layout:
 def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
     """Return the left inverse of modes that are sorted by stride; `layout` is for messages.
 
-    modes    (stride, index of the second element, extent) of each mode, sorted by stride
     layout   the layout, for messages
+    modes    (stride, index of the second element, extent) of each mode, sorted by stride
     """
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:

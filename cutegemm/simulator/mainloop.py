@@ -80,9 +80,9 @@ def _factors(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the two factors that each accumulator multiplies, for each k of an atom.
 
+    fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
     tables                     index tables of the plan
     ctas                       number of CTAs
-    fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
     returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
     """
     if tables.gather_a is None and tables.gather_b is None:
@@ -98,8 +98,8 @@ def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: i
     """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
 
     fragments   fragments of a k-block of A or B
-    ctas        number of CTAs
     gather      fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    ctas        number of CTAs
     """
     if gather is None:
         return fragments

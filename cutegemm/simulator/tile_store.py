@@ -299,9 +299,9 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
     D's contiguous mode.
 
+    table    (rest_m, rest_n, value, thread, ...)
     vector   elements of an access
     major    majorness of D
-    table    (rest_m, rest_n, value, thread, ...)
     """
     values = table.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)

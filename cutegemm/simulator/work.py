@@ -140,10 +140,10 @@ class Workspace:
     def total(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> np.ndarray:
         """Return the accumulators (M, N) of all K splits, added in their order.
 
-        rank           rank of the CTA in its cluster
-        consumer       index of the consumer
         accumulators   accumulators of the K split that ends last, which are not in the workspace
         tile           work tile of the K split that ends last
+        rank           rank of the CTA in its cluster
+        consumer       index of the consumer
         """
         at = self._elements(consumer)
         total = np.zeros(self.within.shape, accumulators.dtype)

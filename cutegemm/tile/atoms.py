@@ -238,9 +238,9 @@ def table_of_atoms(make: Make) -> Make:
 def require(operation: str, value: Any, kind: type, expected: str) -> None:
     """Check that a value is an instance of a class, and raise a PlanError otherwise.
 
+    operation   name of the caller for the message
     value       the value
     kind        the class
-    operation   name of the caller for the message
     expected    what is expected, for the message: "an MMA atom"
     raises      PlanError for a value of another kind
     """

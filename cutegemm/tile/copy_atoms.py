@@ -120,8 +120,8 @@ def _one_thread(
     src      memory that is read: global, shared, register or any
     dst      memory that is written
     arch     first architecture with the instruction
-    source   source of the layouts: header and line
     rules    rules that are already broken, as phrases
+    source   source of the layouts: header and line
     raises   PlanError with these rules, and if the vector does not contain whole elements
     """
     if bits % dtype.bits or bits <= 0:

@@ -283,9 +283,9 @@ def _banded(
     The fast coordinate is that across a band. The last band has the remaining width.
 
     linear                 position of the tile in the raster
+    grid_fast, grid_slow   tiles across and along the bands
     group                  number of tiles across a band
     minimum                function that returns the smaller of two values
-    grid_fast, grid_slow   tiles across and along the bands
     by_band                tiles of a full band, as a divisor
     by_last_cta            width of the last band, as a divisor; None to divide by the width of each band
     """
@@ -303,10 +303,10 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 
     The last band may be narrower and is divided by its own width.
 
-    grid_fast     number of tiles across all bands
-    minimum       function that returns the smaller of two values
     within        position within the band
     first         first fast coordinate of the band
+    grid_fast     number of tiles across all bands
+    minimum       function that returns the smaller of two values
     by_group      width of a full band, as a divisor
     by_last_cta   width of the last band, as a divisor
     """
