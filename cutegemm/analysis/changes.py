@@ -193,7 +193,7 @@ def _room(plan: GemmPlan) -> int:
 
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
-    """Return the advice for a grid whose last wave is not full."""
+    """Return the advice for a grid whose last wave of CTAs leaves multiprocessors idle, such as another tile size."""
     if plan.split.fixup:  # the stream-K fixup is in use already
         return "another tile size"
     if plan.family == "sm90" and advised.can_implement(plan, problem, split=FIXUP):

@@ -194,7 +194,7 @@ def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
 
 
 def _extent(mode: Any) -> int:
-    """Return the extent of a mode of a tiler, which is an integer or a layout."""
+    """Return the extent that one entry of a tiler selects: an integer is its own extent, a layout has its size."""
     if isinstance(mode, int):
         return mode
     return product(_layout(mode).shape)

@@ -56,7 +56,7 @@ class Occupancy:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """Names of the resources that do not allow a further CTA."""
+        """Names of the resources that do not allow a further CTA on the multiprocessor, such as "registers"."""
         least = min(self.limits.values())
         return tuple(name for name, ctas in self.limits.items() if ctas == least)
 
@@ -157,12 +157,12 @@ class Waves:
 
     @property
     def count(self) -> int:
-        """Number of waves; a wave that is not full counts as one."""
+        """Number of waves: rounds of CTAs that run at once. A wave that is not full counts as one."""
         return -(-self.ctas // self.per_wave) if self.per_wave else 0
 
     @property
     def tail(self) -> float:
-        """Share of the last wave that is full."""
+        """Share of the CTA slots of the last wave that have a CTA; 1 if the last wave is full."""
         if self.is_even:
             return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0

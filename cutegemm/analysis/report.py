@@ -182,7 +182,7 @@ class Analysis:
         return sum(self._in_grid(access).arriving for access in self.global_ if access.per == "k-tile")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the analysis as plain data for JSON."""
+        """Return the analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
         device = {
             **asdict_plain(self.device),
             "tflops": dict(self.device.tflops),

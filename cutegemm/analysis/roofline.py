@@ -60,7 +60,7 @@ class Roofline:
 
     @property
     def bound(self) -> Level:
-        """The level with the largest least time."""
+        """The level (compute, shared memory, L2, DRAM, ...) with the largest least time. It limits the kernel."""
         return max((level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0)
 
     @property
@@ -70,7 +70,7 @@ class Roofline:
 
     @property
     def tflops(self) -> float:
-        """Rate in TFLOP/s that the least time implies."""
+        """Rate of the GEMM in TFLOP/s if it takes the least time that the roofline allows."""
         return self.flops / self.seconds / 1e12 if self.seconds else 0.0
 
     def level(self, name: str) -> Level:

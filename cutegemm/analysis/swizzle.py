@@ -44,12 +44,12 @@ class Candidate:
 
     @property
     def is_free(self) -> bool:
-        """Whether no access has bank conflicts."""
+        """Whether no access to the buffer has bank conflicts in this layout."""
         return all(cost is not None and cost.conflicts == 0 for cost in self.costs)
 
     @property
     def wavefronts(self) -> int:
-        """Wavefronts of all accesses together."""
+        """Number of shared-memory wavefronts of all accesses to the buffer in this layout, added."""
         return sum(cost.wavefronts for cost in self.costs if cost is not None)
 
 

@@ -428,7 +428,7 @@ def _advice(flat_a: Layout) -> str:
 
 
 def _plain(coord: Any) -> str:
-    """Return a coordinate in CuTe's notation without the outer parentheses."""
+    """Return a coordinate as text in CuTe's notation without the outer parentheses: "1,2" for (1, 2)."""
     return cute_text(coord)[1:-1] if isinstance(coord, tuple) else str(coord)
 
 

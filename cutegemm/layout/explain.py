@@ -73,7 +73,7 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
-    """Return (extent, stride) of each leaf of a layout."""
+    """Return (extent, stride) of each leaf of a layout, from left to right."""
     return list(zip(*layout.flat(), strict=True))
 
 
@@ -129,7 +129,7 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
 
 
 def _as_layout(value: Any) -> Layout:
-    """Return a layout as it is, and an integer n as n:1."""
+    """Return the layout of an argument: a layout as it is, and an integer n as the layout n:1."""
     return value if isinstance(value, Layout) else Layout(as_int_tuple(value), 1)
 
 

@@ -72,7 +72,7 @@ class F2Matrix(hooks.Shown):
         return out
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
-        """Return the product of two matrices, which applies `other` first."""
+        """Return the matrix of `self` applied after `other`, the product over F2."""
         _require_matrix("F2Matrix @ other: other", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
@@ -83,7 +83,7 @@ class F2Matrix(hooks.Shown):
 
     @property
     def rank(self) -> int:
-        """Rank: the dimension of the space of images."""
+        """Rank of the matrix over F2: the number of linearly independent columns."""
         return len(_eliminated(self.columns))
 
     def __str__(self) -> str:

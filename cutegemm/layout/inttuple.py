@@ -467,7 +467,7 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the coordinate of a colexicographic index; see `idx2crd`."""
+    """Return the coordinate in a shape of a colexicographic index, congruent with the shape."""
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")
@@ -480,7 +480,10 @@ def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
 
 
 def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
-    """Return the coordinate of an offset under strides; see `idx2crd`."""
+    """Return the coordinate in a shape of an offset: each leaf is (offset // stride) % extent.
+
+    index   the offset
+    """
     if isinstance(index, tuple):
         if not isinstance(shape, tuple) or len(index) != len(shape):
             raise LayoutError(f"{_IDX2CRD}: index {index} does not fit shape {shown(shape)}; their ranks differ.")

@@ -107,7 +107,7 @@ class Layout(hooks.Shown):
         raise AttributeError(f"Layout is immutable; {name} cannot be set")
 
     def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        """Return the extents of all leaves, and their strides, from left to right."""
+        """Return two tuples: the extents of all leaves, and their strides, from left to right."""
         flat = self._flat
         if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
@@ -266,7 +266,7 @@ class Layout(hooks.Shown):
 
     @property
     def is_xor(self) -> bool:
-        """True if the layout has strides over F2."""
+        """True if the layout has strides over F2, whose contributions are XORed instead of added."""
         return _over_f2(self.stride)
 
     def size(self) -> int:

@@ -56,7 +56,10 @@ def require_layout(what: str, value: Any) -> None:
 
 
 def _shape_of(call: str, value: Any) -> IntTuple:
-    """Return the shape of a layout or tensor, or the shape that `value` is itself."""
+    """Return the shape of a layout or tensor; another value is a shape itself.
+
+    call   the call for messages
+    """
     if isinstance(value, (int, tuple, list)):
         return as_tuples(value)
     if isinstance(value, _WITH_LAYOUT):

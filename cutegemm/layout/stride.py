@@ -47,7 +47,7 @@ class ScaledBasis:
 
     @staticmethod
     def _unchecked(value: int, path: tuple[int, ...]) -> ScaledBasis:
-        """Return the stride for a value and a path that are known to be valid."""
+        """Return the scaled basis vector of a valid value and a valid path, without the checks of the constructor."""
         out = object.__new__(ScaledBasis)
         object.__setattr__(out, "value", value)
         object.__setattr__(out, "mode", path)

@@ -87,7 +87,7 @@ class Swizzle(hooks.Shown):
         return offset ^ ((offset & (field << self.base)) << -self.shift)
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
-        """Return the swizzled offset of each element of an integer array."""
+        """Return the swizzled offset of each element of an integer array: int64, or Python integers if needed."""
         if offsets.dtype.kind not in "iuO":
             raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
@@ -246,7 +246,10 @@ class ComposedLayout(hooks.Shown):
         return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
-        """Return the composed layout of one mode of the outer layout."""
+        """Return the composed layout whose outer layout is one mode of this outer layout.
+
+        mode   index of the mode
+        """
         return self.with_outer(self.outer[mode])
 
     __iter__ = None
@@ -255,7 +258,7 @@ class ComposedLayout(hooks.Shown):
         return len(self.outer)
 
     def size(self) -> int:
-        """Return the number of coordinates."""
+        """Return the number of coordinates: the product of the outer layout's extents."""
         return self.outer.size()
 
     def cosize(self) -> int:

@@ -93,11 +93,11 @@ class Tensor(hooks.Shown):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of the layout."""
+        """The shape of the tensor's layout, a hierarchical tuple of extents."""
         return self.layout.shape
 
     def size(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements: the product of the extents."""
         return product(self.layout.shape)
 
     __iter__ = None
@@ -149,7 +149,7 @@ class Tensor(hooks.Shown):
             raise LayoutError(f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}") from error
 
     def _assign(self, coord: Any, value: Any) -> None:
-        """Assign a value as `__setitem__` does; errors of numpy pass through."""
+        """Assign a value to an element or a view, as `__setitem__` does; errors of numpy are not converted."""
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
@@ -226,7 +226,7 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
-    """Return the coordinates, or offsets, of a tensor without an array."""
+    """Return the coordinates that the layout of a tensor without an array returns, or its offsets, as an array."""
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset

@@ -68,12 +68,15 @@ class _Reader:
         self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
 
     def here(self) -> int:
-        """Move past whitespace, and return the position."""
+        """Move past whitespace, and return the index in the text of the next character."""
         self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.position
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError: `expected` is missing at the position."""
+        """Raise LayoutError at the current position of the text.
+
+        expected   description of the text that is missing there
+        """
         at = self.here()
         character = "the end of the text" if at == len(self.text) else repr(self.text[at])
         self.refuse(f"{expected} is expected at {character}.", at)
@@ -108,7 +111,7 @@ class _Reader:
             self.fail(expected or repr(symbol))
 
     def composed(self) -> Layout | ComposedLayout:
-        """Read a layout or a composed layout."""
+        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)"."""
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -121,7 +124,13 @@ class _Reader:
         return self.composition(start, layout)
 
     def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
-        """Read a composed layout; `inner` is its inner function if that has been read."""
+        """Read a composed layout: inner function, offset and outer layout.
+
+        start       position of its first character
+        inner       the inner function if it has been read; None: it is read first
+        separator   text between the three components
+        end         text after the last one
+        """
         if inner is None:
             inner = self.inner()
         self.expect(separator)
@@ -132,7 +141,7 @@ class _Reader:
         return self.build(start, ComposedLayout, inner, offset, outer)
 
     def inner(self) -> Swizzle | Layout:
-        """Read the inner function of a composed layout."""
+        """Read the inner function of a composed layout: a swizzle or a layout."""
         start = self.here()
         for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
             if self.accept(name):
@@ -202,7 +211,7 @@ class _Reader:
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
-        """Read an integer, a scaled basis vector or a stride over F2."""
+        """Read one leaf of a stride: an integer, a scaled basis vector (2@1) or a stride over F2 (F2(9))."""
         start = self.here()
         if self.accept("F2("):
             value = self.integer("the value of the stride over F2", 0)
@@ -232,7 +241,7 @@ class _Reader:
         return path
 
     def build(self, at: int, make: Callable[..., T], *parts: Any) -> T:
-        """Return `make(*parts)`; its LayoutError is shown at position `at` of the text."""
+        """Return `make(*parts)`. If it raises LayoutError, the error shows the text with a caret at position `at`."""
         try:
             return make(*parts)
         except LayoutError as error:

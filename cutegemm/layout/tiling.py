@@ -151,7 +151,7 @@ def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _opened(layout: Layout) -> list[Layout]:
-    """Return the modes of a layout as a list."""
+    """Return the modes of a layout as a list of layouts."""
     return [layout[m] for m in range(len(layout))]
 
 
@@ -351,7 +351,7 @@ def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
 
 
 def _zip_modes(first: Layout, second: Layout) -> Layout:
-    """Return the layout whose mode i is (mode i of `first`, mode i of `second`)."""
+    """Return the layout whose mode i is the pair (mode i of `first`, mode i of `second`)."""
     shape = tuple(zip(first.shape, second.shape, strict=True))
     return Layout._joined(shape, tuple(zip(first.stride, second.stride, strict=True)))
 

@@ -205,7 +205,12 @@ class OperandFlow(StageWatch):
         )
 
     def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
-        """Return the text of a fault: an access is not aligned."""
+        """Return the text of a fault: an access is not aligned.
+
+        at        indices of the access and of the CTA
+        k_start   k of the k-tile's first element
+        runs      index in global memory of each element: (accesses, elements of an access, CTAs)
+        """
         run, cta = (int(x) for x in at)
         t, vector = self.tables, self.tables.copy_vector
         return (
@@ -215,7 +220,11 @@ class OperandFlow(StageWatch):
         )
 
     def _outside(self, at: np.ndarray, k_start: int) -> str:
-        """Return the text of a fault: an element outside of the matrix is read."""
+        """Return the text of a fault: an element outside of the matrix is read.
+
+        at        indices of the element, among those that the copies move, and of the CTA
+        k_start   k of the k-tile's first element
+        """
         entry, cta = (int(x) for x in at)
         extents = " x ".join(str(e) for e in self.matrix.extents[:2])
         return (

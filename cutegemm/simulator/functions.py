@@ -43,7 +43,7 @@ _END = -800.0
 
 
 def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
-    """Return the sum of coefficients[i] * x**i."""
+    """Return the value of a polynomial at each element of an array: the sum of coefficients[i] * x**i."""
     value = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value *= x
@@ -76,7 +76,7 @@ def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nda
 
 @_in_blocks
 def _erf(x: np.ndarray) -> np.ndarray:
-    """Return erf(x) of a float64 array."""
+    """Return the error function erf(x) of each element of a float64 array."""
     a = np.abs(x)
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
     far = np.copysign(1 - _erfc_above(np.maximum(a, _BORDER)), x)
@@ -85,7 +85,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 @_in_blocks
 def _erfc(x: np.ndarray) -> np.ndarray:
-    """Return erfc(x) of a float64 array."""
+    """Return the complementary error function, 1 - erf(x), of each element of a float64 array."""
     a = np.abs(x)
     far = _erfc_above(np.maximum(a, _BORDER))
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
@@ -93,18 +93,18 @@ def _erfc(x: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-x))."""
+    """Return the logistic function 1 / (1 + exp(-x)) of each element of an array."""
     return 1 / (1 + np.exp(-x))
 
 
 def _silu(x: np.ndarray) -> np.ndarray:
-    """Return x * sigmoid(x)."""
+    """Return silu(x) = x * sigmoid(x) of each element of an array."""
     x = np.maximum(x, _END)
     return x * _sigmoid(x)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """Return x * Phi(x), where Phi is the normal distribution function."""
+    """Return gelu(x) = x * Phi(x) of each element of an array, where Phi is the normal distribution function."""
     x = np.maximum(x, _END)
     return x * (0.5 * _erfc(x * -math.sqrt(0.5)))
 

@@ -116,7 +116,7 @@ class PartialResults:
 
 
 def reduced_results(task: Task) -> dict[str, PartialResults]:
-    """Return the reductions of a plan's epilogue, by name."""
+    """Return the reductions of a plan's epilogue: name of the result -> its partial results."""
     return {name: PartialResults(task, name, one) for name, one in task.plan.epilogue.reductions}
 
 

@@ -79,7 +79,7 @@ class Report:
             examples.append(describe(entry))
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return one fault for each kind, in the order of their first occurrence."""
+        """Return all faults as a tuple: one `Fault` for each kind, in the order of their first occurrence."""
         return tuple([Fault(kind, count, tuple(self._examples[kind])) for kind, count in self._counts.items()])
 
 

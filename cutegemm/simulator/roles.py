@@ -213,13 +213,13 @@ class Stage:
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
-        """Combine the partial results of all tiles to the results of the reductions."""
+        """Execute the second kernel: combine the partial results of all tiles to the results of the reductions."""
         for storage in (self.storage, self.direct):
             if storage is not None:
                 finish_all(storage.reduced)
 
     def finish(self) -> None:
-        """After the last tile, report elements that were not written exactly once."""
+        """Report elements of the results that were not written exactly once. It is called after the last tile."""
         for target in (self.storage, self.direct, self.workspace):
             if target is not None:
                 target.finish()
@@ -266,7 +266,7 @@ class Player(StepReader, Machine):
     # --- who, and where ------------------------------------------------------------------------------------
 
     def consumer(self, process: Process) -> int:
-        """Return the index of the consumer that a process executes."""
+        """Return the index of the consumer (a warpgroup that multiplies and stores tiles) whose role a process has."""
         return int(process.role.removeprefix("consumer "))
 
     def shape(self, process: Process, number: int) -> Shape:
@@ -577,7 +577,7 @@ class Player(StepReader, Machine):
 
     @property
     def epi_tiles(self) -> int:
-        """Number of epilogue tiles of a consumer's tile."""
+        """Number of epilogue tiles of a consumer's tile of D; each one is stored through an epilogue stage."""
         assert self.plan.epi_stages is not None
         return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 

@@ -37,7 +37,7 @@ class Task:
 
     @property
     def ctas_at_once(self) -> int:
-        """Number of CTAs that are simulated together."""
+        """Number of CTAs that are simulated together, as one array operation."""
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 

@@ -232,7 +232,12 @@ class TileStore:
             )
 
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
-        """Return the text of a fault: an element is stored outside of D."""
+        """Return the text of a fault: an element is stored outside of D.
+
+        at        indices of the stored element and of the CTA
+        m0, n0    row and column of each tile's first element: (CTA,)
+        threads   number of threads that store
+        """
         entry, cta = (int(x) for x in at)
         table = self if self.through is None else self.through
         m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
@@ -349,7 +354,7 @@ class AuxOutput:
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the auxiliary outputs of a plan's epilogue, by name."""
+    """Return the auxiliary outputs of a plan's epilogue: name of the output -> its writer."""
     names = task.plan.epilogue.outputs[1:]
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 

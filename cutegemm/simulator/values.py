@@ -118,7 +118,7 @@ class _Elements:
         return self.known[node]
 
     def _of(self, node: Expression) -> Any:
-        """Compute the values of a node from those of its children."""
+        """Compute the values of one node of the epilogue expression from those of its children."""
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Half):

@@ -91,7 +91,7 @@ class MmaAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together."""
+        """Number of threads that execute the instruction together: 1, 32 or 128."""
         return self.thr_id.size()
 
     @property
@@ -165,7 +165,7 @@ class CopyAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together."""
+        """Number of threads that execute the instruction together: 1 or 32."""
         return self.thr_id.size()
 
     @property

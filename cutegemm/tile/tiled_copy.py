@@ -83,7 +83,7 @@ class TiledCopy(hooks.Shown):
 
     @cached_property
     def _tile_shape(self) -> Any:
-        """Shape of the tile; a mode that is a layout has the shape of that layout."""
+        """Shape of the tile that the copy moves; a mode of the tiler that is a layout has the shape of that layout."""
         return tuple([t.shape if isinstance(t, Layout) else t for t in self.tiler_mn])
 
     @cached_property
@@ -436,7 +436,7 @@ def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledC
 
 
 def _counts_up(order: Layout) -> bool:
-    """Return True if a layout maps every index to itself."""
+    """Return True if a layout maps every index to itself, so that it is the order 0, 1, 2, ..."""
     return coalesce(order) == coalesce(Layout(order.size()))
 
 

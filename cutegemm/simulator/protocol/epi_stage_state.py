@@ -43,14 +43,17 @@ class EpiStageState:
         self.issued: dict[int, int] = {}  # number of stores that each process has issued
 
     def copy(self) -> EpiStageState:
-        """Return a copy of the state, which can be changed independently."""
+        """Return a copy of the epilogue stages' state that can be changed independently."""
         other = EpiStageState()
         other.pieces, other.flights, other.issued = self.pieces.copy(), self.flights, self.issued.copy()
         other.copied = self.copied.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for states with the same possible continuations."""
+        """Return a hashable key of the epilogue stages' state, so that a search can visit each state once.
+
+        States with equal keys have the same possible continuations.
+        """
         return (
             frozenset(self.pieces.items()),
             frozenset(self.copied.items()),

@@ -92,7 +92,7 @@ class Machine:
         self.unseen = set(range(len(protocol.processes)))  # processes whose entry in `ready` may be out of date
 
     def copy(self) -> Machine:
-        """Return a copy of the state, which can be changed independently."""
+        """Return a copy of the machine's state that can be changed independently."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
         for name in (
@@ -115,7 +115,10 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for states with the same possible continuations."""
+        """Return a hashable key of the machine's state, so that a search can visit each state once.
+
+        States with equal keys have the same possible continuations.
+        """
         return (
             tuple(self.at),
             tuple(self.order_awaited),
@@ -143,7 +146,7 @@ class Machine:
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Update `ready`, the list of processes that can continue."""
+        """Update `ready`, the indices of the processes that can execute their next operation."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -157,12 +160,12 @@ class Machine:
 
     @property
     def copies(self) -> int:
-        """Number of bulk copies in flight."""
+        """Number of bulk copies (TMA loads and stores) that have started and not ended."""
         return len(self.flights) + len(self.epi_stages.flights)
 
     @property
     def finished(self) -> bool:
-        """Whether every process has ended and every copy has landed."""
+        """Whether every process has executed all of its operations, and every bulk copy has ended."""
         return not self.copies and all(self._ended(number) for number in range(len(self.at)))
 
     def describe(self, choice: int) -> str:
@@ -237,7 +240,7 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """Return the faults that remain when all processes have ended."""
+        """Return the faults, as texts, that remain when all processes have ended, such as a tile that is not stored."""
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()
@@ -438,7 +441,11 @@ class Machine:
         self.reading[place] = self.reading.get(place, 0) + 1
 
     def _check_holds(self, process: Process, op: BeginRead | Compute) -> None:
-        """Check that a stage contains what an operation reads."""
+        """Check that a stage contains what an operation reads.
+
+        process   the process that reads
+        op        the operation, which names the stage, and the tile and k-tile that it must contain
+        """
         for operand in self.operands_of(process.cta, op.stage):
             content = self.holds.get((process.cta, op.stage, operand))
             if content != op.tag:
@@ -576,7 +583,7 @@ def _tag(tag: Content) -> str:
 
 
 def event_text(event: Event) -> str:
-    """Return an event as text."""
+    """Return an event as text for messages: the process or CTA, and the operation."""
     who, op, is_end = event
     if isinstance(who, Process):
         return f"{who}: {op}{' is done' if is_end else ''}"
