@@ -466,8 +466,6 @@ def common(first: Layout, second: Layout) -> Layout:
     """Return the layout of the leading matrix columns that two right inverses have in common.
 
     It ends where the columns differ, or where one of the layouts stops being linear over F2.
-
-    It ends where one of the layouts stops being linear over F2.
     """
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):

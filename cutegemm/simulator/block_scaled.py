@@ -23,7 +23,7 @@ def clear_scales(player: Player, clear: ClearScales, number: int, process: Proce
 
     clear     the step to execute
     number    index of the process in the protocol
-    process   that process: a role of a CTA
+    process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
     player.of_mainloop[number] = np.zeros((1, 1, 1), np.float32)
@@ -35,7 +35,7 @@ def read_scales(player: Player, read: ReadScales, number: int, process: Process,
 
     read      the step to execute
     number    index of the process in the protocol
-    process   that process: a role of a CTA
+    process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
     rows, columns = (_scales(player, each, process, op) for each in scales_of(player.plan))
@@ -48,7 +48,7 @@ def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Pro
 
     add       the step to execute
     number    index of the process in the protocol
-    process   that process: a role of a CTA
+    process   the process: the operations of one role of a CTA
     op        the operation that contains the step
     """
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number]

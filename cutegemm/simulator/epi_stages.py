@@ -153,8 +153,6 @@ class EpiStageStorage:
 
         If the epilogue is gated, the shape is (2, CTAs, threads, registers): gate and up projections.
 
-        If the epilogue is gated, the shape is (2, C, threads, registers): gate and up projections.
-
         accumulators   (C, M, N)
         """
         rows = self.plan.consumer_tile[0]

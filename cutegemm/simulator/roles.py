@@ -352,8 +352,8 @@ class Player(StepReader, Machine):
         """Execute a step that computes in registers, by the method that `reads` names for its type.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
@@ -364,7 +364,7 @@ class Player(StepReader, Machine):
 
         add       the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         self.add_level(number, process, add.accumulators)
@@ -375,7 +375,7 @@ class Player(StepReader, Machine):
 
         clear     the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         zeros = self._nothing(process, op.tag[0])
@@ -392,7 +392,7 @@ class Player(StepReader, Machine):
 
         add       the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         assert self.stage.shared is not None
@@ -404,7 +404,7 @@ class Player(StepReader, Machine):
 
         keep      the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         assert self.stage.storage is not None
@@ -422,7 +422,7 @@ class Player(StepReader, Machine):
 
         store     the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         assert self.stage.storage is not None
@@ -435,7 +435,7 @@ class Player(StepReader, Machine):
 
         reduce    the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         assert self.stage.storage is not None
@@ -448,7 +448,7 @@ class Player(StepReader, Machine):
 
         current   the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         begins_anew = op.tag[1] == 0
@@ -481,8 +481,8 @@ class Player(StepReader, Machine):
         """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         super()._end_read(number, process, op)
         if self.under_way[number]:
@@ -531,8 +531,8 @@ class Player(StepReader, Machine):
         """Start a load, or send accumulators to the CTAs of the cluster that split K.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         super()._load(number, process, op)
         if isinstance(op, Send):
@@ -547,8 +547,8 @@ class Player(StepReader, Machine):
         """Write the accumulators of a K split to the workspace, unless it ends last.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
@@ -563,7 +563,7 @@ class Player(StepReader, Machine):
 
         reduce    the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         if not self.split_k_partials.last[number]:
@@ -587,7 +587,7 @@ class Player(StepReader, Machine):
 
         values    the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         storage = self.stage.storage
@@ -619,8 +619,8 @@ class Player(StepReader, Machine):
         """Read or write an epilogue stage.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         super()._epi_stage(number, process, op)
         storage = self.stage.storage
@@ -676,7 +676,7 @@ class Player(StepReader, Machine):
 
         store     the step to execute
         number    index of the process in the protocol
-        process   that process: a role of a CTA
+        process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
         tile, direct = op.tag[0], self.stage.direct

@@ -137,8 +137,6 @@ class Machine:
     def choices(self) -> list[int]:
         """Return the events that may happen next, as integers.
 
-        The integer is the index of a process, or the number of processes plus the index of a bulk copy that may land.
-
         An element is the index of a process, or the number of processes plus the index of a bulk copy that may land.
         """
         self.look()
@@ -278,8 +276,8 @@ class Machine:
         """Execute an operation on an epilogue stage.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         self.epi_stages.act(number, process.cta, op)
 
@@ -287,8 +285,8 @@ class Machine:
         """Execute an operation on a K split.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
@@ -329,16 +327,16 @@ class Machine:
         """Do nothing: `is_ready` has checked that the wait passes.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
         """Arrive at a barrier of one or several CTAs.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
@@ -349,8 +347,8 @@ class Machine:
         """Arrive at a barrier, and add the bytes that its phase waits for.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
@@ -380,8 +378,8 @@ class Machine:
         """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         for cta in op.ctas:
             if cta != process.cta:
@@ -433,8 +431,8 @@ class Machine:
         """Check that a stage contains what a process reads, and count the process as a reader.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         self._check_holds(process, op)
         place = (process.cta, op.stage)
@@ -460,8 +458,8 @@ class Machine:
         """End the read of a stage by a process.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         place = (process.cta, op.stage)
         self.reading[place] -= 1
@@ -471,8 +469,8 @@ class Machine:
         """Take exclusive use of a resource, such as the tensor cores, which no process of another role may have.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         key = (op.resource, process.cta)
         role, count = self.owner.get(key, (process.role, 0))
@@ -484,8 +482,8 @@ class Machine:
         """Release a resource, such as the tensor cores, that the process has for its role.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         key = (op.resource, process.cta)
         role, count = self.owner[key]
@@ -495,8 +493,8 @@ class Machine:
         """Flip the parity that a process waits for.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         self.flipped[number] ^= 1
 
@@ -504,8 +502,8 @@ class Machine:
         """Set a flag of a process to the operation's value.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         self._flag(number, op.flag, op.value)
 
@@ -523,8 +521,8 @@ class Machine:
         """Skip operations if a flag of the process is not set.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
@@ -533,8 +531,8 @@ class Machine:
         """Check the stage that the operation reads; otherwise it uses registers only.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         if op.stage >= 0:
             self._check_holds(process, op)
@@ -543,8 +541,8 @@ class Machine:
         """Arrive at a named barrier; for bar.sync, wait until it is complete.
 
         number    index of the process in the protocol
-        process   that process: a role of a CTA
-        op        its operation to execute
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
         """
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
