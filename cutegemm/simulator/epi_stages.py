@@ -153,7 +153,8 @@ class EpiStageStorage:
 
         If the epilogue is gated, the shape is (2, CTAs, threads, registers): gate and up projections.
 
-        accumulators   (C, M, N)
+        accumulators   tile of the consumer: (CTAs, M, N)
+        consumer       index of the consumer
         """
         rows = self.plan.consumer_tile[0]
         elements = (
