@@ -79,14 +79,16 @@ class Access:
     rotated: Callable[[int], np.ndarray] | None = None
 
     def width(self, table: np.ndarray) -> int:
-        """Return the bits that a lane accesses per instruction.
+        """Return the bits that a lane accesses per instruction: `bits`, or the widest vector that a layout allows.
 
         table   offset of each tile index, in elements
         """
         return self.bits or widest_access(table, self.elements, self.element_bits)
 
     def addresses(self, layout: Layout | ComposedLayout) -> tuple[np.ndarray, int]:
-        """Return byte addresses (warps, requests of a warp, lanes) in a layout of the tile, and the bits of a lane.
+        """Return the byte addresses of the access for a layout of the tile, and the bits that a lane accesses.
+
+        The addresses are an array (warps, requests, lanes). A request is one execution of the instruction.
 
         These are the first two arguments of `shared.cost`.
         """
@@ -189,12 +191,12 @@ def shared_accesses(plan: GemmPlan, problem: Problem | None = None) -> list[Acce
 
 
 def _is_async(copy: TiledCopy | TmaBox) -> bool:
-    """Return whether a copy is cp.async."""
+    """Return whether threads copy A or B by cp.async, rather than through registers or by TMA."""
     return isinstance(copy, TiledCopy) and copy.atom.is_async
 
 
 def _is_ragged(plan: GemmPlan, problem: Problem) -> bool:
-    """Return whether threads load tiles that reach past an edge of the problem.
+    """Return whether threads, not TMA, load tiles of A or B that reach past an edge of the problem.
 
     The result is False if TMA loads: it fills such tiles with zeros.
     """
@@ -220,7 +222,11 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
 
 
 def _clear(name: str, plan: GemmPlan, extent: int) -> Access:
-    """Return the access of threads that write zeros to all stages of A or B, before a ragged tile."""
+    """Return the access of threads that write zeros to all stages of A or B, before a ragged tile.
+
+    name     "A" or "B"
+    extent   rows of A or columns of B of a k-tile
+    """
     operand, copy = plan.loaded.matrix(name), plan.stream(name).load
     assert isinstance(copy, TiledCopy)  # TMA fills ragged tiles with zeros
     written = by_warps(copy.offsets_d(Layout((extent, plan.cta_tile[2]))))
@@ -260,6 +266,9 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     If K is split, this is the average over the K splits of a tile or the CTAs of a cluster. Steps of the thread
     schedule after the last k-tile load nothing from global memory, but their stores and reads of shared memory count.
 
+    access    an access of `shared_accesses(plan)`
+    k_tiles   number of k-tiles of a tile of D: K divided by bK, rounded up
+
     >>> from cutegemm.build import simt_plan
     >>> plan = simt_plan(block=(128, 128, 8), stages=2)
     >>> {a.name: executions(plan, a, 64) for a in shared_accesses(plan)}
@@ -296,6 +305,7 @@ def _executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
 def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
     """Return the byte offset in global memory of each element of a tile from the tile's first element.
 
+    name      name of the matrix, such as "a" or "d"
     problem   gives the strides of the matrix; None: those of a large compact matrix
     returns   array over the indices of elements in the tile
     """
@@ -304,8 +314,9 @@ def global_table(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarr
 
 
 def strides_of_tile(plan: GemmPlan, name: str, problem: Problem | None) -> tuple[int, int]:
-    """Return the strides in global memory along both modes of a tile, in elements.
+    """Return the strides in global memory along both modes of a matrix's tile, in elements.
 
+    name      name of the matrix, such as "a" or "d"
     problem   gives the strides; None: those of a large compact matrix
     """
     operand = plan.loaded.matrix(name)
@@ -369,7 +380,10 @@ def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:
-    """Return offsets (threads, values, ...) as (warps, lanes, values), with the values of an instruction first."""
+    """Return an array (threads, values, ...) of element offsets as (warps, lanes, values), with 32 lanes in a warp.
+
+    If there are more axes than two, they are flattened with the values, the second axis fastest.
+    """
     flat = offsets.reshape(offsets.shape[0], -1, order="F")
     return flat.reshape(-1, min(WARP_THREADS, flat.shape[0]), flat.shape[1])
 
@@ -377,8 +391,11 @@ def by_warps(offsets: np.ndarray) -> np.ndarray:
 def _fill(name: str, copy: TiledCopy | TmaBox, tile: tuple[int, int], operand: Operand, memory: np.ndarray) -> Access:
     """Return the access that writes a k-tile of A or B to a stage.
 
-    tile     extents of the k-tile: (M or N, K)
-    memory   byte offset of each element in global memory, see `global_table`
+    name      "A" or "B"
+    copy      the copy from global memory: by threads or by TMA
+    tile      extents of the k-tile: (M or N, K)
+    operand   the operand: its type and majorness
+    memory    byte offset of each element in global memory, see `global_table`
     """
     label, bits = f"fill {name.upper()}", operand.dtype.bits
     if isinstance(copy, TmaBox):
@@ -406,9 +423,12 @@ def _read(
 ) -> Access:
     """Return the access that reads a k-tile of A or B from its stage for the MMAs.
 
+    name      "A" or "B"
     atom      copy atom from shared memory to registers; None: wgmma reads shared memory
+    mma       the tiled MMA that multiplies the k-tile
     tile      extents of the k-tile in shared memory: (M or N, K)
     extent    rows of A or columns of B that are multiplied
+    operand   the operand: its type and majorness
     repeats   number of wgmma instructions along the other operand; each one reads the k-tile
     """
     label, bits = f"read {name.upper()}", operand.dtype.bits
@@ -442,7 +462,10 @@ def _cluster_accumulators(plan: GemmPlan) -> list[Access]:
 
 
 def _drain(plan: GemmPlan, tile: tuple[int, int]) -> Access:
-    """Return the access that writes the accumulators of a tile of D to shared memory."""
+    """Return the access that writes the accumulators of a tile of D to shared memory.
+
+    tile   (M, N) of the tile
+    """
     bits = plan.operands.d.dtype.bits
     if plan.epi_stages is None:
         return Access("store D", "d", "store", stored_by_lanes(plan), bits, plan.store_d.bits, "tile")
@@ -488,9 +511,10 @@ def spread_by_lanes(plan: GemmPlan, name: str) -> np.ndarray:
 def core_matrices(tile: tuple[int, int], major: str, element_bits: int, extent: int | None = None) -> np.ndarray:
     """Return the rows that wgmma reads together, as indices in the tile: (matrices, 8 rows, elements of 16 bytes).
 
-    tile     (M, K) or (N, K)
-    major    "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
-    extent   number of rows or columns of the tile, from the first one on, that are read; None: all
+    tile           (M, K) or (N, K)
+    major          "k": rows lie along K, one for each m or n; "mn": rows lie along M or N, one for each k
+    element_bits   bits of an element
+    extent         number of rows or columns of the tile, from the first one on, that are read; None: all
 
     >>> core_matrices((64, 16), "k", 16).shape, core_matrices((64, 16), "k", 16)[0, 1, :2].tolist()
     ((16, 8, 8), [1, 65])

@@ -65,7 +65,7 @@ def stored_together(plan: GemmPlan) -> tuple[int, int]:
 
 
 def larger(plan: GemmPlan, problem: Problem) -> str | None:
-    """Return the text of a plan whose tile has twice, or 1.5 times, the rows or columns; None if all violate a rule."""
+    """Return the text of a plan whose tile of D has 2 or 1.5 times the rows or columns; None if all violate a rule."""
     bm, bn = stored_together(plan)
     for tile in ((bm, 2 * bn), (2 * bm, bn), (bm, bn * 3 // 2), (bm * 3 // 2, bn)):
         text = with_tile(plan, problem, tile)
@@ -75,7 +75,7 @@ def larger(plan: GemmPlan, problem: Problem) -> str | None:
 
 
 def can_implement(plan: GemmPlan, problem: Problem, **changed: Any) -> bool:
-    """Return whether a plan with changed fields violates no rule for a problem.
+    """Return whether a plan violates no rule for a problem after some of its fields are replaced.
 
     changed   fields of `GemmPlan` and their new values
 
@@ -126,7 +126,7 @@ def _candidates(plan: GemmPlan, tile_mn: tuple[int, int]) -> Iterator[tuple[dict
 
 
 def _fits(tile: tuple[int, int], warp: tuple[int, int]) -> bool:
-    """Return whether warp tiles of `warp` divide a tile into at most `_MOST_WARPS` warps."""
+    """Return whether warp tiles of (M, N) `warp` divide a CTA's tile (M, N) into at most `_MOST_WARPS` warps."""
     if tile[0] % warp[0] or tile[1] % warp[1]:
         return False
     return tile[0] // warp[0] * (tile[1] // warp[1]) <= _MOST_WARPS

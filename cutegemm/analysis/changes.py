@@ -90,6 +90,8 @@ def _bound_changes(plan: GemmPlan, problem: Problem, roof: Roofline, flaws: list
 
     Its *excess* is its time beyond the next level, as a share of its time. The list is empty if arithmetic binds, if
     the excess is below 10%, or if one of `flaws` costs over half of the excess.
+
+    flaws   other changes that were found already
     """
     bound = roof.bound
     others = [level for level in roof.levels if level.seconds is not None and level is not bound]
@@ -129,13 +131,18 @@ def _such_as(text: str | None) -> str:
 def _loss(roof: Roofline, **changed: float) -> float:
     """Return the share of the predicted time that is saved if some levels take other times.
 
+    roof      the roofline of the plan
     changed   new time of a level in seconds, by its name
     """
     return 1 - roof.seconds_with(**changed) / roof.seconds if roof.seconds else 0.0
 
 
 def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return a change for each shared-memory access that has bank conflicts."""
+    """Return a `Change` (flaw and repair) for each shared-memory access of the plan that has bank conflicts.
+
+    known   the analysis with the costs of the accesses
+    roof    the roofline, which gives the time that conflicts cost
+    """
     assert known.waves is not None
     level = roof.level("shared")
     out = []
@@ -156,7 +163,11 @@ def _conflict_changes(plan: GemmPlan, known: Analysis, roof: Roofline) -> list[C
 
 
 def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str:
-    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why every layout conflicts."""
+    """Return the advice for an access with bank conflicts: a swizzle, a padding, or why every layout conflicts.
+
+    known    the analysis, whose `searches` have the result of the search for a swizzle
+    access   cost of the access
+    """
     if access.cost.worst is None:
         return "let neighbouring lanes read neighbouring addresses"
     search = known.searches.get(access.name[-1].lower())
@@ -177,12 +188,12 @@ def _conflict_advice(plan: GemmPlan, known: Analysis, access: AccessCost) -> str
 
 
 def _room(plan: GemmPlan) -> int:
-    """Return the bytes of shared memory that a CTA may still use."""
+    """Return the bytes of shared memory that a CTA of the plan may use in addition to those it uses already."""
     return arch_named(plan.arch).smem_of_each_bytes(plan.ctas_per_sm) - sum(plan.smem_bytes().values())
 
 
 def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
-    """Return the advice for a grid whose last wave is not full."""
+    """Return the advice for a grid whose last wave of CTAs leaves multiprocessors idle, such as another tile size."""
     if plan.split.fixup:  # the stream-K fixup is in use already
         return "another tile size"
     if plan.family == "sm90" and advised.can_implement(plan, problem, split=FIXUP):
@@ -194,7 +205,11 @@ def _to_fill_the_grid(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _grid_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for multiprocessors that are idle in the last wave, and for tile elements outside of D."""
+    """Return the changes for multiprocessors that are idle in the last wave, and for tile elements outside of D.
+
+    known   the analysis without its roofline and changes
+    roof    the roofline, which gives the time that is lost
+    """
     fill = known.waves
     assert fill is not None
     out = []
@@ -259,7 +274,11 @@ def _better_tiles(plan: GemmPlan, problem: Problem) -> str:
 
 
 def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roofline) -> list[Change]:
-    """Return changes for a raster with more DRAM reads than another one, and for uncoalesced or narrow accesses."""
+    """Return changes for a raster that reads more of DRAM than another, and for uncoalesced or narrow accesses.
+
+    known   the analysis without its roofline and changes
+    roof    the roofline, which gives the time that is lost
+    """
     assert known.traffic is not None
     out = []
     dram = roof.level("DRAM")
@@ -283,7 +302,7 @@ def _memory_changes(plan: GemmPlan, problem: Problem, known: Analysis, roof: Roo
 
 
 def _divides(plan: GemmPlan, access: Sectors) -> bool:
-    """Return whether the threads of a CTA can move the whole tile by accesses of `usable_bits`."""
+    """Return whether the threads of a CTA can move a whole tile by accesses of `access.usable_bits` each."""
     name = access.name.split()[-1].lower()
     operand = plan.loaded.matrix(name)
     shape = tile_shape(plan, name)

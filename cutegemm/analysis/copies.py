@@ -71,7 +71,7 @@ def copy_wavefronts(
 
 
 def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
-    """Return the wavefronts of each request of 16-byte copies.
+    """Return the wavefronts of each request of 16-byte cp.async copies, which bypass L1: an array (requests,).
 
     table, read, on   byte address written, byte address read, and whether the lane copies: (requests, lanes)
     """
@@ -81,7 +81,10 @@ def _past_l1(table: np.ndarray, read: np.ndarray, on: np.ndarray) -> np.ndarray:
     move = source ^ target
 
     def alike(values: np.ndarray) -> np.ndarray:
-        """Return which pairs of lanes of a request have equal values: (requests, lanes, lanes)."""
+        """Return which pairs of lanes of a request have equal values: (requests, lanes, lanes).
+
+        values   one value per lane: (requests, lanes)
+        """
         return np.asarray(values[:, :, None] == values[:, None, :])
 
     near = lane[:, None] // _CHUNKS == lane // _CHUNKS
@@ -119,7 +122,11 @@ def _one_group(read: Sequence[int], write: Sequence[int], words: int) -> int:
 
 
 def _passes(addresses: Sequence[int], words: int) -> list[int]:
-    """Return the index of the pass of each lane: the first pass with all of the lane's banks free."""
+    """Return the index of the pass that serves each lane: the first pass in which all of the lane's banks are free.
+
+    addresses   byte address of each lane
+    words       4-byte words that a lane accesses
+    """
     free = [0] * SMEM_BANKS
     out = []
     for address in addresses:

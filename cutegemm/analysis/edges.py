@@ -57,6 +57,8 @@ def strides_of(plan: GemmPlan, name: str, problem: Problem) -> tuple[int, int, i
     """Return the strides of a matrix along its two modes and the batch, in elements.
 
     If the matrix is repacked, these are its strides after the repack pass.
+
+    name   name of the matrix, such as "a" or "d"
     """
     layout = problem.layout(name)
     along, across, batch = (int(stride) for stride in layout.stride)
@@ -107,7 +109,9 @@ def sharers_mn(plan: GemmPlan) -> tuple[int, int]:
 
 
 def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
-    """Return the kinds of tiles of A, of B, or of a matrix with the extents of D.
+    """Return the kinds of tiles of a matrix: see `Kind`. Tiles of one kind have the same cost of every access.
+
+    name   "a", "b", or a matrix with the extents of D
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -145,11 +149,12 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
 
 @dataclass(frozen=True)
 class _Run:
-    """Equally spaced tiles along one mode of a matrix, with elements `low` up to `high` of each inside of the matrix.
+    """Equally spaced tiles along one mode of a matrix.
 
-    at      index along the mode of the first tile's first element
-    step    elements from the start of a tile to the start of the next one
-    count   number of tiles
+    low, high   elements `low` up to, but without, `high` of each tile are inside of the matrix
+    at          index along the mode of the first tile's first element
+    step        elements from the start of a tile to the start of the next one
+    count       number of tiles
     """
 
     low: int
@@ -159,7 +164,7 @@ class _Run:
     count: int
 
     def residues(self, stride: int, modulus: int) -> np.ndarray:
-        """Return the number of tiles that start at each element of a cache line, as exact Python integers.
+        """Return an array: how many tiles start at each element of a cache line, as exact Python integers.
 
         stride    stride of the mode in elements
         modulus   number of elements of a cache line
@@ -173,7 +178,7 @@ class _Run:
 
 
 def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) -> list[_Run]:
-    """Return the tiles along a mode as runs. The first tile starts at 0, and the last one may be ragged.
+    """Return the tiles along a mode of a matrix as runs. The first tile starts at 0, and the last one may be ragged.
 
     extent   elements of the matrix along the mode
     tile     elements from one tile to the next
@@ -194,7 +199,7 @@ def _along(extent: int, tile: int, count: int = 0, loaded: int | None = None) ->
 
 
 def _before(extent: int, tile: int) -> list[_Run]:
-    """Return the tiles along a mode as runs. The last tile ends at `extent`, and the first one may start before 0.
+    """Return the tiles along a mode of a matrix as runs. The last tile ends at `extent`; the first may start before 0.
 
     extent   elements of the matrix along the mode
     tile     elements of a tile
@@ -243,6 +248,8 @@ def _convolved(counts: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the cyclic convolution of two histograms of residues.
 
     It counts pairs, one item of `counts` and one of `others`, by the sum of their residues.
+
+    counts, others   histograms of the same length: number of items by residue, which is an element of a cache line
     """
     sums = np.zeros_like(counts)
     for place in np.flatnonzero(counts):

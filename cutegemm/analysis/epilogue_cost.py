@@ -85,6 +85,8 @@ _KINDS = {("m",): "row of N", ("n",): "column of M", ("m", "n"): "one element", 
 def clocks(plan: GemmPlan, device: Device, elements: float) -> float | None:
     """Return the least clocks of a multiprocessor for the epilogue of `elements` elements; None for f64.
 
+    elements   elements of D
+
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.machine.device import device_named
     >>> from cutegemm.plan.epilogue import parse_epilogue

@@ -32,7 +32,7 @@ class ExecutedAccesses:
     rewritten: bool = False
 
     def of(self, op: str) -> Wavefronts:
-        """Return the cost of one operation; all zero if the kernel does not execute it."""
+        """Return the cost of one shared-memory operation, such as "load"; zero if the kernel does not execute it."""
         return self.counts.get(op, Wavefronts(0, 0, 0))
 
 
@@ -104,9 +104,11 @@ class Executed:
     ) -> None:
         """Add an instruction that accesses shared memory.
 
+        bits      bits that a lane accesses
         table     byte addresses in shared memory: (warps, lanes)
         sources   cp.async: byte addresses in global memory
         active    lanes that execute it
+        line      line of the code
         """
         if op in _MATRICES:  # only the first lanes give addresses
             used = slice(0, int(active.sum(axis=1).max()))
@@ -118,6 +120,7 @@ class Executed:
     def _add_global(self, op: str, bits: int, table: np.ndarray, written: np.ndarray, active: np.ndarray) -> None:
         """Add an instruction that accesses global memory.
 
+        bits      bits that a lane accesses
         table     byte addresses in global memory: (warps, lanes)
         written   cp.async: byte addresses in shared memory
         active    lanes that execute it
@@ -131,7 +134,7 @@ class Executed:
 
 
 def _sum(old: Wavefronts | None, new: Wavefronts) -> Wavefronts:
-    """Return the sum of two costs, with the worse of their collisions."""
+    """Return the sum of two costs, with the worse of their two bank conflicts. `old` is None for the first cost."""
     if old is None:
         return new
     worst = max([w for w in (old.worst, new.worst) if w], key=lambda w: w.ways, default=None)

@@ -125,7 +125,7 @@ def _part(part: Any, side: str, operand: str) -> Part:
 
 
 def _printed_copy(text: str) -> Part:
-    """Convert the text that the DSL prints for a tiled copy."""
+    """Convert the text that the CuTe DSL prints for a tiled copy to the positions that each thread accesses."""
     layout, tiler, kind = _TV.search(text), _TILER.search(text), _TYPE.search(text)
     if layout is None or tiler is None:
         raise LayoutError("check_part: the text has 'TV Layout tiled', but it lacks 'Tiler MN: (m:1,n:1)'.")
@@ -134,7 +134,9 @@ def _printed_copy(text: str) -> Part:
 
 
 def _linear(part: Any) -> Part:
-    """Convert a linear layout of Triton: lanes and warps are the threads, registers the values.
+    """Convert a linear layout of Triton to the positions that each thread accesses.
+
+    Lanes and warps are the threads, registers the values.
 
     Bases of CTAs are ignored.
     """
@@ -154,7 +156,7 @@ def _linear(part: Any) -> Part:
         raise LayoutError(f"check_part: the linear layout has {len(sizes)} outputs instead of two, rows and columns.")
 
     def columns(name: str) -> list[int]:
-        """Return the position in the tile of each basis vector of an input of the linear layout."""
+        """Return the position in the tile of each basis vector of one input of the linear layout, such as "lane"."""
         return [row + sizes[0] * column for row, column in bases.get(name, ())]
 
     threads, values = [*columns("lane"), *columns("warp")], columns("register")
@@ -176,12 +178,15 @@ def _layout(layout: Any) -> Layout | ComposedLayout:
 
 
 def _unit_of(shared: Any) -> str:
-    """Return the default unit of a swizzle: "bytes" for a layout of the DSL, else "elements"."""
+    """Return the unit that a swizzle of this layout counts: "bytes" for a layout of the CuTe DSL, else "elements"."""
     return "elements" if isinstance(shared, (str, Layout, ComposedLayout)) else "bytes"
 
 
 def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
-    """Convert a layout with a swizzle of bytes to one with a swizzle of elements."""
+    """Convert a layout whose swizzle acts on byte addresses to one whose swizzle acts on element offsets.
+
+    bits   bits of an element
+    """
     inner = layout.inner
     if not isinstance(inner, Swizzle):
         return layout
@@ -189,14 +194,14 @@ def _in_elements(layout: ComposedLayout, bits: int) -> ComposedLayout:
 
 
 def _extent(mode: Any) -> int:
-    """Return the extent of a mode of a tiler, which is an integer or a layout."""
+    """Return the extent that one entry of a tiler selects: an integer is its own extent, a layout has its size."""
     if isinstance(mode, int):
         return mode
     return product(_layout(mode).shape)
 
 
 def _modes(layout: Layout | ComposedLayout) -> tuple[Any, ...]:
-    """Return the modes of a layout's shape."""
+    """Return the modes of a layout's shape as a tuple; a layout with an integer shape has one mode."""
     return layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
 
 
@@ -209,7 +214,7 @@ def _table(layout: Layout | ComposedLayout) -> np.ndarray:
 
 
 def _first_stage(layout: Layout | ComposedLayout) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the offsets of the first two modes of a layout, and their extents."""
+    """Return the offsets of the first two modes of a shared-memory layout as an array, and their extents."""
     extents = [product(mode) for mode in _modes(layout)]
     if len(extents) < 2:
         raise LayoutError(

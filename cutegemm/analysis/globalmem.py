@@ -202,6 +202,9 @@ def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sec
     """Return the cost of reading an operand of the epilogue: a tile by TMA to the epilogue stages, or by threads.
 
     Threads read an element of a broadcast operand once for all elements of D that they compute together.
+
+    name      name of the operand, such as "c"
+    problem   gives strides and extents; None: rows are aligned and far apart
     """
     label, operand = f"load {name.upper()}", plan.operands.matrix(name)
     if plan.epi_stages is not None and plan.epi_stages.load_c is not None and name == plan.fetched_tile:
@@ -238,8 +241,11 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
 
     TMA requests whole rows of a box. If the load is multicast, each CTA requests its share, and all of it arrives.
 
-    label   name of the access
-    per     "k-tile" or "tile"
+    name      name of the matrix, such as "a"
+    label     name of the access
+    box       extents of the TMA box
+    problem   gives strides and extents; None: rows are aligned and far apart
+    per       "k-tile" or "tile"
     """
     operand, shape = plan.loaded.matrix(name), tile_shape(plan, name)
     bits, share = operand.dtype.bits, box.multicast
@@ -262,6 +268,7 @@ def _boxes(plan: GemmPlan, name: str, label: str, box: TmaBox, problem: Problem 
 def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
     """Return whether rows of a box are not whole lines of 128 bytes, or do not start at a multiple of 64 bytes.
 
+    kind    tiles that are loaded
     inner   index of the contiguous mode
     step    elements from one row to the next
     """
@@ -276,14 +283,15 @@ def _is_torn(kind: Kind, inner: int, box: TmaBox, step: int) -> bool:
 
 
 def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, step: int, bits: int) -> int:
-    """Return the sectors that arrive for the rows of the boxes of a tile.
+    """Return the 32-byte sectors that arrive in a multiprocessor for one tile that is loaded by TMA boxes.
 
     The bytes inside of the matrix arrive as the sectors that contain them. The bytes outside arrive as zeros, in
     further sectors of 32 bytes (counters of an H100, 2026-11-22).
 
-    inner   index of the contiguous mode
+    kind    tiles of the same position in the matrix and in a cache line the contiguous mode
     width   elements of a box along the contiguous mode
     step    elements from one row to the next
+    bits    bits of an element
     """
     rows = np.arange(shape[1 - inner])[:, None]
     starts = np.arange(0, shape[inner], width)
@@ -295,7 +303,7 @@ def _row_sectors(kind: Kind, shape: tuple[int, int], inner: int, width: int, ste
 
 
 def _stored(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
-    """Return the cost of storing D, or an auxiliary output, from registers."""
+    """Return the cost of storing D, or the auxiliary output `name`, from registers to global memory."""
     operand = plan.operands.matrix(name)
     bits = plan.store_d.bits if name == "d" else plan.access(name).bits
     elements = stored_by_lanes(plan, operand.major)
@@ -331,11 +339,18 @@ def _sectors(
     written = _written(plan, operand_name, problem) if past_l1 else None
 
     def firsts(phase: int) -> np.ndarray:
-        """Return the first element of each access of a tile that starts `phase` bytes into a cache line."""
+        """Return the first element of each access of a tile, as indices in the tile.
+
+        phase   bytes from the start of a cache line to the tile's first element
+        """
         return rotated_lines(plan, planned, memory + phase, plan.d_tile) if rotates else planned
 
     def costs(phase: int, inside: np.ndarray | None) -> tuple[int, int, int]:
-        """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line."""
+        """Return (requests, sectors, arriving sectors) of a tile that starts `phase` bytes into a cache line.
+
+        phase    bytes from the start of a cache line to the tile's first element
+        inside   which elements of the tile are inside of the matrix; None: all
+        """
         first = firsts(phase)
         at, on = memory[first] + phase, None if inside is None else inside[first]
         asked = len(at) if on is None else int(on.any(axis=1).sum())
@@ -375,7 +390,10 @@ def _sectors(
 
 
 def _written(plan: GemmPlan, name: str, problem: Problem | None) -> np.ndarray:
-    """Return the byte addresses in shared memory that a cp.async writes: (requests, lanes)."""
+    """Return the byte addresses in shared memory that the cp.async of A or B writes: (requests, lanes).
+
+    name   "a" or "b"
+    """
     access = next(a for a in shared_accesses(plan, problem) if a.buffer == name and a.op == "cp.async")
     offsets = buffer_layout(plan, name).offsets()
     written = byte_addresses(offsets, access.elements, access.element_bits, access.width(offsets))

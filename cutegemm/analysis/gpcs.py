@@ -46,7 +46,7 @@ class GpcReads:
 
     @property
     def share(self) -> float:
-        """Least share of the requested bytes that reaches L2."""
+        """Least share of the requested bytes that reaches L2: `apart` divided by `asked`, both summed over A and B."""
         return sum(self.apart) / sum(self.asked) if sum(self.asked) else 1.0
 
 
@@ -97,7 +97,10 @@ def gpc_reads(plan: GemmPlan, problem: Problem, device: Device, raster: Raster |
 
 
 def _gpcs(device: Device, cluster_size: int) -> np.ndarray | None:
-    """Return the GPC index of each cluster, in the order of their assignment; None if it is not known."""
+    """Return the GPC index of each cluster, in the order of their assignment; None if it is not known.
+
+    cluster_size   number of CTAs of a cluster
+    """
     if not device.tpc_rounds or cluster_size > PAIR:
         return None
     return np.array(device.gpc_of_tpc)[tpc_of_ctas(device, cluster_size)[::cluster_size]]

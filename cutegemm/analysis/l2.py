@@ -83,6 +83,7 @@ class Moved:
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
     """Return the bytes that a grid moves, simulated or from the cache of earlier simulations.
 
+    work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
     partitions   number of its partitions
@@ -102,7 +103,7 @@ def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int 
 
 
 def _digest(*values: Any) -> bytes:
-    """Return a hash that is equal for equal arrays and numbers."""
+    """Return a hash of arrays and numbers, as a key for the cache of simulation results: equal values, equal hash."""
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, np.ndarray):
@@ -118,7 +119,11 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
 
     Each event is one piece of a tile, which a cluster reads. Events are executed in the order of time.
 
-    steps   number of pieces that K is cut into
+    work         data that the work tiles read and write
+    pace         times of the clusters that run at once
+    l2_bytes     size of the L2 cache
+    partitions   number of its partitions
+    steps        number of pieces that K is cut into
     """
     count, running = len(work.tiles), len(pace.time)
     splits = np.bincount(work.tiles.astype(np.intp, copy=False))
@@ -168,14 +173,17 @@ def _played(work: Work, pace: Pace, l2_bytes: int, partitions: int, steps: int) 
 
 
 def _by_cluster(clusters: np.ndarray) -> list[list[int]]:
-    """Return the indices of the work tiles of each cluster that has any, in their order."""
+    """Return the indices of the work tiles of each cluster that has any, in ascending order: one list per cluster.
+
+    clusters   cluster that takes each work tile
+    """
     order = np.argsort(clusters, kind="stable")
     starts = np.flatnonzero(np.diff(clusters[order])) + 1
     return [own.tolist() for own in np.split(order, starts)]
 
 
 class _Ends:
-    """Reads and writes of work tiles when they end: accumulators of K splits, and D."""
+    """Reads and writes that work tiles do when they end: of accumulators of K splits in the workspace, and of D."""
 
     def __init__(self, work: Work, splits: list[int], cache: _Cache) -> None:
         self.work, self.splits, self.cache = work, splits, cache
@@ -184,7 +192,11 @@ class _Ends:
         self.partials_bytes_ = 0.0
 
     def end(self, tile: int, here: int) -> None:
-        """Record that a work tile of `tile` ends on a multiprocessor of the partition `here`."""
+        """Record that a work tile of `tile` ends on a multiprocessor of the partition `here`.
+
+        tile   index of the tile of D
+        here   index of the L2 partition
+        """
         work, splits, k_split = self.work, self.splits[tile], self.ended[tile]
         self.ended[tile] += 1
         is_last = k_split == splits - 1
@@ -200,7 +212,14 @@ class _Ends:
         self._each(self.cache.write, tile, splits, here, work.bytes_d)
 
     def _each(self, touch: Callable[..., None], tile: int, k_split: int, here: int, size: float) -> None:
-        """Call `touch`, which reads or writes the cache, for the share of `size` bytes in each partition."""
+        """Call `touch`, which reads or writes the cache, for the share of `size` bytes in each partition.
+
+        touch     `_Cache.read` or `_Cache.write`
+        tile      index of the tile of D
+        k_split   index of the K split
+        here      L2 partition of the multiprocessor that reads or writes
+        size      bytes
+        """
         for home in self.homes:
             touch((tile, k_split, home), here, home, size / len(self.homes))
 
@@ -214,7 +233,13 @@ class _Cache:
         self.dram_bytes = self.far_bytes = 0.0
 
     def read(self, key: object, here: int, home: int, size: float) -> None:
-        """Read data with their home in the partition `home` from a multiprocessor of the partition `here`."""
+        """Read data with their home in the partition `home` from a multiprocessor of the partition `here`.
+
+        key    name of the data, which is hashable
+        here   L2 partition of the multiprocessor
+        home   L2 partition that is the home of the data: it fetches them from DRAM
+        size   bytes
+        """
         lines = self.lines[here]
         if key in lines:
             lines.move_to_end(key)
@@ -231,13 +256,24 @@ class _Cache:
         self._keep(key, here, size)
 
     def write(self, key: object, here: int, home: int, size: float) -> None:
-        """Write new data with their home in the partition `home` from a multiprocessor of the partition `here`."""
+        """Write new data with their home in the partition `home` from a multiprocessor of the partition `here`.
+
+        key    name of the data, which is hashable
+        here   L2 partition of the multiprocessor
+        home   L2 partition that is the home of the data: it fetches them from DRAM
+        size   bytes
+        """
         self._keep(key, home, size)
         if here != home:
             self._keep(key, here, size)
 
     def _keep(self, key: object, where: int, size: float) -> None:
-        """Insert data that the partition `where` does not have, and evict others if it is full."""
+        """Insert data that the partition `where` does not have, and evict others if it is full.
+
+        key     name of the data
+        where   index of the partition
+        size    bytes
+        """
         lines, free = self.lines[where], self.free[where] - size
         lines[key] = size
         while free < 0:

@@ -56,13 +56,13 @@ class Occupancy:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """Names of the resources that do not allow a further CTA."""
+        """Names of the resources that do not allow a further CTA on the multiprocessor, such as "registers"."""
         least = min(self.limits.values())
         return tuple(name for name, ctas in self.limits.items() if ctas == least)
 
     @property
     def theoretical(self) -> float:
-        """Resident warps as a share of the warps that the multiprocessor can hold."""
+        """Share of the warps that a multiprocessor can hold which are resident, between 0 and 1."""
         return self.warps / self.max_warps
 
 
@@ -106,7 +106,7 @@ def occupancy(arch: Arch | str, threads: int, registers: int, smem_bytes: int, *
 
 
 def plan_registers(plan: GemmPlan, arch: Arch) -> int:
-    """Return the registers of a thread before compilation: as many as the compiler may use.
+    """Return the registers of a thread that the compiler may use for a plan: an upper bound, without compilation.
 
     Compiled plans come close: of 24 SIMT plans whose data need 64 to 180 registers, 23 use 219 to 255 of the 255 that
     one CTA per multiprocessor allows (DSL 4.8.1, sm_90a, 2026-11-20).
@@ -157,19 +157,19 @@ class Waves:
 
     @property
     def count(self) -> int:
-        """Number of waves; a wave that is not full counts as one."""
+        """Number of waves: rounds of CTAs that run at once. A wave that is not full counts as one."""
         return -(-self.ctas // self.per_wave) if self.per_wave else 0
 
     @property
     def tail(self) -> float:
-        """Share of the last wave that is full."""
+        """Share of the CTA slots of the last wave that have a CTA; 1 if the last wave is full."""
         if self.is_even:
             return 1.0
         return (self.ctas - (self.count - 1) * self.per_wave) / self.per_wave if self.ctas else 1.0
 
     @property
     def efficiency(self) -> float:
-        """CTAs as a share of the CTAs that the waves can hold; 1 without quantization loss.
+        """Number of CTAs divided by the number that the waves can hold; 1 if the last wave is full.
 
         >>> Waves(133, 132).efficiency, Waves(264, 132).efficiency
         (0.5037878787878788, 1.0)
@@ -179,6 +179,9 @@ class Waves:
 
 def waves(plan: GemmPlan, problem: Problem, sms: int, ctas_per_sm: int) -> Waves:
     """Return the waves of the grid of a problem on a device with `sms` multiprocessors.
+
+    sms           number of multiprocessors
+    ctas_per_sm   CTAs that a multiprocessor holds at once
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Problem

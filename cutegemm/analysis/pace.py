@@ -112,7 +112,10 @@ def tpc_of_ctas(device: Device, in_cluster: int) -> np.ndarray:
 
 
 def _sharing(plan: GemmPlan, device: Device, units: int) -> np.ndarray:
-    """Return the number of multiprocessors that share the port of each cluster."""
+    """Return, for each cluster, the number of multiprocessors that share its port to L2.
+
+    units   number of clusters that run at once
+    """
     in_cluster, gpc_raster = plan.scheduler.cluster_size, plan.scheduler.gpc_raster
     pairs = tpc_of_ctas(device, in_cluster)
     is_small_cpc = np.isin(pairs, device.tpcs_of_two)

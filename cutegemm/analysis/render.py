@@ -68,7 +68,7 @@ def print_report(analysis: Analysis, console: Any) -> None:
 
 
 def _print(section: Section, console: Any) -> None:
-    """Print a section on a rich console."""
+    """Print one section of a report (title, sentences, table) on a rich console."""
     if section.lines or not section.rows:
         console.print(f"[bold]{section.title}[/bold]", soft_wrap=True)
     for line in section.lines:
@@ -111,7 +111,7 @@ class _Table:
             yield Padding(Text(", ".join([f"{name} {cell}" for (name, _), cell in named])), (0, 0, 0, 4))
 
     def _least(self) -> list[int]:
-        """Return the least number of characters of each column.
+        """Return the smallest width of each column, in characters, with which the table can be printed.
 
         Headers, and a last column of text, may break between words.
         """
@@ -124,7 +124,10 @@ class _Table:
         return out
 
     def _wide(self, least: list[int]) -> Any:
-        """Return the table as a rich table. `least` has the least number of characters of each column."""
+        """Return the table as a rich table.
+
+        least   smallest width of each column, in characters
+        """
         from rich import box
         from rich.table import Table
         from rich.text import Text

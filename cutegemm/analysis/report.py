@@ -126,6 +126,8 @@ class Analysis:
         """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory in the whole grid.
 
         The counts are those of the compiled kernel if it was executed, else those of the plan.
+
+        op   operation, one of `shared.OPS`, such as "load"
         """
         if self.executed is not None and op in EXECUTED_OPS and op != "cp.async":  # cp.async depends on its source
             done = self.executed.of(op)
@@ -136,6 +138,8 @@ class Analysis:
         """Return (instructions, wavefronts, fewest wavefronts) of an operation on shared memory, as planned.
 
         The counts are those of the plan's accesses in the whole grid, even if the compiled kernel was executed.
+
+        op   operation, one of `shared.OPS`, such as "load"
         """
         of_semaphores = {"store": self.ends.semaphores, "load": self.ends.asked} if self.ends else {}
         out = [of_semaphores.get(op, 0)] * 3
@@ -148,12 +152,14 @@ class Analysis:
         """Return (instructions, sectors) of an operation on global memory in the grid of the GEMM.
 
         Repack passes, and a second kernel that adds the accumulators of K splits, are not included; see `passes`.
+
+        op   operation: "ld", "ldgsts", "st" or "tma"
         """
         costs = [self._in_grid(access) for access in self.global_ if access.op == op]
         return sum(cost.requests for cost in costs), sum(cost.sectors for cost in costs)
 
     def _in_grid(self, access: Sectors) -> GridSectors:
-        """Return the cost of an access over the grid of the GEMM.
+        """Return the cost of an access to global memory over the grid of the GEMM.
 
         If a second kernel stores some tiles of D, only those that the GEMM stores count.
         """
@@ -172,11 +178,11 @@ class Analysis:
         return sum(self._in_grid(a).sectors for a in self.global_ if (a.op, a.per) == (op, "K split"))
 
     def arriving(self) -> int:
-        """Return the sectors of A and B that arrive in multiprocessors."""
+        """Return the number of 32-byte sectors of A and B that arrive in multiprocessors, over the whole grid."""
         return sum(self._in_grid(access).arriving for access in self.global_ if access.per == "k-tile")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the analysis as plain data for JSON."""
+        """Return the analysis as dicts, lists, numbers and texts that `json.dumps` accepts."""
         device = {
             **asdict_plain(self.device),
             "tflops": dict(self.device.tflops),
@@ -270,7 +276,10 @@ def _search_data(search: SwizzleSearch) -> dict[str, Any]:
 
 
 def asdict_plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass without copying their values: `asdict` fails to copy a read-only mapping."""
+    """Return the fields of a dataclass as a dict, name -> value, without copying the values.
+
+    `dataclasses.asdict` fails to copy a read-only mapping.
+    """
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
@@ -347,7 +356,7 @@ def _launches(plan: GemmPlan, arch: Arch, problem: Problem | None) -> dict[str, 
 
 
 def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tiles: int, rules: Rules) -> AccessCost:
-    """Return the cost of an access to shared memory, for a full tile and, with a problem, for all tiles.
+    """Return the cost of an access to shared memory: for one full tile and, with a problem, for all tiles.
 
     k_tiles   number of k-tiles of a tile
     """
@@ -374,7 +383,12 @@ def _access_cost(plan: GemmPlan, problem: Problem | None, access: Access, k_tile
 def _searches(
     plan: GemmPlan, accesses: list[Any], shared: tuple[AccessCost, ...], rules: Rules
 ) -> dict[str, SwizzleSearch]:
-    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by buffer name."""
+    """Return the search for a swizzle for each buffer whose layout causes bank conflicts, by buffer name.
+
+    accesses   accesses of the plan to shared memory
+    shared     their costs, in the same order
+    rules      rules of shared memory
+    """
     blamed = {a.buffer for a, c in zip(accesses, shared, strict=True) if c.cost.conflicts and c.cost.worst is not None}
     return {buffer: search_plan(plan, buffer, rules) for buffer in sorted(blamed)}
 
@@ -447,7 +461,10 @@ def _with_problem(plan: GemmPlan, problem: Problem, device: Device, common: dict
 
 
 def _in_time(cost: EpilogueCost | None, roof: Roofline) -> EpilogueCost | None:
-    """Return the cost of the epilogue with `hidden` and `added_seconds` from the roofline."""
+    """Return the cost of the epilogue with its fields `hidden` and `added_seconds` computed from the roofline.
+
+    cost   cost of the epilogue; None if it computes nothing, which returns None
+    """
     alone = next((level.seconds for level in roof.levels if level.name == "epilogue"), None)
     if cost is None or not alone:
         return cost

@@ -60,21 +60,24 @@ class Roofline:
 
     @property
     def bound(self) -> Level:
-        """The level with the largest least time."""
+        """The level (compute, shared memory, L2, DRAM, ...) with the largest least time. It limits the kernel."""
         return max((level for level in self.levels if level.seconds is not None), key=lambda x: x.seconds or 0.0)
 
     @property
     def seconds(self) -> float:
-        """Least time of the GEMM in seconds."""
+        """Least time of the GEMM in seconds: that of the slowest level, plus the epilogue that nothing hides."""
         return (self.bound.seconds or 0.0) + self.added
 
     @property
     def tflops(self) -> float:
-        """Rate in TFLOP/s that the least time implies."""
+        """Rate of the GEMM in TFLOP/s if it takes the least time that the roofline allows."""
         return self.flops / self.seconds / 1e12 if self.seconds else 0.0
 
     def level(self, name: str) -> Level:
-        """Return the level with the name `name`."""
+        """Return one level of the roofline.
+
+        name   name of the level, such as "DRAM"; see `Level`
+        """
         return next(level for level in self.levels if level.name == name)
 
     def seconds_with(self, **changed: float) -> float:
@@ -182,5 +185,12 @@ def register_bytes(plan: GemmPlan) -> float:
 
 
 def _level(name: str, amount: float, unit: str, flops: int, seconds: float | None) -> Level:
-    """Return a level with its intensity; the intensity is 0 if the amount is."""
+    """Return a roofline level whose intensity is `flops` divided by `amount`; 0 if the amount is 0.
+
+    name      name of the level
+    amount    FLOPs, warp instructions or bytes
+    unit      unit of the amount
+    flops     FLOPs of the problem
+    seconds   least time; None if the rate of the level is not known
+    """
     return Level(name, amount, unit, flops / amount if amount else 0.0, seconds)

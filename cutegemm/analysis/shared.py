@@ -75,7 +75,7 @@ class Collision:
 
     @property
     def ways(self) -> int:
-        """Number of words that the bank must deliver."""
+        """Number of different words that the bank must deliver in one phase: 2 for a two-way bank conflict."""
         return len(self.words)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Wavefronts:
 
     @property
     def conflicts(self) -> int:
-        """Number of wavefronts beyond the ideal."""
+        """Number of wavefronts that bank conflicts add: those beyond the ideal."""
         return self.wavefronts - self.ideal
 
     @property
@@ -162,7 +162,14 @@ def wavefronts(
 
 
 def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.ndarray | None = None) -> np.ndarray:
-    """Return which requests have two phases merged, as booleans of shape (requests,)."""
+    """Return which requests have two phases merged, as booleans of shape (requests,).
+
+    table    byte address of each lane: (requests, lanes)
+    bits     bits that a lane accesses
+    op       operation, see `wavefronts`
+    rules    which phases are merged
+    active   bool, same shape: lanes that execute the access; None: all
+    """
     uniform = np.zeros(len(table), bool)
     if op == "load" and bits > 32 and table.shape[1] == WARP_THREADS:
         pairs = np.arange(WARP_THREADS)
@@ -177,7 +184,10 @@ def _is_merged(table: np.ndarray, bits: int, op: str, rules: Rules, active: np.n
 def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
     """Return the addresses as an array.
 
-    raises   LayoutError for an unknown operation or width, or if an address is not aligned to the width
+    addresses   byte addresses: (requests, lanes)
+    bits        bits that a lane accesses
+    op          operation, see `wavefronts`
+    raises      LayoutError for an unknown operation or width, or if an address is not aligned to the width
     """
     table = np.asarray(addresses, dtype=np.int64)
     rules = []
@@ -204,12 +214,20 @@ def _checked(addresses: Any, bits: int, op: str) -> np.ndarray:
 
 
 def _phases(lanes: int, bits: int) -> np.ndarray:
-    """Return the index of the phase of each lane."""
+    """Return the index of the phase that serves each lane: a phase is a group of lanes that accesses at most 128 bytes.
+
+    lanes   number of lanes of a request
+    bits    bits that a lane accesses
+    """
     return np.arange(lanes) * max(bits, 32) // PHASE_BITS
 
 
 def _words(table: np.ndarray, bits: int) -> np.ndarray:
-    """Return the indices of the 4-byte words that each lane accesses: (requests, lanes, words of a lane)."""
+    """Return the indices of the 4-byte words that each lane accesses: (requests, lanes, words of a lane).
+
+    table   byte address of each lane: (requests, lanes)
+    bits    bits that a lane accesses
+    """
     count = max(1, bits // 32)
     return (table // SMEM_BANK_BYTES)[:, :, None] + np.arange(count)
 
@@ -217,7 +235,10 @@ def _words(table: np.ndarray, bits: int) -> np.ndarray:
 def _busiest_bank(table: np.ndarray, bits: int, phase: np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
     """Return the number of different words that active lanes access in the busiest bank: (requests, phases).
 
-    phase   index of the phase of each lane
+    table    byte address of each lane: (requests, lanes)
+    bits     bits that a lane accesses
+    phase    index of the phase of each lane
+    active   bool, same shape: lanes that execute the access; None: all
     """
     requests, phases = len(table), int(phase[-1]) + 1
     words = _words(table, bits)
@@ -270,7 +291,7 @@ Phase = dict[int, dict[int, list[int]]]  # bank -> byte address of a word -> lan
 
 
 def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules = DEFAULT_RULES) -> list[Phase]:
-    """Return the phases of one request: the lanes that access each word of each bank.
+    """Return the phases of one request, each as a dict: bank -> words that are accessed -> lanes that access the word.
 
     A bank takes one wavefront for each of its words in a phase. For cp.async these are the words that are written; its
     source may conflict as well, see `copies`.
@@ -294,7 +315,13 @@ def served(addresses: np.ndarray, bits: int, *, op: str = "load", rules: Rules =
 
 
 def _collision(addresses: np.ndarray, bits: int, warp: int, request: int) -> Collision | None:
-    """Return the worst bank conflict of a request; None if only the source of a cp.async has conflicts."""
+    """Return the worst bank conflict of one request of a warp; None if only the source of a cp.async has conflicts.
+
+    addresses   byte address of each lane
+    bits        bits that a lane accesses
+    warp        index of the warp, for the result
+    request     index of the request, for the result
+    """
     phases = served(addresses, bits, rules=PLAIN)
     busiest = max(phases, key=lambda phase: max(map(len, phase.values())))
     bank, words = max(busiest.items(), key=lambda item: len(item[1]))
@@ -364,11 +391,12 @@ def tile_cost(
     ldmatrix and stmatrix: a lane has the rows of 128 bits whose addresses it gives. If lanes repeat the first 8 or 16,
     the instruction is .x1 or .x2; else it is .x4.
 
-    table         index in the tile -> offset in elements
-    elements      (warps, lanes, values): index in the tile of each value of each lane
-    access_bits   bits that a lane accesses with one instruction, None for the widest that the layout permits.
-                  For ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
-    raises        LayoutError if a lane's elements are not aligned vectors of that width
+    table          index in the tile -> offset in elements
+    elements       (warps, lanes, values): index in the tile of each value of each lane
+    element_bits   bits of an element
+    access_bits    bits that a lane accesses with one instruction, None for the widest that the layout permits. For
+                   ldmatrix and stmatrix, bits of a lane's registers: 32 for .x1, 64 for .x2, 128 for .x4
+    raises         LayoutError if a lane's elements are not aligned vectors of that width
 
     >>> rows = np.arange(32 * 8).reshape(1, 32, 8)  # lane i has the i-th run of 8 elements
     >>> tile_cost(np.arange(256), rows, 16, op="ldmatrix")
@@ -392,7 +420,10 @@ def tile_cost(
 
 
 def _address_lanes(elements: np.ndarray) -> int:
-    """Return how many first lanes have rows of their own: 8 or 16 if the other lanes repeat them, else all."""
+    """Return how many first lanes have rows of their own: 8 or 16 if the other lanes repeat them, else all.
+
+    elements   index in the tile of each value of each lane: (warps, lanes, values)
+    """
     lanes = elements.shape[1]
     for first in (8, 16):
         if lanes % first == 0 and (elements == elements[:, np.arange(lanes) % first]).all():
@@ -427,9 +458,10 @@ def widest_access(table: np.ndarray, elements: np.ndarray, element_bits: int, mo
 
     Vectors must be contiguous and aligned. `autovec_copy` of CuTe uses the same width.
 
-    table      offset of each tile index, in elements
-    elements   index in the tile of each value of each lane: (warps, lanes, values)
-    most       largest width that is tried, in bits
+    table          offset of each tile index, in elements
+    elements       index in the tile of each value of each lane: (warps, lanes, values)
+    element_bits   bits of an element
+    most           largest width that is tried, in bits
 
     >>> lanes = np.arange(64).reshape(1, 8, 8)
     >>> widest_access(np.arange(64), lanes, 32), widest_access(np.arange(64) * 2, lanes, 32)

@@ -83,7 +83,10 @@ def ends_of(plan: GemmPlan, problem: Problem) -> Ends:
 
 
 def _split_counts(plan: GemmPlan, problem: Problem) -> list[int]:
-    """Return the number of K splits of each tile that has several. A tile here is that of a whole cluster."""
+    """Return the number of K splits of each tile of D that has more than one.
+
+    A tile here is that of a whole cluster.
+    """
     work_tile = plan.scheduler.of(problem).assignment().work_tile
     counts: list[int] = work_tile.splits[(work_tile.k_split == 0) & (work_tile.splits > 1)].tolist()
     return counts
@@ -107,7 +110,7 @@ def k_ranges_of(work: WorkGrid, work_tile: WorkTile) -> tuple[np.ndarray, np.nda
 
 
 def passes_of(plan: GemmPlan, problem: Problem) -> list[Pass]:
-    """Return the bytes that one call writes to the workspace and reads from it, for each use of the workspace.
+    """Return what one call writes to the workspace and reads from it: a `Pass` for each use of the workspace.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

@@ -44,12 +44,12 @@ class Candidate:
 
     @property
     def is_free(self) -> bool:
-        """Whether no access has bank conflicts."""
+        """Whether no access to the buffer has bank conflicts in this layout."""
         return all(cost is not None and cost.conflicts == 0 for cost in self.costs)
 
     @property
     def wavefronts(self) -> int:
-        """Wavefronts of all accesses together."""
+        """Number of shared-memory wavefronts of all accesses to the buffer in this layout, added."""
         return sum(cost.wavefronts for cost in self.costs if cost is not None)
 
 
@@ -153,14 +153,23 @@ def smem_major(layout: Layout | ComposedLayout) -> str:
 
 
 def _plain(tile: tuple[int, int], major: str, pad: int = 0) -> Layout:
-    """Return the layout of a tile without swizzle, with `pad` additional elements after each row."""
+    """Return the layout of a tile without swizzle, with `pad` additional elements after each row.
+
+    major   "mn" if the first mode is contiguous, "k" if the second mode is
+    """
     return Layout(tile, (1, tile[0] + pad) if major == "mn" else (tile[1] + pad, 1))
 
 
 def _candidates(
     tile: tuple[int, int], dtype: DType, major: str, hardware: bool
 ) -> Iterator[tuple[str, Layout | ComposedLayout, int]]:
-    """Yield (description, layout, extra bytes) of each candidate, the preferred ones first."""
+    """Yield (description, layout, extra bytes) of each candidate, the preferred ones first.
+
+    tile       (extent along M or N, bK), or (bM, bN)
+    dtype      type of the elements
+    major      "mn" if the first mode is contiguous in shared memory, "k" if the second mode is
+    hardware   whether only layouts of TMA and wgmma are candidates
+    """
     if hardware:
         for kind in reversed(KINDS):  # the widest rows first: they give the largest TMA boxes
             atom = smem_atom(dtype, major, kind)
@@ -186,6 +195,9 @@ def _swizzles(elements: int, unit: int) -> Iterator[tuple[int, int, int]]:
     """Yield (bits, base, shift), in elements, of swizzles that permute whole elements among the banks.
 
     Swizzles with fewer bits come first, then those that leave wider vectors contiguous.
+
+    elements   number of elements of the tile
+    unit       bytes of an element
     """
     top = (_ROUND_BYTES // unit).bit_length() - 1  # bits of an offset that select the bank and the byte in it
     reach = (elements - 1).bit_length()
@@ -210,7 +222,11 @@ def _cost(access: Access, layout: Layout | ComposedLayout, width: int, rules: Ru
 
 
 def _reason(accesses: Sequence[Access], tried: Sequence[Candidate]) -> str:
-    """Return why every candidate conflicts: one access alone, two accesses together, or more of them."""
+    """Return why every candidate conflicts: one access alone, two accesses together, or more of them.
+
+    accesses   accesses to the buffer
+    tried      the candidates, which all have conflicts
+    """
     free = [{i for i, c in enumerate(t.costs) if c is not None and c.conflicts == 0} for t in tried]
     for i, access in enumerate(accesses):
         if not any(i in f for f in free):

@@ -61,7 +61,7 @@ def head(analysis: Analysis) -> str:
 
 
 def _shared(analysis: Analysis) -> Section:
-    """Return the section of shared-memory accesses."""
+    """Return the report's section of shared-memory accesses: a row for each access, with its wavefronts."""
     rows = []
     for a in analysis.shared:
         without_worst = "read conflicts at the source" if a.cost.conflicts else "-"
@@ -91,7 +91,7 @@ def _executed(analysis: Analysis) -> Section:
 
 
 def _global(analysis: Analysis) -> Section:
-    """Return the section of global-memory accesses."""
+    """Return the report's section of global-memory accesses: a row for each access, with its sectors."""
     rows = [
         (
             s.name, s.instruction, s.per, str(s.requests), str(s.sectors), str(s.ideal),
@@ -107,7 +107,7 @@ def _global(analysis: Analysis) -> Section:
 
 
 def _epilogue(cost: EpilogueCost) -> Section:
-    """Return the section of the epilogue's cost."""
+    """Return the report's section of the epilogue's cost: instructions, registers and the operands in memory."""
     clocks = "" if cost.tile_clocks is None else f"; a tile takes at least {cost.tile_clocks:.0f} clocks"
     lines = [f"{cost.fp32} f32 and {cost.special} special-function instructions per element{clocks}"]
     if cost.hidden is not None and cost.added_seconds is not None:
@@ -130,7 +130,7 @@ def _epilogue(cost: EpilogueCost) -> Section:
 
 
 def _occupancy(analysis: Analysis) -> Section:
-    """Return the section of occupancy, spills and waves."""
+    """Return the report's section of occupancy, spilled registers and waves of CTAs."""
     fits = analysis.occupancy
     limits = ", ".join(f"{name} {count}" for name, count in fits.limits.items())
     source = "compiled" if fits.measured else "limit of the plan"
@@ -159,7 +159,10 @@ def _occupancy(analysis: Analysis) -> Section:
 
 
 def _launches(launches: Mapping[str, bool]) -> Section:
-    """Return the section of the kernels of a call."""
+    """Return the report's section of the kernels that a call launches.
+
+    launches   name of a kernel -> whether it starts before its predecessor has ended
+    """
     names = list(launches)
     lines = [f"1. {names[0]}"]
     for number, (before, name) in enumerate(pairwise(names), 2):
@@ -169,7 +172,7 @@ def _launches(launches: Mapping[str, bool]) -> Section:
 
 
 def _traffic(analysis: Analysis) -> Section:
-    """Return the section of traffic through L2 and DRAM."""
+    """Return the report's section of the bytes that pass L2 and DRAM."""
     own = analysis.traffic
     assert own is not None
     device = analysis.device
@@ -207,7 +210,7 @@ def _traffic(analysis: Analysis) -> Section:
 
 
 def _roofline(analysis: Analysis) -> Section:
-    """Return the section of the roofline."""
+    """Return the report's section of the roofline: a row for each level (compute, shared memory, L2, DRAM, ...)."""
     roof = analysis.roofline
     assert roof is not None
     rows = []
@@ -227,7 +230,7 @@ def _roofline(analysis: Analysis) -> Section:
 
 
 def _whose_bound(analysis: Analysis) -> str:
-    """Return a remark on the bound: "at most" if the kernel cannot be faster, else which accesses it counts.
+    """Return a remark on the roofline's bound: "at most" if the kernel cannot be faster, else which accesses it counts.
 
     The kernel cannot be faster if its own accesses are counted, or if shared memory does not bind.
     """
@@ -243,7 +246,7 @@ def _whose_bound(analysis: Analysis) -> str:
 
 
 def _changes(analysis: Analysis) -> Section:
-    """Return the section of suggested changes."""
+    """Return the report's section of suggested changes, with the share of the time that each flaw costs."""
     lines = []
     for number, change in enumerate(analysis.changes, 1):
         cost = change.cost or (f"costs {change.loss:.1%}" if change.loss > 0 else "hidden by the bound")

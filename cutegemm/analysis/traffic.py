@@ -83,7 +83,7 @@ class Traffic:
 
     @property
     def hit_share(self) -> float:
-        """Share of the requested bytes that are in L2."""
+        """Share of the bytes of A and B requested from L2 that are found there, and not fetched from DRAM."""
         return 1 - self.dram_read_bytes / self.l2_read_bytes if self.l2_read_bytes else 1.0
 
 
@@ -174,7 +174,11 @@ def range_in_time(plan: GemmPlan, problem: Problem, device: Device, simulated: T
     work, pace = work_of(plan, problem, plan.raster), pace_of(plan, device, running)
 
     def played(share: float, with_pace: Pace) -> float:
-        """Return the DRAM reads with a share of L2 and with other times of the clusters."""
+        """Return the bytes that are read from DRAM, simulated with another size of L2 and other times of the clusters.
+
+        share       factor on the size of L2
+        with_pace   times of the clusters
+        """
         size = int(share * device.l2_bytes)
         return l2.play(work, with_pace, size, device.l2_partitions, pieces=_PIECES_OF_RANGE).dram_bytes
 
@@ -203,7 +207,10 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
 
 def work_of(plan: GemmPlan, problem: Problem, raster: Raster) -> l2.Work:
-    """Return the data that the work tiles of a plan read and write, for the simulation of L2."""
+    """Return the data that the work tiles of a plan read and write, as the input of the simulation of L2.
+
+    raster   order of the tiles
+    """
     (bm, bn, _), (across, along), ops = plan.mma_tile, plan.cluster_mn, problem.operands
     grid_m, grid_n, batch = plan.mma_grid(problem)
     down, right = sharers_mn(plan)
@@ -283,7 +290,7 @@ def _simulate(
 
 
 def _share_below(start: float, slope: float, bound: float) -> float:
-    """Return the share of x in [0, 1] for which start + slope * x <= bound."""
+    """Return the share of the interval [0, 1] in which start + slope * x <= bound holds for x."""
     if slope == 0:
         return float(start <= bound)
     x = min(1.0, max(0.0, (bound - start) / slope))

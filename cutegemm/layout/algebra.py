@@ -75,7 +75,7 @@ def coalesce(layout: L, target_profile: Any = None) -> L:
 
 
 def _require_profile(what: str, profile: Any) -> None:
-    """Check that a profile is an integer, a stride, None or a tuple of profiles.
+    """Check that an argument is a profile: an integer, a stride, None, or a tuple of profiles.
 
     what     the call and the argument for the message
     raises   LayoutError for a profile that is or contains anything else
@@ -95,8 +95,9 @@ def _modes_of(layout: Layout) -> str:
 def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[int], list[Any]]:
     """Return extents and strides with neighbours merged and extents of 1 removed.
 
-    keep_last   keep a last extent of 1 whose stride does not continue the mode before it: the layout continues
-                along it
+    extents     extents of all leaves, as a flat tuple
+    strides     their strides
+    keep_last   keep a last extent of 1 whose stride does not continue the mode before it: the layout continues along it
     """
     shape: list[int] = []
     stride: list[Any] = []
@@ -115,7 +116,7 @@ def coalesce_leaves(extents: Any, strides: Any, keep_last: bool) -> tuple[list[i
 
 
 def from_flat(extents: list[int], strides: list[Any]) -> Layout:
-    """Return the layout of flat lists of extents and strides.
+    """Return the layout of flat lists of extents and strides, one entry for each mode.
 
     A single mode gives an integer shape, no mode gives 1:0.
     """
@@ -156,7 +157,7 @@ def filter_zeros(layout: L, target_profile: Any = None) -> L:
 
 
 def is_zero_stride(stride: Any) -> bool:
-    """Return True if a stride of any kind is 0."""
+    """Return True if a stride is 0, whatever its kind: an integer, a basis vector or a stride over F2."""
     return (stride.value if isinstance(stride, (ScaledBasis, F2)) else stride) == 0
 
 
@@ -247,6 +248,8 @@ def require_fit(operation: str, layout: Layout, tiler: tuple[Any, ...]) -> None:
     """Check that a tiler has at most as many entries as a layout has modes.
 
     operation   name for the message
+    layout      the layout
+    tiler       tuple with an entry for each mode, or for fewer
     raises      LayoutError for a longer tiler
     """
     if len(tiler) > len(layout):
@@ -285,7 +288,9 @@ def _compose(a: Layout, b: Layout) -> Layout:
 
 
 def _compose_leaf(extents: list[int], strides: list[Any], s: int, d: Any, reach: list[int]) -> Any:
-    """Return the shape and strides of A o s:d, or None if the rules of divisibility do not apply.
+    """Return the shape and strides of A o s:d, the composition of A with a single mode s:d of B.
+
+    The result is None if the rules of divisibility do not apply; see this module's docstring.
 
     extents   extents of A, coalesced
     strides   strides of A, coalesced
@@ -414,13 +419,16 @@ def _compose_mode_by_mode(a: Layout, b: Layout) -> Layout:
 
 
 def _advice(flat_a: Layout) -> str:
-    """Return the advice for the error of a composition without a result."""
+    """Return the advice for the error message of a composition A o B that no layout equals.
+
+    flat_a   A, coalesced
+    """
     extents = ", ".join(str(s) for s in flat_a.shape)
     return f"Choose the strides of B so that each divides, or is divided by, the extents of A: {extents}."
 
 
 def _plain(coord: Any) -> str:
-    """Return a coordinate in CuTe's notation without the outer parentheses."""
+    """Return a coordinate as text in CuTe's notation without the outer parentheses: "1,2" for (1, 2)."""
     return cute_text(coord)[1:-1] if isinstance(coord, tuple) else str(coord)
 
 

@@ -68,7 +68,7 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 
 def _spread(order: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the order with an entry for each leaf: the entry of a mode is repeated for all of its leaves."""
+    """Return the order of `make_ordered_layout` leaf by leaf: the entry of a mode is repeated for all of its leaves."""
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutError(
@@ -119,7 +119,11 @@ def make_identity_layout(shape: IntTuple) -> Layout:
 
 
 def identity_strides(shape: IntTuple, path: tuple[int, ...]) -> Any:
-    """Return the strides of `make_identity_layout` for a shape that is the mode at `path` of a larger one."""
+    """Return the strides of `make_identity_layout` for one mode of a shape.
+
+    shape   shape of the mode
+    path    indices that lead to the mode from the outermost one inwards; () for the whole shape
+    """
     if isinstance(shape, tuple):
         return tuple([identity_strides(s, (*path, m)) for m, s in enumerate(shape)])
     return ScaledBasis(1, path) if path else 1

@@ -19,25 +19,34 @@ Path = tuple[int, ...]
 
 
 def paths_of(layout: Layout) -> list[Path]:
-    """Return the paths of the modes that the strides of a layout of coordinates move along, sorted."""
+    """Return the paths of the coordinate's modes that the strides of a layout of coordinates move along, sorted.
+
+    A path is a tuple of mode indices, from the outermost mode inwards.
+    """
     return sorted({d.mode for d in layout.flat()[1] if isinstance(d, ScaledBasis)})
 
 
 def leaves_along(layout: Layout, path: Path) -> list[int]:
-    """Return the positions of the leaves whose strides move along the mode at `path`."""
+    """Return the indices, among all leaves of a layout, of the leaves whose strides move along the mode at `path`."""
     strides = layout.flat()[1]
     return [p for p, d in enumerate(strides) if isinstance(d, ScaledBasis) and d.mode == path]
 
 
 def along(layout: Layout, path: Path) -> Layout:
-    """Return the leaves that move along the mode at `path`, as a layout of offsets."""
+    """Return the leaves that move along one mode of the coordinate, as a layout of offsets along that mode.
+
+    path   indices of the mode, from the outermost one inwards
+    """
     extents, strides = layout.flat()
     places = leaves_along(layout, path)
     return Layout._unchecked(tuple([extents[p] for p in places]), tuple([strides[p].value for p in places]))
 
 
 def scaled(layout: Layout, path: Path) -> Layout:
-    """Return a layout of offsets as a layout that moves along the mode at `path` of a coordinate."""
+    """Return a layout of integer offsets as a layout of coordinates that moves along one mode.
+
+    path   indices of the mode, from the outermost one inwards
+    """
     return Layout._unchecked(layout.shape, map_leaves(lambda d: ScaledBasis(d, path), layout.stride))
 
 

@@ -52,7 +52,11 @@ def explain(operation: str | Callable[..., Any], *args: Any) -> str:
 
 
 def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
-    """Return the title and the steps of an operation as lines, without the result."""
+    """Return the title and the steps of an operation of the algebra as lines of text, without the result.
+
+    name          name of the operation
+    first, rest   its arguments
+    """
     if isinstance(first, ComposedLayout):
         return [
             f"{first.inner} o {first.offset} stays on the left; to its right:",
@@ -69,12 +73,12 @@ def _derivation(name: str, first: Any, *rest: Any) -> list[str]:
 
 
 def _modes(layout: Layout) -> list[tuple[int, Any]]:
-    """Return (extent, stride) of each leaf of a layout."""
+    """Return (extent, stride) of each leaf of a layout, from left to right."""
     return list(zip(*layout.flat(), strict=True))
 
 
 def _coalesce(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `coalesce`."""
+    """Return the title and the steps of `coalesce(layout)` as text."""
     steps: list[str] = []
     if layout.is_xor:
         return f"coalesce {layout}", _matrix_steps(layout)
@@ -95,7 +99,7 @@ def _coalesce(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `composition`."""
+    """Return the title and the steps of `composition(a, b)` as text."""
     title = f"composition A o B for A = {a}, B = {cute_text(b) if isinstance(b, tuple) else b}"
     if isinstance(b, tuple):
         steps: list[str] = []
@@ -125,12 +129,15 @@ def _composition(a: Any, b: Any) -> tuple[str, list[str]]:
 
 
 def _as_layout(value: Any) -> Layout:
-    """Return a layout as it is, and an integer n as n:1."""
+    """Return the layout of an argument: a layout as it is, and an integer n as the layout n:1."""
     return value if isinstance(value, Layout) else Layout(as_int_tuple(value), 1)
 
 
 def _walk(a: Layout, s: int, d: Any) -> list[str]:
-    """Return the steps of the composition of a coalesced A with one mode s:d of B."""
+    """Return the steps of the composition A o s:d as text, where s:d is one mode of B.
+
+    a   A, coalesced
+    """
     steps = [f"{s}:{d} of B takes {s} steps of {d} through A:"]
     if s == 1 or d == 0:
         return [*steps, "  it stays at one element"]
@@ -172,7 +179,7 @@ def _walk(a: Layout, s: int, d: Any) -> list[str]:
 
 
 def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
-    """Return the step that lists offsets, if the rules of divisibility do not apply to s:d of B."""
+    """Return the step that lists the offsets of A o s:d, as text, if the rules of divisibility do not apply."""
     shown = min(s, _SHOWN)
     more = ", ..." if s > shown else ""
     indices = ", ".join(str(i * d) for i in range(shown))
@@ -181,7 +188,7 @@ def _by_offsets(a: Layout, s: int, d: int) -> list[str]:
 
 
 def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `complement`."""
+    """Return the title and the steps of `complement(layout, cotarget)` as text."""
     target = cotarget.shape if isinstance(cotarget, Layout) else as_int_tuple(cotarget)
     total = product(target)
     title = f"complement of {layout} in {cute_text(target) if layout.is_coordinates else total}"
@@ -215,7 +222,7 @@ def _complement(layout: Layout, cotarget: Any) -> tuple[str, list[str]]:
 
 
 def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_divide`."""
+    """Return the title and the steps of `logical_divide(layout, tiler)` as text."""
     title = f"logical_divide {layout} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -238,7 +245,7 @@ def _logical_divide(layout: Layout, tiler: Any) -> tuple[str, list[str]]:
 
 
 def _logical_product(block: Layout, tiler: Any) -> tuple[str, list[str]]:
-    """Return the title and the steps of `logical_product`."""
+    """Return the title and the steps of `logical_product(block, tiler)` as text."""
     title = f"logical_product of {block} by {cute_text(tiler) if isinstance(tiler, tuple) else tiler}"
     if isinstance(tiler, tuple):
         steps: list[str] = []
@@ -275,7 +282,7 @@ def _regrouped(
 
 
 def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `right_inverse`."""
+    """Return the title and the steps of `right_inverse(layout)` as text."""
     title = f"right_inverse of {layout}: R with L(R(i)) = i"
     if layout.is_xor:
         return title, [*_matrix_steps(layout), "R takes each unit vector to the bits that give it"]
@@ -283,7 +290,10 @@ def _right_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a right inverse for modes sorted by stride."""
+    """Return the steps of a right inverse as text: it takes modes while each stride continues the mode before it.
+
+    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     steps, current = [], 1
     for d, start, s in modes:
         if d == current:
@@ -297,7 +307,7 @@ def _contiguous_modes(modes: list[inverses.Mode]) -> list[str]:
 
 
 def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
-    """Return the title and the steps of `left_inverse`."""
+    """Return the title and the steps of `left_inverse(layout)` as text."""
     title = f"left_inverse of {layout}: R with R(L(i)) = i"
     if layout.is_xor:
         return title, [
@@ -308,7 +318,10 @@ def _left_inverse(layout: Layout) -> tuple[str, list[str]]:
 
 
 def _nested_modes(modes: list[inverses.Mode]) -> list[str]:
-    """Return the steps of a left inverse for modes sorted by stride."""
+    """Return the steps of a left inverse as text.
+
+    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     steps: list[str] = []
     before, extent, start = 1, 1, 0
     for d, position, s in modes:
@@ -340,12 +353,20 @@ def _mode_by_mode(operation: str, layout: Layout, steps_of: Callable[[list[inver
 
 
 def _along(path: coordinates.Path, what: str, steps: list[str]) -> list[str]:
-    """Return the steps for one mode of the coordinate, with a heading."""
+    """Return the steps for one mode of the coordinate, below a heading.
+
+    path    indices of the mode, from the outermost one inwards
+    what    name of what the steps compute, for the heading
+    steps   the steps
+    """
     return [f"along {ScaledBasis(1, path)}: {what}", *[f"  {step}" for step in steps]]
 
 
 def _matrix_steps(layout: Layout, name: str = "L") -> list[str]:
-    """Return the step that shows the matrix of a layout over F2."""
+    """Return the step that shows the matrix of a layout over F2, as lines of text.
+
+    name   name of the layout in the text
+    """
     columns = ", ".join(str(c) for c in f2.to_f2(layout).columns)
     return [f"{name} = {layout} takes the bits of an index to {columns}"]
 

@@ -72,18 +72,18 @@ class F2Matrix(hooks.Shown):
         return out
 
     def __matmul__(self, other: F2Matrix) -> F2Matrix:
-        """Return the product of two matrices, which applies `other` first."""
+        """Return the matrix of `self` applied after `other`, the product over F2."""
         _require_matrix("F2Matrix @ other: other", other)
         return F2Matrix(tuple([self(column) for column in other.columns]))
 
     @property
     def height(self) -> int:
-        """Number of bits of the longest image."""
+        """Number of bits of the longest image: the number of rows."""
         return max((c.bit_length() for c in self.columns), default=0)
 
     @property
     def rank(self) -> int:
-        """Rank: the dimension of the space of images."""
+        """Rank of the matrix over F2: the number of linearly independent columns."""
         return len(_eliminated(self.columns))
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class F2Matrix(hooks.Shown):
 
 
 def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return a basis of the images by Gaussian elimination.
+    """Return a basis of the span of the columns by Gaussian elimination.
 
     returns   leading bit -> (image with that leading bit, argument that has this image)
     """
@@ -105,7 +105,12 @@ def _eliminated(columns: Sequence[int]) -> dict[int, tuple[int, int]]:
 
 
 def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[int, int]:
-    """Return an image and its argument after elimination of the leading bits of a basis."""
+    """Return an image without the leading bits that a basis can cancel, and the argument of what remains.
+
+    basis   leading bit -> (image with that leading bit, argument that has this image)
+    image   image, written as an integer
+    bits    argument that has this image
+    """
     for lead in sorted(basis, reverse=True):
         if image >> lead & 1:
             image, bits = image ^ basis[lead][0], bits ^ basis[lead][1]
@@ -113,7 +118,10 @@ def _reduced(basis: dict[int, tuple[int, int]], image: int, bits: int) -> tuple[
 
 
 def _solve(basis: dict[int, tuple[int, int]], image: int) -> int | None:
-    """Return an argument that has the given image, or None if the image is not in the span of the basis."""
+    """Return an argument that has the given image, or None if the image is not in the span of the basis.
+
+    basis   leading bit -> (image with that leading bit, argument that has this image)
+    """
     rest, bits = _reduced(basis, image, 0)
     return None if rest else bits
 
@@ -177,7 +185,7 @@ def to_f2(layout: Layout | ComposedLayout | Swizzle, bits: int | None = None) ->
 
 
 def _check_no_carry(layout: Layout, columns: Sequence[int]) -> None:
-    """Check that sums of the columns equal their XORs: no two columns share a bit.
+    """Check that adding the columns gives the same as XORing them: no two columns share a bit.
 
     raises   LayoutError with an index that shows a carry
     """
@@ -237,20 +245,26 @@ def from_f2(matrix: F2Matrix, shape: Any = None, *, plain: bool = True) -> Layou
 
 
 def _wrong_bits(shape: Any, bits: int) -> LayoutError:
-    """Return the error for a shape that does not have as many bits as a matrix has columns."""
+    """Return the error for a shape with another number of bits (log2 of its size) than a matrix has columns.
+
+    bits   number of columns of the matrix
+    """
     return LayoutError(
         f"from_f2: shape {shape} does not have {bits} bits. Give powers of two whose product is 2**{bits}."
     )
 
 
 def _require_matrix(what: str, matrix: Any) -> None:
-    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise."""
+    """Check that `matrix` is an F2Matrix; raise LayoutError otherwise.
+
+    what   the call and the argument for the message
+    """
     if not isinstance(matrix, F2Matrix):
         raise wrong_kind(what, matrix, "an F2Matrix", "Make one by `to_f2`.")
 
 
 def _merged(columns: Sequence[int], as_integers: bool) -> Layout:
-    """Return the layout of columns with the fewest modes.
+    """Return the layout with the fewest modes whose matrix has the given columns.
 
     A column that is twice the one before it extends the mode of that one.
 
@@ -310,7 +324,10 @@ def to_xor(layout: Layout | ComposedLayout) -> Layout:
 
 
 def _require_shape(what: str, layout: Any) -> None:
-    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise."""
+    """Check that `layout` is a Layout or a ComposedLayout; raise LayoutError otherwise.
+
+    what   the call and the argument for the message
+    """
     if not isinstance(layout, (Layout, ComposedLayout)):
         raise wrong_kind(what, layout, "a Layout or a ComposedLayout")
 
@@ -361,7 +378,9 @@ def coalesce(layout: Layout) -> Layout:
 
 
 def composition(a: Layout, b: Layout) -> Layout:
-    """Return A o B, whose matrix is the product of the matrices of A and B; see `algebra.composition`.
+    """Return A o B for layouts that are linear over F2: its matrix is the product of the matrices of A and B.
+
+    See `algebra.composition` for the operation.
 
     raises   LayoutError if A o B is not linear over F2
 
@@ -383,7 +402,7 @@ def composition(a: Layout, b: Layout) -> Layout:
 
 
 def _through(a: Layout, b: Layout) -> Layout:
-    """Return A o B for an A with integer strides that may not be linear, from its offsets.
+    """Return A o B from a table of offsets, for an A with integer strides that may not be linear over F2.
 
     raises   LayoutError if A o B is not linear, with an index that shows it
     """
@@ -407,7 +426,10 @@ def _through(a: Layout, b: Layout) -> Layout:
 
 
 def _running_on(layout: Layout, bits: int) -> list[int]:
-    """Return the columns for `bits` bits past the end of a layout, which continues along its last mode."""
+    """Return the matrix columns for `bits` bits of the index, also past the end of a layout.
+
+    Past its end, a layout continues along its last mode.
+    """
     extent, stride = layout.flat()[0][-1], layout.flat()[1][-1]
     places = range(extent.bit_length() - 1, extent.bit_length() - 1 + bits)
     return [stride.at(1 << p).value if isinstance(stride, F2) else 0 for p in places]
@@ -429,7 +451,10 @@ def complement(layout: Layout, total: int) -> Layout:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """Return the layout R with L(R(i)) == i for the offsets i = 0, 1, 2, ... that L reaches without a gap."""
+    """Return the right inverse of a layout with strides over F2: the layout R with L(R(i)) == i.
+
+    The indices i are the offsets 0, 1, 2, ... that L reaches without a gap.
+    """
     basis = _eliminated(to_f2(layout).columns)
     columns: list[int] = []
     while (index := _solve(basis, 1 << len(columns))) is not None:
@@ -438,7 +463,10 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def common(first: Layout, second: Layout) -> Layout:
-    """Return the layout of the leading columns that two right inverses share, as far as they are linear."""
+    """Return the layout of the leading matrix columns that two right inverses have in common.
+
+    It ends where the columns differ, or where one of the layouts stops being linear over F2.
+    """
     columns: list[int] = []
     for a, b in zip(_from_zero(first), _from_zero(second), strict=False):
         if a != b:
@@ -448,7 +476,7 @@ def common(first: Layout, second: Layout) -> Layout:
 
 
 def _from_zero(layout: Layout) -> Iterator[int]:
-    """Yield the columns of a layout until it stops being linear."""
+    """Yield the matrix columns of a layout, lowest bit first, until the layout stops being linear over F2."""
     union = 0
     for extent, stride in zip(*layout.flat(), strict=True):
         for place in range(extent.bit_length() - 1):
@@ -462,7 +490,7 @@ def _from_zero(layout: Layout) -> Iterator[int]:
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """Return the layout R with R(L(i)) == i for every index i.
+    """Return the left inverse of a layout with strides over F2: the layout R with R(L(i)) == i for every index i.
 
     raises   LayoutError if L repeats an offset
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Hook:
-    """A function that is registered after the module that calls it is imported.
+    """A function that a module calls, and that a module imported later registers.
 
     name   name for the error of a call before the registration
 

@@ -136,7 +136,11 @@ def integer_of(value: Any) -> int | None:
 
 
 def _check_depth(what: str, depth: int) -> None:
-    """Raise LayoutError if tuples are nested more than 100 deep."""
+    """Raise LayoutError if tuples are nested more than 100 deep.
+
+    what    the call and the argument for the message
+    depth   number of tuples around the value
+    """
     if depth > MAX_DEPTH:
         raise LayoutError(f"{what}: tuples are nested more than {MAX_DEPTH} deep.")
 
@@ -158,7 +162,10 @@ def as_tuples(value: Any, depth: int = 0) -> Any:
 
 
 def _holds_lists(value: tuple[Any, ...], depth: int) -> bool:
-    """Return True if a tuple contains a list at any level, or is nested too deep to decide."""
+    """Return True if a tuple contains a list at any level, or is nested too deep to decide.
+
+    depth   nesting of the tuples around `value`
+    """
     for v in value:  # noqa: SIM110 - see `_holds_integers`
         if type(v) is list or (type(v) is tuple and (depth > MAX_DEPTH or _holds_lists(v, depth + 1))):
             return True
@@ -207,7 +214,11 @@ def unflatten(leaves: Sequence[Any], profile: Any) -> Any:
 
 
 def refill(leaves: Iterator[Any], profile: Any) -> Any:
-    """Return the next leaves of an iterator arranged in the hierarchy of `profile`."""
+    """Return the next leaves of an iterator arranged in the hierarchy of `profile`.
+
+    leaves    iterator, from which as many leaves are taken as the profile has
+    profile   hierarchical value; only its hierarchy counts
+    """
     if isinstance(profile, tuple):
         return tuple([refill(leaves, p) for p in profile])
     return next(leaves)
@@ -456,7 +467,7 @@ def idx2crd(index: IntTuple, shape: IntTuple, stride: IntTuple | None = None) ->
 
 
 def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
-    """Return the coordinate of a colexicographic index; see `idx2crd`."""
+    """Return the coordinate in a shape of a colexicographic index, congruent with the shape."""
     if not isinstance(shape, tuple):
         if isinstance(index, tuple):
             raise LayoutError(f"{_IDX2CRD}: index {index} is nested deeper than shape {shown(shape)}.")
@@ -469,7 +480,10 @@ def _idx2crd(index: IntTuple, shape: IntTuple) -> IntTuple:
 
 
 def _offset2crd(index: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
-    """Return the coordinate of an offset under strides; see `idx2crd`."""
+    """Return the coordinate in a shape of an offset: each leaf is (offset // stride) % extent.
+
+    index   the offset
+    """
     if isinstance(index, tuple):
         if not isinstance(shape, tuple) or len(index) != len(shape):
             raise LayoutError(f"{_IDX2CRD}: index {index} does not fit shape {shown(shape)}; their ranks differ.")
@@ -494,7 +508,7 @@ def _digit(index: int, extent: int, stride: int) -> int:
 
 
 def _idx2flat(index: int, extents: tuple[int, ...]) -> list[int]:
-    """Return the leaves of the coordinate of an index, for a shape without hierarchy."""
+    """Return the coordinate of a colexicographic index in a flat shape, as a list with an entry for each extent."""
     if index < 0 and len(extents) > 1:
         raise LayoutError(f"{_IDX2CRD}: index {shown(index)} into shape {extents} is negative. Count from 0.")
     out = []
@@ -541,7 +555,10 @@ def flat_coord(coord: IntTuple, shape: IntTuple) -> list[int]:
 
 
 def leaves_in(call: str, coord: IntTuple, shape: IntTuple) -> list[int]:
-    """Return `flat_coord(coord, shape)`; an error begins with `call`, the call that the user made."""
+    """Return `flat_coord(coord, shape)`: the leaves of a coordinate. Error messages begin with `call`.
+
+    call   text of the call that the user made
+    """
     try:
         return flat_coord(coord, shape)
     except LayoutError as error:

@@ -47,15 +47,20 @@ def complement(layout: Layout, cotarget: IntTuple | Layout) -> Layout:
 
 
 def rest_of(tile: Layout, target: IntTuple) -> Layout:
-    """Return the complement of a tile in a shape: the starting offsets of the tiles.
+    """Return the starting offsets of the tiles that cover a shape, as a layout: the complement of a tile in the shape.
 
+    tile     layout of one tile
+    target   the shape
     raises   LayoutError if the tiles do not cover the shape, because the tile has no complement or is padded
     """
     return _complement(tile, target, padded=False)
 
 
 def copies_of(block: Layout, count: int) -> Layout:
-    """Return the complement of a block, extended to at least `count` starting offsets for copies of the block."""
+    """Return the layout of at least `count` starting offsets at which copies of a block do not overlap.
+
+    It is the complement of the block, extended if necessary.
+    """
     total = block.size() * count
     if not block.is_integral or total == 0:
         return _complement(block, total, padded=True)
@@ -138,7 +143,10 @@ def _gaps(layout: Layout, total: int, padded: bool) -> tuple[list[int], list[int
 
 
 def _require_elements(operation: str, layout: Layout) -> None:
-    """Check that `layout` is a Layout with at least one coordinate; raise LayoutError otherwise."""
+    """Check that an argument is a Layout with at least one coordinate; raise LayoutError otherwise.
+
+    operation   name of the operation, for the message
+    """
     require_layout(f"{operation}(layout): layout", layout)
     if 0 in layout.flat()[0]:
         raise LayoutError(f"{operation}: {layout} is empty.")
@@ -167,7 +175,10 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def _right_inverse(modes: list[Mode]) -> Layout:
-    """Return the right inverse of modes that are sorted by stride."""
+    """Return the right inverse of modes that are sorted by stride.
+
+    modes   (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     shape, stride, current = [], [], 1
     for d, start, s in modes:
         if d == current:
@@ -180,7 +191,13 @@ def _right_inverse(modes: list[Mode]) -> Layout:
 
 
 def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layout]) -> Layout:
-    """Return the inverse of a layout by `invert`, mode by mode of the coordinate if it returns coordinates."""
+    """Return the inverse of a layout.
+
+    If the layout returns coordinates, each mode of the coordinate is inverted by itself.
+
+    operation   name of the operation, for messages
+    invert      function from modes (stride, index of the second element, extent) to the inverse layout
+    """
     if layout.is_integral:
         return invert(sorted(_positions(layout)))
     by_path = modes_by_path(operation, layout)
@@ -188,7 +205,7 @@ def _inverse(operation: str, layout: Layout, invert: Callable[[list[Mode]], Layo
 
 
 def _positions(layout: Layout) -> list[tuple[Any, int, int]]:
-    """Return (stride, index of the second element, extent) for each coalesced mode."""
+    """Return (stride, index of the second element, extent) for each mode of the coalesced layout."""
     out, start = [], 1
     for s, d in zip(*coalesce_leaves(*layout.flat(), keep_last=False)):  # noqa: B905 - of one length
         out.append((d, start, s))
@@ -234,7 +251,11 @@ def left_inverse(layout: Layout) -> Layout:
 
 
 def _left_inverse(layout: Layout, modes: list[Mode]) -> Layout:
-    """Return the left inverse of modes that are sorted by stride; `layout` is for messages."""
+    """Return the left inverse of modes that are sorted by stride; `layout` is for messages.
+
+    layout   the layout, for messages
+    modes    (stride, index of the second element, extent) of each mode, sorted by stride
+    """
     modes = [mode for mode in modes if mode[0] != 0]
     if not modes:
         return Layout._unchecked(1, 0)

@@ -73,7 +73,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _unchecked(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that are known to be valid."""
+        """Return the layout of a valid shape and valid strides, without the checks of the constructor."""
         out = _new(Layout)
         _set_shape(out, shape)
         _set_stride(out, stride)
@@ -82,7 +82,7 @@ class Layout(hooks.Shown):
 
     @staticmethod
     def _joined(shape: IntTuple, stride: Any) -> Layout:
-        """Return the layout of a shape and strides that come from valid layouts.
+        """Return the layout of a shape and strides that come from valid layouts. Only the kinds of strides are checked.
 
         raises   LayoutError if the strides are of different kinds
         """
@@ -107,7 +107,7 @@ class Layout(hooks.Shown):
         raise AttributeError(f"Layout is immutable; {name} cannot be set")
 
     def flat(self) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-        """Return the extents of all leaves, and their strides, from left to right."""
+        """Return two tuples: the extents of all leaves, and their strides, from left to right."""
         flat = self._flat
         if flat is None:
             flat = (flatten(self.shape), flatten(self.stride))
@@ -198,7 +198,7 @@ class Layout(hooks.Shown):
         return self.offset_of(c)
 
     def offset_of(self, coord: IntTuple) -> Any:
-        """Return the offset of a coordinate without None; a layout of coordinates returns a coordinate.
+        """Return the offset of a coordinate without None. A layout of coordinates returns a coordinate instead.
 
         raises   LayoutError if the coordinate does not fit the shape
 
@@ -266,7 +266,7 @@ class Layout(hooks.Shown):
 
     @property
     def is_xor(self) -> bool:
-        """True if the layout has strides over F2."""
+        """True if the layout has strides over F2, whose contributions are XORed instead of added."""
         return _over_f2(self.stride)
 
     def size(self) -> int:
@@ -331,7 +331,10 @@ class Layout(hooks.Shown):
 
 
 def _compact_layout(extents: tuple[IntTuple, ...]) -> Layout:
-    """Return the compact layout for the arguments of `with_shape`."""
+    """Return the compact layout (strides that start with 1, no gaps) of the shape that `with_shape` received.
+
+    extents   one entry for each mode, or one tuple of them
+    """
     shape = extents[0] if len(extents) == 1 else extents
     return Layout(as_int_tuple(shape, "with_shape(*shape): shape"))
 
@@ -342,7 +345,11 @@ _set_shape, _set_stride, _set_flat = (Layout.__dict__[n].__set__ for n in ("shap
 
 
 def _outer_sum(extents: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """Return the offsets of a layout with integer strides in colexicographic order."""
+    """Return the offsets of a layout with integer strides in colexicographic order.
+
+    extents   extents of all leaves
+    strides   their strides
+    """
     if 0 in extents:
         return np.zeros(0, np.int64)
     reach = sum([(s - 1) * abs(d) for s, d in zip(extents, strides, strict=True)])
@@ -411,7 +418,7 @@ def _checked(shape: Any, stride: Any) -> tuple[IntTuple, Any]:
 
 
 def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
-    """Yield what is wrong with each leaf of a coordinate that is negative or not below its extent."""
+    """Yield a sentence for each leaf of a coordinate that is negative or not below its extent."""
     if type(coord) is int and not 0 <= coord < product(shape):
         yield f"{coord} is negative" if coord < 0 else f"{coord} is not below {product(shape)}"
     elif isinstance(coord, tuple) and isinstance(shape, tuple):
@@ -420,7 +427,7 @@ def _outside(coord: Any, shape: IntTuple) -> Iterator[str]:
 
 
 def _plain_offset(coord: Any, layout: Layout) -> int | None:
-    """Return the offset if coordinate and strides are integers that fit each other; else None."""
+    """Return the offset of a coordinate by the fast way for integers; None if `Layout.offset_of` has to decide."""
     if type(coord) is tuple:
         return _dot(coord, layout.shape, layout.stride)
     if type(coord) is not int or coord < 0:
@@ -441,7 +448,7 @@ def _plain_offset(coord: Any, layout: Layout) -> int | None:
 
 
 def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
-    """Return the offset of a tuple under integer strides, or None if `offset_of` has to decide."""
+    """Return the offset of a tuple of coordinates under integer strides; None if `Layout.offset_of` has to decide."""
     if type(shape) is not tuple or len(coord) != len(shape):
         return None
     out = 0
@@ -457,7 +464,11 @@ def _dot(coord: Any, shape: Any, stride: Any) -> int | None:
 
 
 def _xor_table(extents: Iterable[int], strides: Iterable[Any]) -> np.ndarray:
-    """Return the offsets of a layout with strides over F2 in colexicographic order."""
+    """Return the offsets of a layout with strides over F2 in colexicographic order.
+
+    extents   extents of all leaves
+    strides   their strides
+    """
     modes = [(s, d.value if type(d) is F2 else 0) for s, d in zip(extents, strides, strict=True)]
     dtype: Any = np.int64 if all(d * s <= INT64_MAX for s, d in modes) else object
     out = np.zeros(1, dtype=dtype)
@@ -471,6 +482,9 @@ def _largest_xor(extents: Iterable[int], strides: Iterable[Any]) -> int:
     """Return the largest offset of a layout with strides over F2.
 
     It is the largest element of the span of the contributions of all bits, found by Gaussian elimination.
+
+    extents   extents of all leaves
+    strides   their strides
     """
     basis: dict[int, int] = {}  # leading bit -> column with that leading bit
     for s, d in zip(extents, strides, strict=True):
@@ -507,7 +521,11 @@ def _integers(stride: Any) -> bool:
 
 
 def _check_kinds(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check the rules for strides that are not all integers; raise LayoutError if one is broken."""
+    """Check that strides of different kinds are not mixed, and the rules of basis vectors and strides over F2.
+
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError if a rule is broken
+    """
     kinds = {*map(type, strides)}
     if F2 in kinds:
         _check_xor(shape, stride, extents, strides)
@@ -520,7 +538,8 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 
     E(0) and E((0, 1)) are an example of a mode within another.
 
-    raises   LayoutError for an integer stride other than 0, or for a mode within another
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError for an integer stride other than 0, or for a mode within another
     """
     paths = set()
     for s, d in zip(extents, strides, strict=True):
@@ -541,9 +560,10 @@ def _check_coordinates(shape: IntTuple, stride: Any, extents: tuple[int, ...], s
 
 
 def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: tuple[Any, ...]) -> None:
-    """Check that strides over F2 stand only with each other and 0, and that every extent is a power of two.
+    """Check a layout with strides over F2: its other strides are 0, and every extent is a power of two.
 
-    raises   LayoutError if a rule is broken, or for more than 2**1024 coordinates
+    extents, strides   the leaves of `shape` and `stride`
+    raises             LayoutError if a rule is broken, or for more than 2**1024 coordinates
     """
     for extent, d in zip(extents, strides, strict=True):
         if extent < 1 or extent & (extent - 1):
@@ -565,7 +585,10 @@ def _check_xor(shape: IntTuple, stride: Any, extents: tuple[int, ...], strides: 
 
 
 def _compact(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the colexicographic strides of a flat shape; as in CuTe, the stride of an extent of 1 is 0."""
+    """Return the colexicographic compact strides of a flat shape.
+
+    As in CuTe, the stride of an extent of 1 is 0.
+    """
     out, running = [], 1
     for s in extents:
         out.append(0 if s == 1 else running)

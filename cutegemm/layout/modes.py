@@ -56,7 +56,10 @@ def require_layout(what: str, value: Any) -> None:
 
 
 def _shape_of(call: str, value: Any) -> IntTuple:
-    """Return the shape of a layout or tensor, or the shape that `value` is itself."""
+    """Return the shape of a layout or tensor; another value is a shape itself.
+
+    call   the call for messages
+    """
     if isinstance(value, (int, tuple, list)):
         return as_tuples(value)
     if isinstance(value, _WITH_LAYOUT):
@@ -90,7 +93,7 @@ def _profile_of(value: Any) -> Any:
 
 
 def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
-    """Return a mode as a path of indices; raise LayoutError for a mode of another kind."""
+    """Return a mode as a path, a tuple of indices from the outermost mode inwards: an index i becomes (i,)."""
     path = tuple(mode) if isinstance(mode, (list, tuple)) else (mode,)
     if any(isinstance(m, bool) or not isinstance(m, int) for m in path):
         raise wrong_kind(f"{call}: mode", mode, "an integer or a list of integers")
@@ -100,6 +103,9 @@ def _path(call: str, mode: int | Sequence[int]) -> tuple[int, ...]:
 def _walk(call: str, value: Any, path: Sequence[int]) -> Any:
     """Return the part of a hierarchical value that a path of mode indices leads to.
 
+    call     the call for messages
+    value    the hierarchical value
+    path     indices from the outermost mode inwards
     raises   LayoutError for an index of a mode that does not exist
     """
     for m in path:
@@ -231,7 +237,10 @@ def select(value: T, mode: Sequence[int]) -> T:
 
 
 def _both(function: Callable[[Any], Any], layout: Layout) -> Layout:
-    """Return the layout with `function` applied to its shape and to its stride."""
+    """Return the layout with `function` applied to its shape and to its stride.
+
+    function   function from a hierarchical value to a hierarchical value
+    """
     return Layout._unchecked(function(layout.shape), function(layout.stride))
 
 
@@ -462,7 +471,11 @@ def require_coord(call: str, argument: str, coord: Any) -> None:
 
 
 def _pick(call: str, value: Any, coord: Any, keep_none: bool) -> Any:
-    """Return the modes of a hierarchical value with the entry None in a coordinate, or those with an integer."""
+    """Return the modes of a hierarchical value at which a coordinate has None, or those at which it has an integer.
+
+    call        the call for messages
+    keep_none   True to keep the modes with None, False to keep those with an integer
+    """
     if isinstance(coord, tuple):
         if not isinstance(value, tuple) or len(value) != len(coord):
             raise LayoutError(

@@ -47,7 +47,7 @@ class ScaledBasis:
 
     @staticmethod
     def _unchecked(value: int, path: tuple[int, ...]) -> ScaledBasis:
-        """Return the stride for a value and a path that are known to be valid."""
+        """Return the scaled basis vector of a valid value and a valid path, without the checks of the constructor."""
         out = object.__new__(ScaledBasis)
         object.__setattr__(out, "value", value)
         object.__setattr__(out, "mode", path)
@@ -91,7 +91,7 @@ class ScaledBasis:
 
 
 def _path(mode: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the path of a mode as a tuple of integers.
+    """Return the path of a mode, a tuple of indices from the outermost mode inwards: an index i becomes (i,).
 
     raises   LayoutError for a mode of another kind or outside of the bounds
     """
@@ -232,7 +232,10 @@ def add(a: Any, b: Any) -> Any:
 
 
 def _xor(a: Any, b: Any) -> F2:
-    """Return the XOR of two contributions of strides over F2, or of one of them and 0."""
+    """Return the XOR of two contributions of strides over F2, or of one of them and 0.
+
+    a, b   strides over F2, or 0
+    """
     if type(a) is F2 and type(b) is F2:
         return F2._unchecked(a.value ^ b.value)
     contribution, other = (a, b) if type(a) is F2 else (b, a)
@@ -242,7 +245,7 @@ def _xor(a: Any, b: Any) -> F2:
 
 
 def _broadcast_zero(coordinate: tuple[Any, ...], offset: int) -> tuple[Any, ...]:
-    """Return `coordinate`; raise LayoutError if `offset` is not 0."""
+    """Return `coordinate` plus `offset`, which must be 0; raise LayoutError for any other offset."""
     if offset != 0:
         raise LayoutError(f"a coordinate {coordinate} and an offset {offset} cannot be added.")
     return coordinate

@@ -87,7 +87,7 @@ class Swizzle(hooks.Shown):
         return offset ^ ((offset & (field << self.base)) << -self.shift)
 
     def _of_array(self, offsets: np.ndarray) -> np.ndarray:
-        """Return the swizzled offset of each element of an integer array."""
+        """Return the swizzled offset of each element of an integer array: int64, or Python integers if needed."""
         if offsets.dtype.kind not in "iuO":
             raise wrong_kind(f"{self}(offset): offset", offsets, "an integer or an integer array")
         if self.base + self.bits + abs(self.shift) < offsets.dtype.itemsize * 8 and offsets.dtype.kind != "O":
@@ -246,7 +246,10 @@ class ComposedLayout(hooks.Shown):
         return self.inner.offset_of(_extended(offset, self.inner.shape))
 
     def __getitem__(self, mode: int) -> ComposedLayout:
-        """Return the composed layout of one mode of the outer layout."""
+        """Return the composed layout whose outer layout is one mode of this outer layout.
+
+        mode   index of the mode
+        """
         return self.with_outer(self.outer[mode])
 
     __iter__ = None
@@ -255,7 +258,7 @@ class ComposedLayout(hooks.Shown):
         return len(self.outer)
 
     def size(self) -> int:
-        """Return the number of coordinates."""
+        """Return the number of coordinates: the product of the outer layout's extents."""
         return self.outer.size()
 
     def cosize(self) -> int:
@@ -306,7 +309,10 @@ class ComposedLayout(hooks.Shown):
         return isinstance(inner, Swizzle) and bool(inner.bits) and inner.base + inner.bits + abs(inner.shift) >= 64
 
     def _check_indices(self, indices: np.ndarray) -> None:
-        """Check that the inner layout has a coordinate for every index; raise LayoutError otherwise."""
+        """Check that every index is that of a coordinate of the inner layout; raise LayoutError otherwise.
+
+        indices   sums of the offset and the outer layout's offsets
+        """
         extents = self.inner.flat()[0] if isinstance(self.inner, Layout) else ()
         if len(indices) and len(extents) > 1 and (0 in extents[:-1] or indices.min() < 0):
             raise LayoutError(f"{self}: the inner layout {self.inner} has no coordinate for index {indices.min()}.")
@@ -331,7 +337,7 @@ class ComposedLayout(hooks.Shown):
 
 
 def narrowed(offsets: np.ndarray) -> np.ndarray:
-    """Return an object array of integers as int64 if 64 bits hold every element, else unchanged."""
+    """Return an object array of integers as an int64 array if 64 bits hold every element, else unchanged."""
     if offsets.dtype != object or (len(offsets) and max(-offsets.min() - 1, offsets.max()) > INT64_MAX):
         return offsets
     return offsets.astype(np.int64)
@@ -398,6 +404,10 @@ def _largest_swizzled(layout: ComposedLayout) -> int:
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
     """Return the swizzle S<bits,base,shift>; see `Swizzle`.
 
+    bits    number of bits of a field
+    base    position of the lowest bit of the lower field
+    shift   distance of the two fields
+
     >>> make_swizzle(3, 4, 3)
     Swizzle(3, 4, 3)
     """
@@ -409,6 +419,10 @@ def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
 
 def make_composed_layout(inner: Swizzle | Layout, offset: Any, outer: Layout) -> ComposedLayout:
     """Return the layout c -> inner(offset + outer(c)); see `ComposedLayout`.
+
+    inner    function that is applied last
+    offset   integer that is added between the two functions
+    outer    layout that is applied first
 
     >>> print(make_composed_layout(make_swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
     S<3,3,3> o 0 o (8,64):(64,1)

@@ -83,7 +83,11 @@ def synthesize(offsets: Any, shape: IntTuple | None = None) -> Layout | Composed
 
 
 def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
-    """Return the layout with integer strides, or the first index whose offset no such strides give."""
+    """Return the layout with integer strides that has a table of offsets, or the first index at which none has it.
+
+    flat    offset of each index
+    shape   shape of the layout
+    """
     extents = flatten(shape)
     leaves, unit = [], 1
     for extent in extents:
@@ -101,7 +105,11 @@ def _plain(flat: np.ndarray, shape: IntTuple) -> Layout | int:
 
 
 def _linear(flat: np.ndarray, shape: IntTuple) -> Layout | str:
-    """Return the layout with strides over F2, or the reason why no such strides give the offsets."""
+    """Return the layout with strides over F2 that has a table of offsets, or the reason why none has it, as text.
+
+    flat    offset of each index
+    shape   shape of the layout
+    """
     for extent in flatten(shape):
         if extent & (extent - 1):
             return f"{extent} is not a power of two"

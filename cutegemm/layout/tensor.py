@@ -93,11 +93,11 @@ class Tensor(hooks.Shown):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of the layout."""
+        """The shape of the tensor's layout, a hierarchical tuple of extents."""
         return self.layout.shape
 
     def size(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements: the product of the extents."""
         return product(self.layout.shape)
 
     __iter__ = None
@@ -117,7 +117,7 @@ class Tensor(hooks.Shown):
         return self.array[self._checked(offset, coord)]
 
     def _view(self, coord: Any) -> Tensor:
-        """Return the view of the modes at None."""
+        """Return the view of the modes at which a coordinate has None; the other modes are fixed."""
         if isinstance(self.layout, ComposedLayout):
             return Tensor._unchecked(self.array, self.layout(coord), self.offset)
         layout, offset = self.layout.slice(coord)
@@ -149,7 +149,7 @@ class Tensor(hooks.Shown):
             raise LayoutError(f"Tensor: {value!r} cannot be assigned to elements of {self}: {error}") from error
 
     def _assign(self, coord: Any, value: Any) -> None:
-        """Assign a value as `__setitem__` does; errors of numpy pass through."""
+        """Assign a value to an element or a view, as `__setitem__` does; errors of numpy are not converted."""
         assert self.array is not None
         if not has_none(coord):
             self.array[self._checked(add(self.offset, self.layout(coord)), coord)] = value
@@ -226,7 +226,7 @@ def _reach(layout: Layout | ComposedLayout, offset: Any) -> tuple[int, int]:
 
 
 def _coordinates(tensor: Tensor) -> np.ndarray:
-    """Return the coordinates, or offsets, of a tensor without an array."""
+    """Return the coordinates that the layout of a tensor without an array returns, or its offsets, as an array."""
     layout = tensor.layout
     if isinstance(layout, ComposedLayout) or not isinstance(tensor.offset, tuple):
         return layout.offsets() + tensor.offset
@@ -239,7 +239,11 @@ def _coordinates(tensor: Tensor) -> np.ndarray:
 
 
 def _leaves(coord: Any, path: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """Return (path of modes from the outside in, value) for each leaf of a coordinate."""
+    """Return (path of modes from the outside in, value) for each leaf of a coordinate.
+
+    coord   coordinate
+    path    path of the mode that has this coordinate; () for the whole coordinate
+    """
     if isinstance(coord, tuple):
         return [leaf for mode, part in enumerate(coord) for leaf in _leaves(part, (*path, mode))]
     return [(path, coord)]

@@ -57,7 +57,10 @@ def parse(text: str) -> Layout | ComposedLayout:
 
 
 class _Reader:
-    """A text and a position in it. Each method reads one rule of the grammar and moves the position past it."""
+    """Parser of a layout: a text, and a position in it.
+
+    Each method reads one rule of the grammar and moves the position past it.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -65,18 +68,26 @@ class _Reader:
         self.in_repr = False  # Python's rules: (8) is 8, and (8,) the tuple
 
     def here(self) -> int:
-        """Move past whitespace, and return the position."""
+        """Move past whitespace, and return the index in the text of the next character."""
         self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.position
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise LayoutError: `expected` is missing at the position."""
+        """Raise LayoutError at the current position of the text.
+
+        expected   description of the text that is missing there
+        """
         at = self.here()
         character = "the end of the text" if at == len(self.text) else repr(self.text[at])
         self.refuse(f"{expected} is expected at {character}.", at)
 
     def refuse(self, reason: str, at: int, cause: Exception | None = None) -> NoReturn:
-        """Raise LayoutError with a reason, the text around a position, and a caret under it."""
+        """Raise LayoutError with a reason, the text around a position, and a caret under it.
+
+        reason   what is wrong
+        at       position of the first wrong character
+        cause    exception that the error is raised from; None: no other one
+        """
         line = re.sub(r"\s", " ", self.text)
         start = max(0, at - _SHOWN)  # a long text is cut on both sides
         shown = ("..." if start else "") + line[start : at + _SHOWN] + ("..." if at + _SHOWN < len(line) else "")
@@ -91,12 +102,16 @@ class _Reader:
         return True
 
     def expect(self, symbol: str, expected: str | None = None) -> None:
-        """Move past a symbol; raise LayoutError if it does not come next."""
+        """Move past a symbol; raise LayoutError if it does not come next.
+
+        symbol     the symbol
+        expected   description of it for the error; None: the symbol itself
+        """
         if not self.accept(symbol):
             self.fail(expected or repr(symbol))
 
     def composed(self) -> Layout | ComposedLayout:
-        """Read a layout or a composed layout."""
+        """Read a layout, or a composed layout such as "S<3,4,3> o 0 o (8,64):(64,1)"."""
         start = self.here()
         if self.accept("ComposedLayout("):
             self.in_repr = True
@@ -109,7 +124,13 @@ class _Reader:
         return self.composition(start, layout)
 
     def composition(self, start: int, inner: Any = None, separator: str = "o", end: str = "") -> ComposedLayout:
-        """Read a composed layout; `inner` is its inner function if that has been read."""
+        """Read a composed layout: inner function, offset and outer layout.
+
+        start       position of its first character
+        inner       the inner function if it has been read; None: it is read first
+        separator   text between the three components
+        end         text after the last one
+        """
         if inner is None:
             inner = self.inner()
         self.expect(separator)
@@ -120,7 +141,7 @@ class _Reader:
         return self.build(start, ComposedLayout, inner, offset, outer)
 
     def inner(self) -> Swizzle | Layout:
-        """Read the inner function of a composed layout."""
+        """Read the inner function of a composed layout: a swizzle or a layout."""
         start = self.here()
         for name, end in (("Swizzle(", ")"), ("Sw<", ">"), ("S<", ">")):
             if self.accept(name):
@@ -148,7 +169,11 @@ class _Reader:
         return self.build(start, Layout, shape, stride)
 
     def nested(self, leaf: Callable[[], Any], depth: int = 0) -> Any:
-        """Read one leaf, or a tuple of nested values in parentheses."""
+        """Read one leaf, or a tuple of nested values in parentheses.
+
+        leaf    method that reads a leaf
+        depth   nesting of the parentheses around the value
+        """
         start = self.here()
         if not self.accept("("):
             return leaf()
@@ -163,7 +188,10 @@ class _Reader:
         return tuple(items)
 
     def integer(self, expected: str, at_least: int | None = None) -> int:
-        """Read an integer of at least `at_least`."""
+        """Read an integer of at least `at_least`.
+
+        expected   description of the text for the error if it is missing
+        """
         start = self.here()
         match = _INTEGER.match(self.text, start)
         if match and len(match[1]) > MAX_DIGITS:
@@ -175,12 +203,15 @@ class _Reader:
         return value
 
     def extent(self, expected: str) -> int:
-        """Read an extent."""
+        """Read an extent of a shape: an integer, 0 or more.
+
+        expected   description of the text for the error if it is missing
+        """
         at_start = self.here() == 0 or self.text[: self.here()].isspace() if self.here() < _SHOWN else False
         return self.integer(expected if at_start else "an extent of 0 or more", 0)
 
     def stride(self) -> int | ScaledBasis | F2:
-        """Read an integer, a scaled basis vector or a stride over F2."""
+        """Read one leaf of a stride: an integer, a scaled basis vector (2@1) or a stride over F2 (F2(9))."""
         start = self.here()
         if self.accept("F2("):
             value = self.integer("the value of the stride over F2", 0)
@@ -210,7 +241,7 @@ class _Reader:
         return path
 
     def build(self, at: int, make: Callable[..., T], *parts: Any) -> T:
-        """Return `make(*parts)`; its LayoutError is shown at position `at` of the text."""
+        """Return `make(*parts)`. If it raises LayoutError, the error shows the text with a caret at position `at`."""
         try:
             return make(*parts)
         except LayoutError as error:

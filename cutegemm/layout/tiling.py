@@ -82,7 +82,7 @@ def logical_divide(target: Target, tiler: Tiler) -> Target:
 
 
 def _logical_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_divide` of a layout by a tiler without lists."""
+    """Return `logical_divide(layout, tiler)` of a layout, by a tiler without lists."""
     if tiler is None:
         return layout
     if isinstance(tiler, tuple):
@@ -119,7 +119,7 @@ def _as_layout(tiler: Tiler) -> Layout:
 
 
 def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return the two modes of a zipped divide: the layout within a tile, and the layout over the tiles."""
+    """Return two layouts: the one within a tile, and the one over the tiles. They are the modes of a zipped divide."""
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if isinstance(tiler, tuple):
@@ -140,7 +140,7 @@ def _tile_and_rest(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """Return the block modes and the copy modes of a logical product by `tiler`."""
+    """Return two layouts of a logical product: the one of the block, and the one of the copies."""
     if tiler is None:
         return layout, Layout._unchecked(1, 0)
     if not isinstance(tiler, tuple):
@@ -151,12 +151,12 @@ def _unzip(layout: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _opened(layout: Layout) -> list[Layout]:
-    """Return the modes of a layout as a list."""
+    """Return the modes of a layout as a list of layouts."""
     return [layout[m] for m in range(len(layout))]
 
 
 def _zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_divide` of a layout by a tiler without lists."""
+    """Return `zipped_divide(layout, tiler)` of a layout, by a tiler without lists."""
     return regroup(_tile_and_rest(layout, tiler))
 
 
@@ -248,7 +248,7 @@ def logical_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _logical_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `logical_product` of a layout by a tiler without lists."""
+    """Return `logical_product(block, tiler)` of a layout, by a tiler without lists."""
     if tiler is None:
         return block
     if isinstance(tiler, tuple):
@@ -259,7 +259,7 @@ def _logical_product(block: Layout, tiler: Tiler) -> Layout:
 
 
 def _copies(block: Layout, tiler: Layout) -> Layout:
-    """Return the layout from the coordinates of the tiler to the starting offsets of the copies."""
+    """Return the copies of a product as a layout: coordinates of the tiler -> starting offset of one copy."""
     count = tiler.cosize()
     if type(count) is not int:
         raise LayoutError(f"tiler {tiler} returns coordinates. Give a layout whose offsets number the copies.")
@@ -285,7 +285,7 @@ def zipped_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _zipped_product(block: Layout, tiler: Tiler) -> Layout:
-    """Return `zipped_product` of a layout by a tiler without lists."""
+    """Return `zipped_product(block, tiler)` of a layout, by a tiler without lists."""
     return concatenate(_unzip(_logical_product(block, tiler), tiler))
 
 
@@ -340,7 +340,7 @@ def flat_product(block: Target, tiler: Tiler) -> Target:
 
 
 def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
-    """Return the block and its copies with the same number of modes; the shorter is extended by modes 1:0."""
+    """Return the block and its copies as layouts with equally many modes; the shorter one is extended by modes 1:0."""
     require_layout("tiler", tiler)
     rank = max(len(block), len(tiler))
     block, tiler = (x if len(x) == rank else append(x, Layout._unchecked(1, 0), rank) for x in (block, tiler))
@@ -351,7 +351,7 @@ def _block_and_copies(block: Layout, tiler: Layout) -> tuple[Layout, Layout]:
 
 
 def _zip_modes(first: Layout, second: Layout) -> Layout:
-    """Return the layout whose mode i is (mode i of `first`, mode i of `second`)."""
+    """Return the layout whose mode i is the pair (mode i of `first`, mode i of `second`)."""
     shape = tuple(zip(first.shape, second.shape, strict=True))
     return Layout._joined(shape, tuple(zip(first.stride, second.stride, strict=True)))
 
@@ -373,7 +373,7 @@ def blocked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _blocked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `blocked_product` of a layout."""
+    """Return `blocked_product(block, tiler)` of a layout; the public function also accepts tensors."""
     return _zip_modes(*_block_and_copies(block, tiler))
 
 
@@ -394,7 +394,7 @@ def raked_product(block: Target, tiler: Layout) -> Target:
 
 
 def _raked_product(block: Layout, tiler: Layout) -> Layout:
-    """Return `raked_product` of a layout."""
+    """Return `raked_product(block, tiler)` of a layout; the public function also accepts tensors."""
     block, copies = _block_and_copies(block, tiler)
     return coalesce(_zip_modes(copies, block), (1,) * len(block))
 

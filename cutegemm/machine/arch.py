@@ -86,7 +86,14 @@ _HOPPER = _AMPERE | {"stmatrix", "tma", "cluster", "dependent_launch"}
 
 
 def _arch(name: str, threads: int, blocks: int, smem_kib: int, features: frozenset[str]) -> Arch:
-    """Return an architecture with 65536 registers per multiprocessor; `smem_kib` is its shared memory in KiB."""
+    """Return an architecture with 65536 registers per multiprocessor.
+
+    name       name for the compiler
+    threads    largest number of resident threads of a multiprocessor
+    blocks     largest number of resident blocks of a multiprocessor
+    smem_kib   shared memory of a multiprocessor in KiB
+    features   names of the instructions that not every architecture has
+    """
     capability = int(name[3:].rstrip("a"))
     return Arch(name, capability, threads, blocks, 65536, smem_kib << 10, (smem_kib - 1) << 10, features)
 

@@ -63,7 +63,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU.
+    """Numbers of one GPU: multiprocessors, cache, bandwidth, clock and peak rates.
 
     name                 name in the table, such as h200
     arch                 architecture that code is compiled for
@@ -101,6 +101,8 @@ class Device:
 
     def peak_tflops(self, atom: MmaAtom) -> float | None:
         """Return the peak rate in TFLOP/s of the pipe and operand type of an MMA atom; None if it is not known.
+
+        atom   MMA atom: decides the pipe (fma, mma or wgmma) and the operand type
 
         >>> from cutegemm.tile.mma_atoms import fma
         >>> device_named("h200").peak_tflops(fma("f32"))
@@ -158,7 +160,7 @@ class Device:
 
     @property
     def l2_bytes_per_s(self) -> float:
-        """Largest rate of L2 in bytes per second."""
+        """Largest rate at which all multiprocessors together read from L2, in bytes per second."""
         return self.l2_bytes_per_clock * self.clock_mhz * 1e6
 
     @cached_property
@@ -190,7 +192,7 @@ class Device:
 
     @property
     def _tensor_tflops(self) -> float:
-        """Peak rate of the tensor cores for bf16, in TFLOP/s."""
+        """Peak rate of the tensor cores for bf16 in TFLOP/s: of wgmma if the device has it, else of mma.sync."""
         return self.tflops.get("wgmma.bf16", self.tflops["mma.bf16"])
 
     def with_sms(self, sms: int) -> Device:

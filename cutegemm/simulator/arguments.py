@@ -77,7 +77,10 @@ def given_operands(
 
 
 def _unread(plan: GemmPlan, name: str) -> str:
-    """Return the reason why a plan does not read "alpha" or "beta", with the remedy."""
+    """Return the reason why a plan does not read an argument, with the remedy, as text for an error message.
+
+    name   "alpha" or "beta"
+    """
     if name == "beta":
         return f"the plan {plan.name!r} cannot read C. Make it with_c=True."
     return f"the epilogue of the plan {plan.name!r} is {plan.epilogue}. Leave {name} out."
@@ -108,7 +111,10 @@ def seen_by_plan(
 
 
 def as_caller_has(plan: GemmPlan, tile: np.ndarray) -> np.ndarray:
-    """Return a matrix with the extents of D as the caller sees it: transposed if the plan swaps A and B."""
+    """Return a matrix with the extents of D as the caller sees it: transposed if the plan swaps A and B.
+
+    tile   the matrix, (M, N) or (L, M, N), with the extents of the swapped problem
+    """
     return np.swapaxes(tile, -1, -2) if plan.swap_ab else tile
 
 
@@ -132,7 +138,11 @@ def _is_equal(value: Any, number: float) -> bool:
 
 
 def _why_read(epilogue: Epilogue, tile: str, scalars: Mapping[str, float]) -> str:
-    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself."""
+    """Return the reason why the epilogue reads a tile operand, as text: values of scalars, or the epilogue itself.
+
+    tile      name of the operand, such as "c"
+    scalars   values of the epilogue's scalars, by name
+    """
     idle = [step.idle for step in epilogue.steps if tile in step.tensors and not step.is_idle(scalars)]
     why = [f"{name} is {scalars[name]}" for name, _ in idle[0]]
     return " and ".join(why) or f"the epilogue is {epilogue}"
@@ -155,7 +165,10 @@ def laid_out(
 
 
 def _as_modes(array: np.ndarray, name: str) -> np.ndarray:
-    """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a missing mode has the extent 1."""
+    """Return a caller's array as (M, K, L), (N, K, L) or (M, N, L); a mode that it lacks gets the extent 1.
+
+    name   name of the operand: "a", "b", or one with the extents of D
+    """
     stacked = array.reshape((1,) * (3 - array.ndim) + array.shape)
     return np.moveaxis(stacked, 0, 2) if name != "b" else stacked.transpose(2, 1, 0)
 
@@ -204,13 +217,17 @@ def problem_of(operation: str, plan: GemmPlan, arrays: dict[str, np.ndarray], pr
 
 
 def _extent(mode: str, extents: Mapping[str, int]) -> int:
-    """Return the extent of a mode such as "k", or "n/128": N divided by 128, rounded up."""
+    """Return the extent of a mode of an operand.
+
+    mode      name such as "k", or "n/128" for N divided by 128, rounded up
+    extents   extents of the problem by name: "m", "n" and "k"
+    """
     whole, _, every = mode.partition("/")
     return -(-extents[whole] // int(every or 1))
 
 
 def _is_broadcast(plan: GemmPlan, name: str) -> bool:
-    """Return whether an operand is constant along a mode of D."""
+    """Return whether the epilogue operand `name` is constant along a mode of D, as a row, a column or a scalar is."""
     return bool(plan.operands.matrix(name).broadcast)
 
 
@@ -218,6 +235,9 @@ def _fits(plan: GemmPlan, name: str, shape: tuple[int, ...], extents: tuple[int,
     """Return whether a row, a column or a single element has the shape that fits the extents (M, N, L).
 
     It may exist once for all matrices of the batch, or once for each.
+
+    name    name of the epilogue operand
+    shape   shape of the caller's array
     """
     same = plan.operands.matrix(name).broadcast
     wanted = [1 if mode in same else extent for mode, extent in zip("mn", extents, strict=False)]
@@ -229,18 +249,26 @@ def _columns(plan: GemmPlan, name: str, n: int) -> int:
 
     A gated D has half as many columns as B.
 
-    n   number of columns of B
+    name   name of the operand
+    n      number of columns of B
     """
     return n // 2 if plan.operands.gated and not plan.operands.matrix(name).gated else n
 
 
 def _kind(plan: GemmPlan, name: str) -> str:
-    """Return the kind of an operand of the epilogue: "row", "column", "element" or "tile"."""
+    """Return the kind of an operand of the epilogue: "row", "column", "element" or "tile".
+
+    name   name of the operand
+    """
     return plan.epilogue.kinds[name].__name__.lower()
 
 
 def _shape(plan: GemmPlan, name: str, m: int, n: int) -> str:
-    """Return the shape of a row, a column or a single element, as text."""
+    """Return the shape that a row, a column or a single element of the epilogue must have, as text for messages.
+
+    name   name of the operand
+    m, n   extents of the problem
+    """
     shapes = {("m",): (_columns(plan, name, n),), ("n",): (m, 1), ("m", "n"): (1,)}
     return str(shapes[plan.operands.matrix(name).broadcast])
 

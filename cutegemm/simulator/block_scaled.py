@@ -19,27 +19,50 @@ from cutegemm.simulator.roles import Player
 
 @Player.handles(ClearScales)
 def clear_scales(player: Player, clear: ClearScales, number: int, process: Process, op: Compute) -> None:
-    """Set the scales of a process to 0."""
+    """Set the scales that a process keeps for its k-tile to 0. The process is a consumer of a block-scaled GEMM.
+
+    clear     the step to execute
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation that contains the step
+    """
     player.of_mainloop[number] = np.zeros((1, 1, 1), np.float32)
 
 
 @Player.handles(ReadScales)
 def read_scales(player: Player, read: ReadScales, number: int, process: Process, op: Compute) -> None:
-    """Read the scales of a k-tile: their products, (CTAs, M, N)."""
+    """Read the scales of a k-tile, and keep the products of row scales and column scales: (CTAs, M, N).
+
+    read      the step to execute
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation that contains the step
+    """
     rows, columns = (_scales(player, each, process, op) for each in scales_of(player.plan))
     player.of_mainloop[number] = rows[:, :, None] * columns[:, None, :]
 
 
 @Player.handles(PromoteScaled)
 def promote_scaled(player: Player, add: PromoteScaled, number: int, process: Process, op: Compute) -> None:
-    """Add the accumulators of a k-tile, multiplied by the scales, to the total."""
+    """Multiply the accumulators of a k-tile by its scales, and add them to the total of the tile.
+
+    add       the step to execute
+    number    index of the process in the protocol
+    process   the process: the operations of one role of a CTA
+    op        the operation that contains the step
+    """
     columns, scales = player.columns_of(add.accumulators), player.of_mainloop[number]
     scales = scales if scales.shape[2] == 1 else scales[:, :, columns]
     player.add_level(number, process, add.accumulators, scales)
 
 
 def _scales(player: Player, scales: Scales, process: Process, op: Compute) -> np.ndarray:
-    """Return the scales of the rows or columns of a consumer's tile, for a k-tile: (CTAs, rows or columns)."""
+    """Return the scales of the rows or columns of a consumer's tile, for a k-tile: (CTAs, rows or columns).
+
+    player   the simulated machine, which has the matrices
+    scales   description of the scales: whether they are one per row or column, or one per block
+    op       the operation, whose tag names the tile and the k-tile
+    """
     if not scales.by_block:
         own = player.own_split(process)[scales.mode == "n"]
         return np.asarray(player.flows[process.cta][scales.name].read(op.stage)[own, 0].T)

@@ -122,7 +122,15 @@ def box_tables(
 def thread_tables(
     name: str, modes: tuple[str, str], copy: TiledCopy, smem: SharedLayout, tile: tuple[int, int], inner: int
 ) -> BoxTables:
-    """Return the index tables of a tile that threads copy from shared to global memory, access by access."""
+    """Return the index tables of a tile that threads copy from shared to global memory, access by access.
+
+    name    name of the operand
+    modes   names of the two modes of its tile
+    copy    the tiled copy
+    smem    layout of shared memory
+    tile    extents of the tile
+    inner   index of the contiguous mode of the tile, 0 or 1
+    """
     copies = product(smem.shape[2:])
     place = copy.offsets_d(Layout(tile)).reshape(-1)
     read = copy.offsets_s(smem)
@@ -144,7 +152,11 @@ def thread_tables(
 
 
 def check_boxes(t: BoxTables, report: Report) -> None:
-    """Report elements that no box, or several boxes, copy, and elements that are not where the layout has them."""
+    """Report elements that no box, or several boxes, copy, and elements that are not where the layout has them.
+
+    t        index tables of a tile that TMA copies
+    report   collects the faults
+    """
     within = (t.x < t.tile[0]) & (t.y < t.tile[1])
     past = np.flatnonzero(~within)
     report.add_each("copy", past, lambda e: f"a box of {t.name} reaches ({t.x[e]}, {t.y[e]}), past a tile of {t.tile}.")
@@ -192,7 +204,7 @@ class BoxFlow:
         self.loaded_elems = 0
 
     def load(self, origin: tuple[np.ndarray, np.ndarray], copy: int) -> None:
-        """Load a tile to a copy of the buffer. Elements outside of the matrix become 0.
+        """Load a tile to a copy of the buffer (one stage, for example). Elements outside of the matrix become 0.
 
         origin   coordinates of the first element of each CTA's tile: two arrays (C,)
         copy     index of the copy
@@ -222,7 +234,7 @@ class BoxFlow:
         return values.reshape((t.tile[1], t.tile[0], -1)).swapaxes(0, 1)
 
     def clear(self, copy: int) -> None:
-        """Poison a copy of the buffer.
+        """Poison a copy of the buffer: fill it with values that mark memory that was never written.
 
         copy   index of the copy
         """
@@ -267,10 +279,16 @@ class BoxFlow:
         np.add.at(written, at, 1)
 
     def _coordinates(self, origin: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the coordinates (x, y) in the matrix of each element of each CTA's tile: two arrays (E, C)."""
+        """Return the coordinates (x, y) in the matrix of each element of each CTA's tile: two arrays (elements, CTAs).
+
+        origin   coordinates of the first element of each CTA's tile: two arrays (C,)
+        """
         return self.tables.x[:, None] + origin[0], self.tables.y[:, None] + origin[1]
 
     def _index(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the index in global memory of elements in each CTA's matrix of the batch: (E, C)."""
+        """Return the index in global memory of elements of the matrix, in the batch of each CTA: (E, C).
+
+        x, y   coordinates of the elements: (E, C)
+        """
         out: np.ndarray = self.matrix.base + self.matrix.addresses(x, y) + self.group.batch * self.matrix.strides[2]
         return out

@@ -14,7 +14,10 @@ from cutegemm.simulator.tables import OperandTables, PlanTables
 
 
 def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report elements that are lost, duplicated or misplaced before the accumulators, and misaligned accesses."""
+    """Report elements of A and B that are lost, duplicated or misplaced before the MMAs, and misaligned accesses.
+
+    tables   index tables of the plan
+    """
     for operand in (tables.a, tables.b):
         _shared(operand, report)
         _copied(operand, report)
@@ -26,7 +29,10 @@ def check_tables(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
 
 
 def _shared(t: OperandTables, report: Report) -> None:
-    """Report elements that the layout of shared memory puts at the same offset."""
+    """Report elements of A's or B's tile that the layout of shared memory puts at the same offset.
+
+    t   index tables of the operand
+    """
     elements = t.shared.shape[0]
     offsets = t.shared.T.reshape(-1)
     order = np.argsort(offsets, kind="stable")
@@ -40,7 +46,10 @@ def _shared(t: OperandTables, report: Report) -> None:
 
 
 def _copied(t: OperandTables, report: Report) -> None:
-    """Report elements that no thread copies, offsets that are written twice, and writes outside of the stage."""
+    """Report elements of a tile that no thread copies, offsets that are written twice, and writes outside of the stage.
+
+    t   index tables of A or B
+    """
     moved = np.bincount(t.source, minlength=t.extent * t.bk)
     report.add_each(
         "copy",
@@ -67,7 +76,10 @@ def _copied(t: OperandTables, report: Report) -> None:
 
 
 def _fragments(t: OperandTables, report: Report) -> None:
-    """Report fragment elements that are read where another element, or none, was copied."""
+    """Report fragment elements that a thread reads from an offset to which another element, or none, was copied.
+
+    t   index tables of A or B
+    """
     for stage, dest in enumerate(t.dest):
         labels = np.full(t.shared_elems, -1)
         labels[dest] = t.source
@@ -94,6 +106,8 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
     """Report vectors of cp.async that are not contiguous and aligned in shared memory.
 
     A copy through registers is not checked: its stores may be narrower than its loads.
+
+    t   index tables of A or B
     """
     if t.is_async and t.copy_vector > 1:
         for stage, dest in enumerate(t.dest):
@@ -110,7 +124,10 @@ def _copy_accesses(t: OperandTables, report: Report) -> None:
 
 
 def _read_accesses(t: OperandTables, report: Report) -> None:
-    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies."""
+    """Report reads of fragments that are misaligned, or that bring other elements than a thread multiplies.
+
+    t   index tables of A or B
+    """
     bad = misplaced(t.accesses)
 
     def torn(at: np.ndarray) -> str:
@@ -141,7 +158,9 @@ def _read_accesses(t: OperandTables, report: Report) -> None:
 
 
 def misplaced(accesses: np.ndarray) -> np.ndarray:
-    """Return which accesses (..., elements) do not consist of contiguous, aligned elements.
+    """Return which accesses do not consist of contiguous, aligned elements: booleans (...).
+
+    accesses   offset of each element of each access: (..., elements of an access)
 
     >>> misplaced(np.array([[4, 5, 6, 7], [2, 3, 4, 5], [0, 2, 4, 6]])).tolist()
     [False, True, True]
@@ -152,12 +171,15 @@ def misplaced(accesses: np.ndarray) -> np.ndarray:
 
 
 def _offsets(offsets: np.ndarray) -> str:
-    """Return offsets as text for messages."""
+    """Return a list of shared-memory offsets as text for messages."""
     return "offsets " + ", ".join(str(int(o)) for o in offsets)
 
 
 def _products(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
-    """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile."""
+    """Report accumulators that do not add A(m, k) * B(n, k) exactly once for each k of a k-tile.
+
+    tables   index tables of the plan
+    """
     bm, bn, bk = plan.mma_tile
     a, b = tables.a, tables.b
     rest_m, rest_n, values, threads = tables.elements.shape
@@ -220,6 +242,8 @@ def _sums(plan: GemmPlan, tables: PlanTables, report: Report) -> None:
     """Report elements of a tile of D that have the wrong number of accumulators.
 
     The right number is one, or the number of warps if the warps of a CTA split K.
+
+    tables   index tables of the plan
     """
     bm, bn, _ = plan.mma_tile
     expected = 1 if plan.sliced_k is None else plan.sliced_k.warps

@@ -42,7 +42,12 @@ class ClusterSplitK:
         return values
 
     def land(self, cta: int, send: Send, values: np.ndarray) -> None:
-        """Write received accumulators to the shared memory of a CTA."""
+        """Write received accumulators to the shared memory of a CTA.
+
+        cta      index of the CTA
+        send     the operation that sent them, which names the sender and the buffer
+        values   the accumulators: (CTAs, threads, registers)
+        """
         consumer = send.index
         place = self.memory.get((cta, consumer))
         if place is None or place.shape[1] != len(values):
@@ -51,7 +56,11 @@ class ClusterSplitK:
         place[self._places(send.sender, consumer)] = np.moveaxis(values, 0, -1)
 
     def total(self, cta: int, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer's own columns, added over all CTAs in their order: (CTAs, M, N)."""
+        """Return the accumulators of a consumer's own columns, added over all CTAs in their order: (CTAs, M, N).
+
+        cta        index of the CTA that has received them
+        consumer   index of the consumer
+        """
         place = self.memory.pop((cta, consumer))
         total: np.ndarray | None = None
         for sender in range(self.plan.cluster_k):
@@ -67,11 +76,15 @@ class ClusterSplitK:
         return out
 
     def _nothing(self) -> np.ndarray:
-        """Return poisoned shared memory for the accumulators of one CTA."""
+        """Return poisoned shared memory for the accumulators that one CTA receives from the others of its cluster."""
         return poison(self.layout.cosize(), self.plan.operands.acc)
 
     def _places(self, sender: int, consumer: int) -> np.ndarray:
-        """Return the offsets in shared memory of the accumulators from one CTA: (threads, registers)."""
+        """Return the offsets in shared memory of the accumulators from one CTA: (threads, registers).
+
+        sender     index of the sending CTA among those that split K
+        consumer   index of the consumer of the receiving CTA
+        """
         _, threads, vectors, *_ = self.layout.shape
         thread, register = np.indices((threads, ACCUMULATOR_VECTOR * vectors))
         by_vector, by_thread, by_vectors, by_cta, by_consumer = self.layout.stride

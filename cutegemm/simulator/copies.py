@@ -28,7 +28,10 @@ class CtaGroup:
     batch: np.ndarray
 
     def name(self, index: int) -> str:
-        """Return the name of a CTA for messages."""
+        """Return the name of a CTA for messages, with its position and tile.
+
+        index   index of the CTA in the group
+        """
         at = ", ".join(str(int(x[index])) for x in (self.m_tile, self.n_tile, self.batch))
         return f"CTA {int(self.position[index])} of the tile ({at})"
 
@@ -91,7 +94,10 @@ class OperandFlow(StageWatch):
         self.accesses_checked = False
 
     def fetched(self, tile: int) -> None:
-        """Read a k-tile from global memory. Elements outside of the matrix are not read."""
+        """Read a k-tile from global memory. Elements outside of the matrix are not read.
+
+        tile   index of the k-tile
+        """
         k_start = self.k_first + tile * self.k_step * self.tables.bk
         index = self.address[:, None] + (self.start + k_start * self.matrix.strides[1])
         mask = self.within
@@ -120,23 +126,42 @@ class OperandFlow(StageWatch):
             self.values = values if mask is None else np.where(mask, values, self.values)
 
     def started(self, tile: int, stage: int) -> None:
-        """Poison a stage, because the copy of a k-tile to it starts: its old elements are lost."""
+        """Poison a stage, because the copy of a k-tile to it starts: its old elements are lost.
+
+        tile    index of the k-tile
+        stage   index of the stage
+        """
         if not self.is_async:
             self.moving[tile] = (self.values, None)
         self._write(stage, poison((), self.matrix.dtype), self.moving[tile][1])
 
     def shown(self, tile: int, stage: int) -> None:
-        """Write a k-tile to its stage, because every thread may read it from here on."""
+        """Write a k-tile to its stage, because every thread may read it from here on.
+
+        tile    index of the k-tile
+        stage   index of the stage
+        """
         values, mask = self.moving.pop(tile)
         self._write(stage, values, mask)
 
     def _write(self, stage: int, values: np.ndarray, mask: np.ndarray | None) -> None:
-        """Write elements to a stage, except those that the mask excludes."""
+        """Write elements to a stage, except those that the mask excludes.
+
+        stage    index of the stage
+        values   the E elements that a k-tile's copies move, for each CTA: (E, C)
+        mask     elements that are copied, same shape; None: all
+        """
         dest = self.tables.dest[stage]
         self.shared[dest] = values if mask is None else np.where(mask, values, self.shared[dest])
 
     def read_into(self, tile: int, stage: int, k_block: int, buffer: int) -> None:
-        """Read the fragments of all threads for a k-block from a stage to a fragment buffer."""
+        """Read the fragments of all threads for a k-block from a stage to a fragment buffer.
+
+        tile      index of the k-tile
+        stage     index of the stage
+        k_block   index of the k-block: the part of the k-tile that one step of the atom multiplies
+        buffer    index of the fragment buffer in registers
+        """
         if not 0 <= k_block < len(self.tables.read):
             return
         fragment = self.fragment_buffers[buffer]
@@ -147,7 +172,12 @@ class OperandFlow(StageWatch):
                 self.report.add_each("hole", np.argwhere(holes), lambda at: self._hole(at, tile, stage, k_block))
 
     def _check_accesses(self, index: np.ndarray, mask: np.ndarray | None, k_start: int) -> None:
-        """Check that each access is aligned, and once that its elements are contiguous."""
+        """Check that each access is aligned, and once that its elements are contiguous.
+
+        index     index in global memory of each element that is read: (E, C)
+        mask      elements that are read, same shape; None: all
+        k_start   k of the k-tile's first element
+        """
         vector = self.tables.copy_vector
         if vector == 1:
             return
@@ -163,7 +193,10 @@ class OperandFlow(StageWatch):
             self.report.add_each("alignment", np.argwhere(bad), lambda at: self._misaligned(at, k_start, runs))
 
     def _torn(self, run: int) -> str:
-        """Return the text of a fault: the elements of an access are not contiguous."""
+        """Return the text of a fault: the elements of an access are not contiguous.
+
+        run   index of the access
+        """
         t, vector = self.tables, self.tables.copy_vector
         elements = ", ".join(t.element(p) for p in t.source[run * vector :][:vector])
         return (
@@ -172,7 +205,12 @@ class OperandFlow(StageWatch):
         )
 
     def _misaligned(self, at: np.ndarray, k_start: int, runs: np.ndarray) -> str:
-        """Return the text of a fault: an access is not aligned."""
+        """Return the text of a fault: an access is not aligned.
+
+        at        indices of the access and of the CTA
+        k_start   k of the k-tile's first element
+        runs      index in global memory of each element: (accesses, elements of an access, CTAs)
+        """
         run, cta = (int(x) for x in at)
         t, vector = self.tables, self.tables.copy_vector
         return (
@@ -182,7 +220,11 @@ class OperandFlow(StageWatch):
         )
 
     def _outside(self, at: np.ndarray, k_start: int) -> str:
-        """Return the text of a fault: an element outside of the matrix is read."""
+        """Return the text of a fault: an element outside of the matrix is read.
+
+        at        indices of the element, among those that the copies move, and of the CTA
+        k_start   k of the k-tile's first element
+        """
         entry, cta = (int(x) for x in at)
         extents = " x ".join(str(e) for e in self.matrix.extents[:2])
         return (
@@ -191,12 +233,23 @@ class OperandFlow(StageWatch):
         )
 
     def _global(self, entry: int, cta: int, k_start: int) -> str:
-        """Return the name of an element of the matrix for messages, such as "A(m 2, k 1)"."""
+        """Return the name of an element of the matrix for messages, such as "A(m 2, k 1)".
+
+        entry     index of the element among those that the copies move
+        cta       index of the CTA in the group
+        k_start   k of the k-tile's first element
+        """
         row, k = int(self.rows[entry] + self.origin[cta]), int(self.ks[entry]) + k_start
         return f"{self.tables.name}({self.tables.modes[0]} {row}, k {k})"
 
     def _hole(self, at: np.ndarray, tile: int, stage: int, k_block: int) -> str:
-        """Return the text of a fault: a fragment element is read that was never written."""
+        """Return the text of a fault: a fragment element is read that was never written.
+
+        at        indices of the fragment entry and of the CTA
+        tile      index of the k-tile
+        stage     index of the stage
+        k_block   index of the k-block
+        """
         entry, cta = (int(x) for x in at)
         t = self.tables
         return (

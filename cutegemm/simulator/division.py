@@ -58,9 +58,11 @@ def divided(
 
 
 def _pieces(work: WorkGrid, report: Report) -> dict[int, list[Piece]]:
-    """Return the pieces of each tile in the order of K, by the index of the tile.
+    """Return the pieces of K (ranges of k-tiles) of each tile of D, in order: index of the tile -> list of pieces.
 
     Tiles whose pieces do not cover K are reported.
+
+    work   the work tiles of the grid
     """
     pieces_of_tile: dict[int, list[Piece]] = {}
     work_tile = work.assignment().work_tile
@@ -89,6 +91,6 @@ def _k_ranges(pieces: list[Piece]) -> tuple[tuple[int, int, bool], ...]:
 
 
 def _joined(pieces: tuple[Piece, ...]) -> Piece:
-    """Return one piece for several tiles with the same k-tiles."""
+    """Return one piece for several tiles with the same range of k-tiles. It has the workspace slots of all tiles."""
     slots = [piece.slots for piece in pieces if piece.slots is not None]
     return Piece(pieces[0].k_first, pieces[0].k_count, np.concatenate(slots) if slots else None)

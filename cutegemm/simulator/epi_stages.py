@@ -64,7 +64,7 @@ class EpiStageStorage:
             self._check()
 
     def _places(self) -> np.ndarray:
-        """Return the offset of each element of an epilogue tile; -1 if no register is copied to it.
+        """Return the offset in shared memory of each element of an epilogue tile; -1 if no register is copied to it.
 
         returns   (epilogue stages * consumers, elements)
         """
@@ -127,7 +127,10 @@ class EpiStageStorage:
         return m * self.epi_stages.epi_tile[0], n * self.epi_stages.epi_tile[1]
 
     def _in_tile(self, m: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Return the index in the consumer's tile of the element at (m, n)."""
+        """Return the index in the consumer's tile of the element at (m, n).
+
+        m, n   coordinates in the consumer's tile
+        """
         out: np.ndarray = m + self.plan.consumer_tile[0] * n
         return out
 
@@ -146,11 +149,12 @@ class EpiStageStorage:
         return elements % rows + rows * own.d_column(elements // rows)
 
     def registers(self, accumulators: np.ndarray, consumer: int) -> np.ndarray:
-        """Return the accumulators of a consumer as its threads hold them: (C, threads, registers).
+        """Return the accumulators of a consumer as its threads hold them: (CTAs, threads, registers).
 
-        If the epilogue is gated, the shape is (2, C, threads, registers): gate and up projections.
+        If the epilogue is gated, the shape is (2, CTAs, threads, registers): gate and up projections.
 
-        accumulators   (C, M, N)
+        accumulators   tile of the consumer: (CTAs, M, N)
+        consumer       index of the consumer
         """
         rows = self.plan.consumer_tile[0]
         elements = (
@@ -160,7 +164,10 @@ class EpiStageStorage:
         return out
 
     def head(self, registers: np.ndarray) -> np.ndarray:
-        """Return the values of the epilogue's head, which depends on the accumulators alone."""
+        """Return the values of the epilogue's head: the part of the expression that depends on the accumulators alone.
+
+        registers   accumulators in the order of `registers`
+        """
         return evaluate(self.plan.head, registers, self.task.scalars, {}, self.plan.operands.d.dtype)
 
     def tail(
@@ -186,7 +193,12 @@ class EpiStageStorage:
         return {name: round_to(self.plan.operands.matrix(name).dtype, values) for name, values in out.items()}
 
     def store_aux(self, values: dict[str, np.ndarray], i: int, group: CtaGroup) -> None:
-        """Store the auxiliary outputs of the i-th epilogue tile from registers to global memory."""
+        """Store the auxiliary outputs of the i-th epilogue tile from registers to global memory.
+
+        values   results of the epilogue tile, by name
+        i        index of the epilogue tile in the consumer's tile
+        group    the CTAs, with tile indices in tiles of the consumer
+        """
         for name in self.plan.aux_outputs:
             result = self.aux[name]
             inside, index = self._places_in(result.matrix, self.at(group, i), group)
@@ -225,7 +237,7 @@ class EpiStageStorage:
         return group.m_tile * rows + origin[0], self.plan.column_of(group.n_tile, origin[1])
 
     def flows(self, group: CtaGroup) -> tuple[BoxFlow, BoxFlow | None]:
-        """Return the copies of D, and of the tile operand that TMA loads, through the epilogue stages of CTAs.
+        """Return two copies through the epilogue stages of CTAs: of D, and of the tile operand that TMA loads.
 
         The second one is None if TMA loads no tile operand. Both use the same shared memory.
         """
@@ -237,13 +249,21 @@ class EpiStageStorage:
         return stores, loads
 
     def flow_of(self, result: str, stores: BoxFlow, group: CtaGroup) -> BoxFlow:
-        """Return the copy of an auxiliary output through the same shared memory as D."""
+        """Return the copy that stores an auxiliary output, through the same shared memory as D.
+
+        result   name of the auxiliary output
+        stores   the copy of D
+        group    the CTAs
+        """
         flow = BoxFlow(self.stores, self.task.matrices[result], group, self.report, self.checked)
         flow.shared = stores.shared
         return flow
 
     def in_epi_stage(self, epi_stage: int) -> np.ndarray:
-        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers)."""
+        """Return the offset in shared memory of each register of an epilogue tile: (threads, registers).
+
+        epi_stage   index of the epilogue stage
+        """
         out: np.ndarray = self.place[epi_stage][self.moved]
         return out
 
@@ -253,6 +273,10 @@ class EpiStageStorage:
         """Return whether the element of each register is inside of a matrix, and its index in memory.
 
         Both arrays have the shape (threads, registers, C).
+
+        matrix   the matrix in global memory
+        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        group    the C CTAs
         """
         rows = self.epi_stages.epi_tile[0]
         m, n = (self.moved % rows)[..., None] + origin[0], (self.moved // rows)[..., None] + origin[1]
@@ -260,9 +284,13 @@ class EpiStageStorage:
         return inside, matrix.base + matrix.addresses(m, n) + group.batch * matrix.strides[2]
 
     def _operand(self, name: str, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Return an operand for each register of a thread: (threads, registers, C).
+        """Return the values of an epilogue operand for each register of a thread: (threads, registers, CTAs).
 
         The shape is (2, threads, registers, C) for a row with the columns of a gated B: gate and up projections.
+
+        name     name of the operand
+        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        group    the C CTAs
         """
         matrix, by = self.task.matrices[name], self.plan.operands.matrix(name).gated
         if not by:
@@ -270,7 +298,11 @@ class EpiStageStorage:
         return np.stack([self._straight(half_of(matrix, by, which), origin, group) for which in (0, 1)])
 
     def _straight(self, matrix: GlobalMatrix, origin: tuple[np.ndarray, np.ndarray], group: CtaGroup) -> np.ndarray:
-        """Return the element of a matrix for each register of a thread: (threads, registers, C), with 0 outside."""
+        """Return the matrix element that belongs to each register: (threads, registers, CTAs), with 0 outside of it.
+
+        origin   (m, n) of the epilogue tile's first element in each CTA: two arrays (C,)
+        group    the C CTAs
+        """
         inside, index = self._places_in(matrix, origin, group)
         out = np.zeros(index.shape, matrix.buffer.dtype)
         out[inside], outside = matrix.read(index[inside])

@@ -43,7 +43,7 @@ _END = -800.0
 
 
 def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
-    """Return the sum of coefficients[i] * x**i."""
+    """Return the value of a polynomial at each element of an array: the sum of coefficients[i] * x**i."""
     value = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value *= x
@@ -52,7 +52,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 
 def _erfc_above(a: np.ndarray) -> np.ndarray:
-    """Return erfc(a) for a >= 1."""
+    """Return erfc(a), the complementary error function, for an array of values a >= 1."""
     high = a.astype(np.float32).astype(np.float64)  # the square of `high` is exact
     power = np.exp(-high * high) * np.exp((high - a) * (high + a))
     reciprocal = 1 / (a + _SHIFT)
@@ -61,7 +61,7 @@ def _erfc_above(a: np.ndarray) -> np.ndarray:
 
 
 def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of float64 arrays that is computed block by block, to stay in a cache of the CPU."""
+    """Return `function` with its float64 argument cut into blocks, so that temporary arrays stay in a CPU cache."""
 
     @functools.wraps(function)
     def computed(x: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ def _in_blocks(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nda
 
 @_in_blocks
 def _erf(x: np.ndarray) -> np.ndarray:
-    """Return erf(x) of a float64 array."""
+    """Return the error function erf(x) of each element of a float64 array."""
     a = np.abs(x)
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
     far = np.copysign(1 - _erfc_above(np.maximum(a, _BORDER)), x)
@@ -85,7 +85,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 @_in_blocks
 def _erfc(x: np.ndarray) -> np.ndarray:
-    """Return erfc(x) of a float64 array."""
+    """Return the complementary error function, 1 - erf(x), of each element of a float64 array."""
     a = np.abs(x)
     far = _erfc_above(np.maximum(a, _BORDER))
     near = x * _polynomial(np.minimum(x * x, 1), _ERF)
@@ -93,24 +93,24 @@ def _erfc(x: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-x))."""
+    """Return the logistic function 1 / (1 + exp(-x)) of each element of an array."""
     return 1 / (1 + np.exp(-x))
 
 
 def _silu(x: np.ndarray) -> np.ndarray:
-    """Return x * sigmoid(x)."""
+    """Return silu(x) = x * sigmoid(x) of each element of an array."""
     x = np.maximum(x, _END)
     return x * _sigmoid(x)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """Return x * Phi(x), where Phi is the normal distribution function."""
+    """Return gelu(x) = x * Phi(x) of each element of an array, where Phi is the normal distribution function."""
     x = np.maximum(x, _END)
     return x * (0.5 * _erfc(x * -math.sqrt(0.5)))
 
 
 def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """Return the tanh approximation of gelu."""
+    """Return the tanh approximation of gelu(x) = x * Phi(x), where Phi is the normal distribution function."""
     x = np.maximum(x, _END)
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 

@@ -21,7 +21,7 @@ from cutegemm.simulator.tile_store import TileStore
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return the counts of the simulation.
+    """Execute every tile of a GEMV-like plan, and return the counts of the simulation.
 
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
@@ -70,7 +70,10 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _batches(clusters: np.ndarray, together: int) -> Iterator[np.ndarray]:
-    """Yield groups of at most `together` clusters."""
+    """Yield groups of at most `together` clusters, which are simulated at once.
+
+    clusters   the clusters: an array whose first axis is over them
+    """
     for first in range(0, len(clusters), together):
         yield clusters[first : first + together]
 
@@ -110,7 +113,10 @@ class _WarpReduction:
         return out
 
     def in_order(self, terms: list[np.ndarray]) -> np.ndarray:
-        """Return the sum of accumulators, added one after the other as a thread adds them."""
+        """Return the sum of the warps' accumulators, added one after the other as a thread of the kernel adds them.
+
+        terms   one array for each warp, in the order of the additions
+        """
         total = terms[0].copy()
         for term in terms[1:]:
             total += term

@@ -25,12 +25,13 @@ def run_mainloop(
     report: Report,
     ticked: Callable[[], None],
 ) -> np.ndarray:
-    """Return the accumulators of the CTAs after all k-tiles: (rest_m, rest_n, value * thread * CTA).
+    """Execute the mainloop of a group of CTAs, and return their accumulators: (rest_m, rest_n, value * thread * CTA).
 
-    flows    copies of A and of B, which follow the same schedule
-    k_tiles  number of k-tiles
-    report   collects faults of the schedule
-    ticked   called after each k-tile
+    tables    index tables of the plan
+    flows     copies of A and of B, which follow the same schedule
+    k_tiles   number of k-tiles
+    report    collects faults of the schedule
+    ticked    called after each k-tile
     """
     a, b = flows
     ctas = len(a.group)
@@ -80,6 +81,8 @@ def _factors(
     """Return the two factors that each accumulator multiplies, for each k of an atom.
 
     fragments_a, fragments_b   fragments of a k-block: (rest_m, entries * CTA) and (rest_n, entries * CTA)
+    tables                     index tables of the plan
+    ctas                       number of CTAs
     returns                    pairs of arrays (rest_m, X) and (rest_n, X), where X = value * thread * CTA
     """
     if tables.gather_a is None and tables.gather_b is None:
@@ -94,7 +97,9 @@ def _factors(
 def _picked(fragments: np.ndarray, gather: np.ndarray | None, step: int, ctas: int) -> np.ndarray:
     """Return the fragment entries that the accumulators multiply in the k of index `step` of an atom.
 
-    gather   fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    fragments   fragments of a k-block of A or B
+    gather      fragment entry of each accumulator, see `PlanTables`; None: the entry with its own number
+    ctas        number of CTAs
     """
     if gather is None:
         return fragments

@@ -96,13 +96,18 @@ class GlobalMatrix:
         return rows * self.strides[0] + columns * self.strides[1]
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
-        """Return which of the coordinates lie inside of the first mode."""
+        """Return which of the coordinates lie inside of the first mode.
+
+        rows   coordinates of the first mode
+        """
         return np.asarray(rows < self.extents[0])
 
     def read(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the values at indices of `buffer`, and which of them are outside of the matrix.
 
         The second result is None if all are inside.
+
+        index   integer array
         """
         belongs = self.belongs(index)
         if belongs is None:
@@ -110,7 +115,10 @@ class GlobalMatrix:
         return np.take(self.buffer, index, mode="clip"), ~belongs
 
     def belongs(self, index: np.ndarray) -> np.ndarray | None:
-        """Return which indices of `buffer` are elements of the matrix; None if all are."""
+        """Return which indices of `buffer` are elements of the matrix; None if all are.
+
+        index   integer array
+        """
         if index.size == 0:
             return None
         if index.min() >= 0 and index.max() < len(self.buffer):
@@ -140,18 +148,22 @@ class GatedB(GlobalMatrix):
         return super().addresses(self.glu.column_of_b(tile, within, self.n), columns)
 
     def has_row(self, rows: np.ndarray) -> np.ndarray:
-        """Return which columns, in the order of the tiles, exist in B."""
+        """Return which columns exist in B: booleans.
+
+        rows   columns of B, counted in the order of the tiles
+        """
         tile, within = np.divmod(rows, self.glu.columns)
         return np.asarray(tile * self.glu.d_columns + self.glu.d_column(within) < self.n // 2)
 
 
 def half_of(matrix: GlobalMatrix, by: str, which: int) -> GlobalMatrix:
-    """Return one half of a row operand of a gated plan, as a row with the columns of D.
+    """Return the gate half, or the up half, of a row operand of a gated plan, as a row with the columns of D.
 
     The operand has the columns of B: it has an element for each gate and each up projection.
 
-    by      order of the gate and up projections in B
-    which   0: elements of gate projections; 1: elements of up projections
+    matrix   the row operand
+    by       order of the gate and up projections in B
+    which    0: elements of gate projections; 1: elements of up projections
     """
     out = GlobalMatrix.__new__(GlobalMatrix)
     out.__dict__.update(matrix.__dict__)

@@ -21,7 +21,7 @@ from cutegemm.simulator.task import Task
 
 
 class PartialResults:
-    """One reduction of a plan's epilogue: its partial results in the workspace, and its result."""
+    """One reduction of an epilogue (a sum or maximum over rows, columns or all of D), with its partial results."""
 
     def __init__(self, task: Task, name: str, reduction: Reduction) -> None:
         plan = task.plan
@@ -65,7 +65,10 @@ class PartialResults:
         self.memory[tuple(at)] = totals[wanted]
 
     def _by_registers(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of each result, combined over registers of a thread: (threads, units, results, CTAs)."""
+        """Return the values of each result, combined over registers of a thread: (threads, units, results, CTAs).
+
+        values   values of a tile: (threads, units, registers, CTAs)
+        """
         out: list[Any] = [None] * len(self.folding.ends)
         for register, group in enumerate(self.folding.groups):
             value = values[:, :, register]
@@ -73,7 +76,10 @@ class PartialResults:
         return np.stack(out, axis=2)
 
     def _by_lanes(self, values: np.ndarray) -> np.ndarray:
-        """Return the values combined over the lanes that hold the same result."""
+        """Return the values combined over the lanes of a warp that hold the same result.
+
+        values   (threads, units, results, CTAs)
+        """
         lane = np.arange(len(values))
         for distance in self.folding.lanes:
             values = self.combine(values, values[lane ^ distance])
@@ -110,18 +116,24 @@ class PartialResults:
 
 
 def reduced_results(task: Task) -> dict[str, PartialResults]:
-    """Return the reductions of a plan's epilogue, by name."""
+    """Return the reductions of a plan's epilogue: name of the result -> its partial results."""
     return {name: PartialResults(task, name, one) for name, one in task.plan.epilogue.reductions}
 
 
 def of_reduction(matrix: GlobalMatrix, along: tuple[str, ...], batched: bool) -> np.ndarray:
-    """Return the result of a reduction: of shape (M,), (N,) or (), with L in front if `batched`."""
+    """Return the result of a reduction as a numpy array: of shape (M,), (N,) or (), with L in front if `batched`.
+
+    matrix   memory of the result
+    along    modes of D that are reduced
+    """
     whole = np.moveaxis(matrix.view(matrix.buffer), 2, 0)
     return without_modes(whole if batched else whole[0], along)
 
 
 def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
     """Return values (..., M, N) that are constant along some modes without these modes.
+
+    along   names of the modes to remove
 
     >>> without_modes(np.ones((2, 3, 4)), ("n",)).shape
     (2, 3)
@@ -132,6 +144,9 @@ def without_modes(values: np.ndarray, along: tuple[str, ...]) -> np.ndarray:
 
 
 def finish_all(reductions: Mapping[str, PartialResults]) -> None:
-    """Execute the second kernel of every reduction."""
+    """Execute the second kernel of every reduction, which combines the partial results of the warps.
+
+    reductions   reductions by the name of their result
+    """
     for reduction in reductions.values():
         reduction.finish()

@@ -16,7 +16,10 @@ from cutegemm.simulator.task import Task
 
 
 def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
-    """Execute a repack pass, and return the repacked matrix. Its runs are filled up with zeros."""
+    """Execute a repack pass (a copy of A or B to another layout before the GEMM), and return the repacked matrix.
+
+    Elements of the copy that the operand does not have are zeros.
+    """
     source, report, checked = task.matrices[repack.name], task.report, task.checked
     out = _packed(task, repack)
     tile, smem = Layout(repack.tile), repack.smem
@@ -52,7 +55,7 @@ def repack_operands(task: Task, repack: Repack) -> GlobalMatrix:
 
 
 def _packed(task: Task, repack: Repack) -> GlobalMatrix:
-    """Return poisoned memory for the repacked matrix."""
+    """Return poisoned memory for the result of a repack pass."""
     rows, k, _ = task.matrices[repack.name].extents
     extents = repack.extents(rows, k)
     leading = max(1, max(repack.strides(extents)))

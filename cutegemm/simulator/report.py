@@ -13,7 +13,7 @@ MAX_EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Fault:
-    """All faults of one kind.
+    """All faults of one kind that a simulation has found.
 
     kind       copy: an element of a tile is copied never, twice, or to a wrong offset
                shared: the layout of shared memory puts two elements at the same offset
@@ -52,7 +52,11 @@ class Report:
         self._examples: dict[str, list[str]] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Add one fault; a fault with the same text as another one is not counted."""
+        """Add one fault, unless it has the same text as an earlier one.
+
+        kind   kind of the fault, see `Fault`
+        text   description
+        """
         examples = self._examples.setdefault(kind, [])
         if text in examples:
             return
@@ -63,6 +67,7 @@ class Report:
     def add_each(self, kind: str, where: np.ndarray | Sequence[Any], describe: Callable[[Any], str]) -> None:
         """Add a fault for each entry of `where`.
 
+        kind       kind of the faults, see `Fault`
         where      values, or an array with two modes whose rows are the entries; nothing is added if it is empty
         describe   returns the text of an entry; it is called for the first ones only
         """
@@ -74,12 +79,12 @@ class Report:
             examples.append(describe(entry))
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return one fault for each kind, in the order of their first occurrence."""
+        """Return all faults as a tuple: one `Fault` for each kind, in the order of their first occurrence."""
         return tuple([Fault(kind, count, tuple(self._examples[kind])) for kind, count in self._counts.items()])
 
 
 def tile_text(at: Any) -> str:
-    """Return the coordinates of a tile as text for messages.
+    """Return the coordinates (m_tile, n_tile, l) of a tile as text for messages.
 
     >>> tile_text((0, 1, 2))
     '(0, 1, 2)'

@@ -109,7 +109,10 @@ def run_roles(task: Task, programs: Mapping[str, Program] | None = None) -> tupl
 
 
 def _batches(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int]]:
-    """Return the clusters that are executed together, batch by batch."""
+    """Return the clusters that are executed together, batch by batch: a list of cluster indices for each batch.
+
+    ctas_at_once   largest number of CTAs of a batch
+    """
     clusters = range(grid.clusters if grid.tiles.count else 0)
     if plan.split.is_split:
         return [list(clusters)] if clusters else []
@@ -121,12 +124,18 @@ def _batches(plan: GemmPlan, grid: WorkGrid, ctas_at_once: int) -> list[list[int
 
 
 def _heads(plan: GemmPlan, clusters: Sequence[int]) -> Sequence[int]:
-    """Return the clusters that the protocol contains: all if K is split, else the first one for all."""
+    """Return the clusters whose CTAs become processes of the protocol.
+
+    These are all clusters if K is split. Else it is the first one, which stands for all others.
+    """
     return clusters if plan.split.is_split else clusters[:1]
 
 
 def _shapes(plan: GemmPlan, grid: WorkGrid, clusters: Sequence[int]) -> list[list[Shape]]:
-    """Return the tiles of each CTA of the protocol, in the CTA's order."""
+    """Return the tiles of each CTA of the protocol: a list for each CTA, in the order in which it computes them.
+
+    clusters   indices of the clusters that are executed together
+    """
     in_cluster = product(plan.cluster_mn)
     played = [[c] for c in clusters] if plan.split.is_split else [list(clusters)]
     out = []
@@ -149,6 +158,10 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
     """Execute a protocol to its end, and report its faults.
 
     Each process goes as far as possible before the next one. A copy ends only if no process can continue.
+
+    stage      data that all clusters share
+    protocol   the processes and barriers
+    shapes     tiles of each CTA of the protocol, in the CTA's order
     """
     machine = Player(stage, protocol, shapes)
     count = len(protocol.processes)
@@ -173,7 +186,7 @@ def _play(stage: Stage, protocol: Protocol, shapes: list[list[Shape]]) -> None:
 
 
 class Stage:
-    """Data that all clusters share: the matrices, the tables of a plan, and the counts of the simulation."""
+    """Data that all simulated clusters share: the matrices, a plan's index tables, and the simulation's counts."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.plan = task, task.plan
@@ -200,13 +213,13 @@ class Stage:
         self.loaded_mn = plan.mma_grid(task.problem)[:2]
 
     def reduce(self) -> None:
-        """Combine the partial results of all tiles to the results of the reductions."""
+        """Execute the second kernel: combine the partial results of all tiles to the results of the reductions."""
         for storage in (self.storage, self.direct):
             if storage is not None:
                 finish_all(storage.reduced)
 
     def finish(self) -> None:
-        """After the last tile, report elements that were not written exactly once."""
+        """Report elements of the results that were not written exactly once. It is called after the last tile."""
         for target in (self.storage, self.direct, self.workspace):
             if target is not None:
                 target.finish()
@@ -253,21 +266,24 @@ class Player(StepReader, Machine):
     # --- who, and where ------------------------------------------------------------------------------------
 
     def consumer(self, process: Process) -> int:
-        """Return the index of the consumer that a process executes."""
+        """Return the index of the consumer (a warpgroup that multiplies and stores tiles) whose role a process has."""
         return int(process.role.removeprefix("consumer "))
 
     def shape(self, process: Process, number: int) -> Shape:
-        """Return the tile with the index `number` of a process's CTA."""
+        """Return the tile with the index `number` among those that the CTA of a process computes."""
         return self.shapes[process.cta][number]
 
     def own_group(self, process: Process, number: int) -> CtaGroup:
-        """Return the CTAs of a tile, with tile coordinates that count tiles of the process's consumer."""
+        """Return the CTAs of a tile, with tile coordinates that count tiles of the process's consumer.
+
+        number   index of the tile among those of the process's CTA
+        """
         group = self.shape(process, number).group
         m, n, batch = self.plan.own_tile((group.m_tile, group.n_tile, group.batch), self.consumer(process))
         return CtaGroup(group.position, m, n, batch)
 
     def own_split(self, process: Process) -> tuple[Any, Any]:
-        """Return the rows and columns of the CTA's tile that a consumer accumulates."""
+        """Return the rows and columns of the CTA's tile that a consumer accumulates: two slices or index arrays."""
         if self.pipeline.readers == 1:
             return slice(None), slice(None)
         rows, columns = self.pipeline.consumer_tile
@@ -278,9 +294,12 @@ class Player(StepReader, Machine):
     # --- stages --------------------------------------------------------------------------------------------
 
     def _land(self, cta: int, load: Load) -> None:
-        """Land a load.
+        """Finish a load in one CTA.
 
         When all pieces of a stage have landed, fill the stage; accumulators of other CTAs are received.
+
+        cta    index of the CTA
+        load   the operation that started the load
         """
         super()._land(cta, load)
         if isinstance(load, Send):
@@ -303,6 +322,9 @@ class Player(StepReader, Machine):
         """Return the consumer's rows and columns of A @ B for a k-tile: (CTAs, M, N).
 
         The product of the whole tile is computed once and kept until all consumers have read it.
+
+        process   the process of the consumer
+        op        the operation that multiplies; its tag names the tile and the k-tile
         """
         key = (process.cta, op.tag)
         known = self.products.get(key)
@@ -327,18 +349,35 @@ class Player(StepReader, Machine):
         return out
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Execute a step that computes in registers, by the method that `reads` names for its type."""
+        """Execute a step that computes in registers, by the method that `reads` names for its type.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         super()._compute(number, process, op)
         self.read(op.step, number, process, op)
 
     @reads(Promote)
     def promote(self, add: Promote, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of a k-tile to the total (accumulator promotion)."""
+        """Add the accumulators of a k-tile to the total (accumulator promotion).
+
+        add       the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         self.add_level(number, process, add.accumulators)
 
     @reads(step.Clear)
     def clear(self, clear: step.Clear, number: int, process: Process, op: Compute) -> None:
-        """Set accumulators to 0."""
+        """Set accumulators to 0.
+
+        clear     the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         zeros = self._nothing(process, op.tag[0])
         if clear.what == "total":
             self.totals[number] = zeros
@@ -349,13 +388,25 @@ class Player(StepReader, Machine):
 
     @reads(step.AddAccumulators)
     def add_accumulators(self, add: step.AddAccumulators, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators that the CTAs of the cluster have sent."""
+        """Add the accumulators that the CTAs of the cluster have sent.
+
+        add       the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         assert self.stage.shared is not None
         self.own_accumulators[number] = self.stage.shared.total(process.cta, op.stage - self.plan.stages)
 
     @reads(step.KeepTile)
     def keep_tile(self, keep: step.KeepTile, number: int, process: Process, op: Compute) -> None:
-        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue)."""
+        """Compute the epilogue of a tile, and keep the values of D in registers (overlapped epilogue).
+
+        keep      the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         assert self.stage.storage is not None
         registers, storage = self.registers[number], self.stage.storage
         group = self.own_group(process, op.tag[0])
@@ -367,21 +418,39 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreAux)
     def store_aux(self, store: step.StoreAux, number: int, process: Process, op: Compute) -> None:
-        """Store the auxiliary outputs of an epilogue tile."""
+        """Store the auxiliary outputs of an epilogue tile.
+
+        store     the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         assert self.stage.storage is not None
         (tile, i), storage = op.tag, self.stage.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Reduce)
     def reduce(self, reduce: step.Reduce, number: int, process: Process, op: Compute) -> None:
-        """Pass the values of an epilogue tile to the reductions."""
+        """Pass the values of an epilogue tile to the reductions.
+
+        reduce    the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         assert self.stage.storage is not None
         (tile, i), storage = op.tag, self.stage.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Multiply, MultiplyBlock)
     def multiply(self, current: step.Step, number: int, process: Process, op: Compute) -> None:
-        """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied."""
+        """Execute MMAs: A @ B of a k-tile is added when its last k-block is multiplied.
+
+        current   the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         begins_anew = op.tag[1] == 0
         if isinstance(current, step.Multiply):
             blocks = current.blocks_of(self.plan.k_blocks)
@@ -401,19 +470,31 @@ class Player(StepReader, Machine):
             self.accumulators[number] = product.copy() if begins_anew else self.accumulators[number] + product
 
     def columns_of(self, accumulators: str) -> slice:
-        """Return the columns of a consumer's tile that belong to the accumulators with this name."""
+        """Return the columns of a consumer's tile that belong to one set of accumulators.
+
+        accumulators   name of the set; a consumer may have several, each for some of its columns
+        """
         half = self.plan.consumer_mma_tile[1] // 2
         return {step.LEFT: slice(half), step.RIGHT: slice(half, None)}.get(accumulators, slice(None))
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them."""
+        """Write the results of the oldest MMAs in flight to their accumulators: the consumer has waited for them.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         super()._end_read(number, process, op)
         if self.under_way[number]:
             accumulators, product = self.under_way[number].pop(0)
             self.partial_accumulators[number, accumulators] = product
 
     def add_level(self, number: int, process: Process, accumulators: str, factor: Any = 1) -> None:
-        """Add the accumulators of a k-tile, multiplied by `factor`, to the total (accumulator promotion)."""
+        """Add the accumulators of a k-tile, multiplied by `factor`, to the total (accumulator promotion).
+
+        number         index of the process
+        accumulators   name of the accumulators
+        """
         if any(accumulators == other for other, _ in self.under_way[number]):
             raise ProtocolError(f"{process} adds the {accumulators} to its total while MMAs write them.")
         if number not in self.totals or (number, accumulators) not in self.partial_accumulators:
@@ -425,12 +506,19 @@ class Player(StepReader, Machine):
         self.totals[number][:, :, self.columns_of(accumulators)] += added
 
     def _nothing(self, process: Process, number: int) -> np.ndarray:
-        """Return accumulators that are zero: (CTAs, M, N)."""
+        """Return accumulators of a consumer that are zero: (CTAs, M, N).
+
+        number   index of the tile among those of the process's CTA
+        """
         ctas = len(self.shape(process, number).group)
         return np.zeros((ctas, *self.plan.consumer_mma_tile), self.plan.operands.acc.storage)
 
     def total(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile from the process's own MMAs."""
+        """Return the accumulators of a tile that the process's own MMAs have added: (CTAs, M, N).
+
+        number   index of the process
+        tile     index of the tile among those of the process's CTA
+        """
         if self.pipeline.promoted:
             return self.totals[number]
         if not self.shape(process, tile).tile.k_count:
@@ -440,7 +528,12 @@ class Player(StepReader, Machine):
     # --- cluster split-K -----------------------------------------------------------------------------------
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a load, or send accumulators to the CTAs of the cluster that split K."""
+        """Start a load, or send accumulators to the CTAs of the cluster that split K.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         super()._load(number, process, op)
         if isinstance(op, Send):
             assert self.stage.shared is not None
@@ -451,7 +544,12 @@ class Player(StepReader, Machine):
     # --- K splits of a tile --------------------------------------------------------------------------------
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Write the accumulators of a K split to the workspace, unless it ends last."""
+        """Write the accumulators of a K split to the workspace, unless it ends last.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         super()._k_split(number, process, op)
         if isinstance(op, WriteAccumulators) and not self.split_k_partials.last[number]:
             assert self.stage.workspace is not None
@@ -461,7 +559,13 @@ class Player(StepReader, Machine):
 
     @reads(step.ReduceSplits)
     def reduce_splits(self, reduce: step.ReduceSplits, number: int, process: Process, op: Compute) -> None:
-        """Add the accumulators of all K splits of a tile, in the K split that ends last."""
+        """Add the accumulators of all K splits of a tile, in the K split that ends last.
+
+        reduce    the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         if not self.split_k_partials.last[number]:
             return
         assert self.stage.workspace is not None
@@ -473,13 +577,19 @@ class Player(StepReader, Machine):
 
     @property
     def epi_tiles(self) -> int:
-        """Number of epilogue tiles of a consumer's tile."""
+        """Number of epilogue tiles of a consumer's tile of D; each one is stored through an epilogue stage."""
         assert self.plan.epi_stages is not None
         return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:
-        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile."""
+        """Compute the head of the epilogue for a tile, or its tail for an epilogue tile.
+
+        values    the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         storage = self.stage.storage
         if storage is None:
             return  # `TileStore` computes the epilogue when it stores
@@ -492,9 +602,12 @@ class Player(StepReader, Machine):
         self.values[number] = storage.tail(self.registers[number], i, self.own_group(process, tile), fetched)
 
     def stored(self, number: int, process: Process, tile: int) -> np.ndarray:
-        """Return the accumulators of a tile that become D.
+        """Return the accumulators of a tile from which D is computed: (CTAs, M, N).
 
         If K is split, they are added over all K splits, or over all CTAs of the cluster.
+
+        number   index of the process
+        tile     index of the tile among those of the process's CTA
         """
         if self.plan.cluster_k > 1:
             return self.own_accumulators[number]
@@ -503,7 +616,12 @@ class Player(StepReader, Machine):
         return self.total(number, process, tile)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Read or write an epilogue stage."""
+        """Read or write an epilogue stage.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         super()._epi_stage(number, process, op)
         storage = self.stage.storage
         assert storage is not None
@@ -519,7 +637,10 @@ class Player(StepReader, Machine):
             self._store_epi_stage(process, op)
 
     def _epi_stage_done(self, position: int) -> None:
-        """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand."""
+        """End a bulk copy of an epilogue stage: a store to global memory, or a load of the tile operand.
+
+        position   index of the copy among those in flight
+        """
         number, _, _, op = self.epi_stages.flights[position]
         super()._epi_stage_done(position)
         process, storage = self.protocol.processes[number], self.stage.storage
@@ -534,7 +655,11 @@ class Player(StepReader, Machine):
             loads.load(storage.at(group, op.tag[1]), op.epi_stage)
 
     def _store_epi_stage(self, process: Process, op: StoreEpiStage | CopyEpiStage) -> None:
-        """Store an epilogue stage to global memory, and poison it."""
+        """Store an epilogue stage to global memory, and poison it.
+
+        process   the process that stores
+        op        the operation, which names the epilogue stage
+        """
         storage = self.stage.storage
         assert storage is not None
         group = self.own_group(process, op.tag[0])
@@ -547,7 +672,13 @@ class Player(StepReader, Machine):
 
     @reads(step.StoreTile)
     def store_tile(self, store: step.StoreTile, number: int, process: Process, op: Compute) -> None:
-        """Store a tile from registers, when all consumers of the tile have reached this step."""
+        """Store a tile from registers, when all consumers of the tile have reached this step.
+
+        store     the step to execute
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation that contains the step
+        """
         tile, direct = op.tag[0], self.stage.direct
         assert direct is not None
         accumulators = self.stored(number, process, tile)
@@ -566,7 +697,7 @@ class Player(StepReader, Machine):
 
 
 def _tables(plan: GemmPlan) -> dict[str, BoxTables]:
-    """Return the index tables of the TMA boxes of each operand stream, by the name of the stream."""
+    """Return the index tables of the TMA boxes of each operand that is loaded: name of the operand -> tables."""
     out = {}
     for stream in plan.streams:
         assert isinstance(stream.load, TmaBox)

@@ -23,7 +23,7 @@ from cutegemm.simulator.values import evaluate
 
 
 def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
-    """Execute every tile, and return the counts of the simulation.
+    """Execute every tile of a plan whose threads all follow one schedule, and return the counts of the simulation.
 
     returns   (CTAs, k-tiles of a tile, multiply-adds, elements of A loaded, elements of B loaded)
     """
@@ -81,7 +81,7 @@ def run_schedule(task: Task) -> tuple[int, int, int, int, int]:
 
 
 def _ctas(plan: GemmPlan, problem: Problem, report: Report) -> np.ndarray:
-    """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists.
+    """Return (position, m_tile, n_tile, batch) of every CTA whose tile exists, as rows of an array.
 
     CTAs outside of the grid are reported, and so are tiles that no CTA or several CTAs take.
     """

@@ -14,7 +14,7 @@ from cutegemm.simulator.tables import PlanTables
 
 
 class SplitKWorkspace:
-    """Accumulators of K splits in global memory.
+    """Workspace in global memory for the accumulators of K splits: each slot holds those of one tile for one split.
 
     slots   number of slots, each for the accumulators of one tile
     """
@@ -66,7 +66,10 @@ class SplitKWorkspace:
 
 
 def _places(plan: GemmPlan, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the offset of each accumulator from the start of its slot: (rest_m, rest_n, value, thread)."""
+    """Return the offset of each accumulator from the start of its workspace slot: (rest_m, rest_n, value, thread).
+
+    shape   shape of the result
+    """
     rest_m, values = shape[0], shape[2]
     m, n, value, thread = np.indices(shape)
     vector = plan.store_d.values

@@ -134,7 +134,10 @@ def stored_elements(plan: GemmPlan) -> np.ndarray:
 
 
 def _operand(plan: GemmPlan, name: str) -> OperandTables:
-    """Return the index tables of the operand "a" or "b"."""
+    """Return the index tables of one operand of a plan.
+
+    name   "a" or "b"
+    """
     mma, bk = plan.tiled_mma, plan.cta_tile[2]
     extent = plan.mma_tile[0 if name == "a" else 1]
     smem, load = plan.stream(name).smem, plan.stream(name).load
@@ -186,7 +189,7 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
 def _accesses(
     plan: GemmPlan, name: str, tile: Layout, read: np.ndarray, fragment: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how fragments are read, and the elements that each thread receives.
+    """Return the offsets that each access to fragments reads, and the elements that each thread receives.
 
     read       offsets of the fragment entries: (k_blocks, stages, rest_mn, value, thread)
     fragment   elements of the fragment entries: (k_blocks, rest_mn, value, thread)
@@ -211,6 +214,8 @@ def _accesses(
 def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
     """Return the fragment entry that each accumulator of an atom multiplies, for each k of the atom.
 
+    mma       the tiled MMA
+    operand   "a" or "b"
     returns   (k of the atom, value * thread), where entries count over (value, thread); None if every accumulator
               multiplies the entry with its own number
     """
@@ -234,13 +239,19 @@ def _gather(mma: TiledMma, operand: str) -> np.ndarray | None:
 
 
 def _table(atom: MmaAtom, operand: str) -> np.ndarray:
-    """Return the index in the atom's tile of each (lane, value)."""
+    """Return the index in the atom's tile of each (lane, value) of an MMA atom, as an array.
+
+    operand   "a", "b" or "c"
+    """
     layout = atom.layout_tv(operand)
     return layout.offsets().reshape((layout[0].size(), layout[1].size()), order="F")
 
 
 def _holder(atom: MmaAtom, operand: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return a lane, and one of its values, that holds each element of the atom's tile."""
+    """Return two arrays over the elements of an MMA atom's tile: a lane that holds the element, and its value there.
+
+    operand   "a", "b" or "c"
+    """
     table = _table(atom, operand)
     elements = int(table.max()) + 1
     lane, value = np.zeros(elements, np.int64), np.zeros(elements, np.int64)

@@ -37,11 +37,14 @@ class Task:
 
     @property
     def ctas_at_once(self) -> int:
-        """Number of CTAs that are simulated together."""
+        """Number of CTAs that are simulated together, as one array operation."""
         bm, bn, _ = self.plan.mma_tile
         return max(1, _ACCUMULATORS_AT_ONCE // (bm * bn))
 
     def report_progress(self, done: float) -> None:
-        """Call `progress` with the finished share of the work."""
+        """Call `progress`, if it is not None, with the finished share of the work.
+
+        done   share, between 0 and 1
+        """
         if self.progress is not None:
             self.progress(done)

@@ -117,7 +117,10 @@ class TileStore:
         self.reduced[name].write(in_units(self.plan, by_thread.transpose(3, 2, 0, 1, 4)), group)
 
     def _check_places(self, places: np.ndarray) -> None:
-        """Report elements of D that are written to the same offset of shared memory."""
+        """Report elements of D that are written to the same offset of shared memory.
+
+        places   offset of each element
+        """
         bm = self.plan.cta_tile[0]
         order = np.argsort(places, kind="stable")
         elements = self.rows + bm * self.columns
@@ -171,7 +174,13 @@ class TileStore:
         return values, inside, index
 
     def _check_copied(self, through: _Through, index: np.ndarray, inside: np.ndarray, group: CtaGroup) -> None:
-        """Report accesses of the copy whose elements are not contiguous and aligned in D."""
+        """Report accesses of the copy from shared memory to D whose elements are not contiguous and aligned in D.
+
+        through   index tables of the copy
+        index     index in D's memory of each element: (E, CTA)
+        inside    which elements are inside of D, same shape
+        group     the CTAs
+        """
         count = through.vector
         if count == 1:
             return
@@ -190,13 +199,22 @@ class TileStore:
             result.finish()
 
     def _index(self, matrix: GlobalMatrix, group: CtaGroup, m0: np.ndarray, n0: np.ndarray) -> np.ndarray:
-        """Return the index in a matrix's memory of each accumulator's element: (accumulators, CTA)."""
+        """Return the index in a matrix's memory of each accumulator's element: (accumulators, CTA).
+
+        group    the CTAs
+        m0, n0   row and column of each tile's first element: (CTA,)
+        """
         start = matrix.base + matrix.addresses(m0, n0) + group.batch * matrix.strides[2]
         index: np.ndarray = matrix.addresses(self.rows, self.columns)[:, None] + start
         return index
 
     def _check_accesses(self, index: np.ndarray, inside: np.ndarray, group: CtaGroup) -> None:
-        """Report stores from registers whose elements are not contiguous and aligned in D."""
+        """Report stores from registers whose elements are not contiguous and aligned in D.
+
+        index    index in D's memory of each accumulator: (accumulators, CTA)
+        inside   which accumulators are inside of D, same shape
+        group    the CTAs
+        """
         if self.vector == 1:
             return
         # (rest ..., thread, CTA, vector)
@@ -214,7 +232,12 @@ class TileStore:
             )
 
     def _outside(self, at: np.ndarray, group: CtaGroup, m0: np.ndarray, n0: np.ndarray, threads: int) -> str:
-        """Return the text of a fault: an element is stored outside of D."""
+        """Return the text of a fault: an element is stored outside of D.
+
+        at        indices of the stored element and of the CTA
+        m0, n0    row and column of each tile's first element: (CTA,)
+        threads   number of threads that store
+        """
         entry, cta = (int(x) for x in at)
         table = self if self.through is None else self.through
         m, n = int(table.rows[entry] + m0[cta]), int(table.columns[entry] + n0[cta])
@@ -281,7 +304,9 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
     If the values of an atom are a multiple of `vector`, accesses consist of values of an atom; else of neighbours along
     D's contiguous mode.
 
-    table   (rest_m, rest_n, value, thread, ...)
+    table    (rest_m, rest_n, value, thread, ...)
+    vector   elements of an access
+    major    majorness of D
     """
     values = table.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
@@ -290,7 +315,12 @@ def _runs(table: np.ndarray, vector: int, major: str) -> np.ndarray:
 
 
 def _leads(elements: np.ndarray, vector: int, major: str) -> np.ndarray:
-    """Return the first element of the access of each accumulator, which decides whether the access is executed."""
+    """Return the first element of the access of each accumulator, which decides whether the access is executed.
+
+    elements   element of the tile of each accumulator: (rest_m, rest_n, value, thread)
+    vector     elements of an access
+    major      majorness of D
+    """
     values = elements.shape[2]
     axis = 2 if values % vector == 0 else (0 if major == "m" else 1)
     first = np.arange(elements.shape[axis]) // vector * vector
@@ -305,7 +335,11 @@ class AuxOutput:
         self.written = np.zeros(len(matrix.buffer), np.uint16)
 
     def write(self, index: np.ndarray, values: np.ndarray) -> None:
-        """Round values to the type of the output, and store them at indices of its memory."""
+        """Round values to the type of the output, and store them at indices of its memory.
+
+        index    indices in the output's memory
+        values   values to store, same shape
+        """
         belongs = self.matrix.belongs(index)
         if belongs is not None:
             outside = int((~belongs).sum())
@@ -320,7 +354,7 @@ class AuxOutput:
 
 
 def aux_outputs(task: Task) -> dict[str, AuxOutput]:
-    """Return the auxiliary outputs of a plan's epilogue, by name."""
+    """Return the auxiliary outputs of a plan's epilogue: name of the output -> its writer."""
     names = task.plan.epilogue.outputs[1:]
     return {name: AuxOutput(task.matrices[name], task.report) for name in names}
 
@@ -328,6 +362,7 @@ def aux_outputs(task: Task) -> dict[str, AuxOutput]:
 def check_written(d: GlobalMatrix, written: np.ndarray, report: Report) -> None:
     """Report elements of D, or of another result, that were not written exactly once.
 
+    d         the matrix
     written   number of writes of each element of the matrix's memory
     """
     times = d.view(written)

@@ -111,14 +111,14 @@ class _Elements:
         self.known: dict[Expression, Any] = {}
 
     def of(self, node: Expression) -> Any:
-        """Return the values of a node of the expression. Each node is computed once."""
+        """Return the values of a node of the expression, as an array or a scalar. Each node is computed once."""
         if node not in self.known:
             with np.errstate(all="ignore"):
                 self.known[node] = self._of(node)
         return self.known[node]
 
     def _of(self, node: Expression) -> Any:
-        """Compute the values of a node from those of its children."""
+        """Compute the values of one node of the epilogue expression from those of its children."""
         if isinstance(node, Accumulator):
             return self.values
         if isinstance(node, Half):

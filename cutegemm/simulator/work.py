@@ -19,7 +19,7 @@ from cutegemm.simulator.report import Report, tile_text
 
 @dataclass(frozen=True)
 class WorkTiles:
-    """Work tiles of CTAs. Each field is an array over work tiles, or one element of it.
+    """Work tiles (a tile of D, or a range of its K) that CTAs take. Each field is an array over them, or one element.
 
     turn             index of the work tile among those of its CTA
     cta              index of the CTA that takes the work tile
@@ -71,6 +71,11 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluste
     """Report tiles of D, and k-tiles of them, that are not taken exactly once.
 
     CTAs with tiles outside of the grid are reported as well, unless they belong to a cluster of several CTAs.
+
+    tiles        all work tiles that CTAs take
+    grid         number of tiles along M, N and the batch
+    k_tiles      number of k-tiles of a tile
+    in_cluster   number of CTAs of a cluster
     """
     at = np.stack([tiles.m_tile, tiles.n_tile, tiles.batch], axis=1)
     exists = ((at >= 0) & (at < grid)).all(axis=1)
@@ -104,7 +109,7 @@ def _check(tiles: WorkTiles, grid: tuple[int, int, int], k_tiles: int, in_cluste
 
 
 class Workspace:
-    """Accumulators of K splits in global memory.
+    """Workspace in global memory for the accumulators of K splits of plans with warp roles.
 
     elements   element of the consumer's tile of each accumulator: (consumers, threads, registers)
     """
@@ -121,7 +126,13 @@ class Workspace:
         self.within = sum(coord * stride for coord, stride in zip(coords, self.strides, strict=False))
 
     def write(self, accumulators: np.ndarray, tile: WorkTile, rank: int, consumer: int) -> None:
-        """Write the accumulators (M, N) of a consumer for a K split."""
+        """Write the accumulators of a consumer for a K split to the workspace.
+
+        accumulators   (M, N) of the consumer's tile
+        tile           work tile
+        rank           rank of the CTA in its cluster
+        consumer       index of the consumer
+        """
         places = self._places(tile, tile.k_split, rank, consumer)
         np.add.at(self.written, places.reshape(-1), 1)
         self.memory[places] = accumulators[self._elements(consumer)]
@@ -131,6 +142,8 @@ class Workspace:
 
         accumulators   accumulators of the K split that ends last, which are not in the workspace
         tile           work tile of the K split that ends last
+        rank           rank of the CTA in its cluster
+        consumer       index of the consumer
         """
         at = self._elements(consumer)
         total = np.zeros(self.within.shape, accumulators.dtype)
@@ -155,11 +168,17 @@ class Workspace:
             self.report.add("result", f"{twice} elements of the workspace are written more than once.")
 
     def _elements(self, consumer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and columns of the consumer's tile of each register: two arrays (threads, registers)."""
+        """Return the row and the column of the consumer's tile of each register: two arrays (threads, registers)."""
         return self.elements[consumer] % self.rows, self.elements[consumer] // self.rows
 
     def _places(self, tile: WorkTile, k_split: Any, rank: int, consumer: int) -> np.ndarray:
-        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers)."""
+        """Return the offsets in the workspace of a consumer's accumulators for one K split: (threads, registers).
+
+        tile       work tile
+        k_split    index of the K split
+        rank       rank of the CTA in its cluster
+        consumer   index of the consumer
+        """
         own, slot = consumer if self.readers > 1 else 0, int(self.work.slot_of(tile, k_split))
         first = own * self.strides[3] + rank * self.strides[4] + slot * self.strides[5]
         places: np.ndarray = self.within + first

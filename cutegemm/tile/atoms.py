@@ -91,12 +91,12 @@ class MmaAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together."""
+        """Number of threads that execute the instruction together: 1, 32 or 128."""
         return self.thr_id.size()
 
     @property
     def is_of_warpgroup(self) -> bool:
-        """True for wgmma, which a warpgroup issues and which runs asynchronously."""
+        """True for wgmma, which a warpgroup (four warps) issues and which runs asynchronously."""
         return self.b_source == "shared"
 
     def layout_tv(self, operand: str) -> Layout:
@@ -111,7 +111,10 @@ class MmaAtom(hooks.Shown):
         return layouts[operand]
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if `arch` has the instruction."""
+        """Return True if an architecture has the instruction.
+
+        arch   name such as sm_90a
+        """
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -162,7 +165,7 @@ class CopyAtom(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that execute the instruction together."""
+        """Number of threads that execute the instruction together: 1 or 32."""
         return self.thr_id.size()
 
     @property
@@ -172,7 +175,7 @@ class CopyAtom(hooks.Shown):
 
     @property
     def values(self) -> int:
-        """Number of elements that a thread holds in registers."""
+        """Number of elements that a thread holds in registers for one instruction."""
         return int(self.layout_ref_tv[1].size())
 
     @property
@@ -187,7 +190,10 @@ class CopyAtom(hooks.Shown):
         return self.threads if self.threads == 1 else _MATRIX_ROWS * (self.bits // 32)
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if `arch` has the instruction."""
+        """Return True if an architecture has the instruction.
+
+        arch   name such as sm_90a
+        """
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -230,9 +236,11 @@ def table_of_atoms(make: Make) -> Make:
 
 
 def require(operation: str, value: Any, kind: type, expected: str) -> None:
-    """Check that a value is an instance of a class.
+    """Check that a value is an instance of a class, and raise a PlanError otherwise.
 
     operation   name of the caller for the message
+    value       the value
+    kind        the class
     expected    what is expected, for the message: "an MMA atom"
     raises      PlanError for a value of another kind
     """

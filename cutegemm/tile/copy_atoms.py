@@ -114,7 +114,14 @@ def _one_thread(
 ) -> CopyAtom:
     """Return the atom of a vector that one thread moves.
 
+    name     name of the atom
+    dtype    element type
+    bits     bits of the vector
+    src      memory that is read: global, shared, register or any
+    dst      memory that is written
+    arch     first architecture with the instruction
     rules    rules that are already broken, as phrases
+    source   source of the layouts: header and line
     raises   PlanError with these rules, and if the vector does not contain whole elements
     """
     if bits % dtype.bits or bits <= 0:
@@ -175,12 +182,15 @@ def stmatrix(dtype: DType, matrices: int, transpose: bool = False) -> CopyAtom:
 
 
 def _matrix_name(instruction: str, dtype: DType, matrices: int, transpose: bool) -> str:
-    """Return the name of an ldmatrix or stmatrix atom."""
+    """Return the name of an ldmatrix or stmatrix atom, such as "stmatrix.x2.trans.bf16".
+
+    instruction   "ldmatrix" or "stmatrix"
+    """
     return f"{instruction}.x{matrices}{'.trans' if transpose else ''}.{dtype}"
 
 
 def _matrix_layouts(instruction: str, dtype: DType, matrices: int, transpose: bool) -> tuple[Layout, Layout]:
-    """Return the layouts of the rows in shared memory and of the fragments in registers.
+    """Return two layouts of ldmatrix or stmatrix: of the rows in shared memory, and of the fragments in registers.
 
     Both map (lane, value) to an element.
 

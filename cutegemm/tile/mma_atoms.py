@@ -189,14 +189,23 @@ ROWS_IN_BANKS = Layout((4, 2, 2, 2, 2), (1, 16, 4, 8, 32))
 
 
 def _in_shared(extent: int, k: int) -> Layout:
-    """Return the thread-value layout of an operand that all 128 threads read whole from shared memory."""
+    """Return the thread-value layout of a wgmma operand in shared memory, which all 128 threads read whole.
+
+    extent   extent of the operand along M or N
+    k        extent along K
+    """
     return Layout((128, (extent, k)), (0, (1, extent)))
 
 
 def _wgmma_rules(
     dtype: DType, other: DType, into: DType, n: int, a_major: str, b_major: str, a_source: str
 ) -> list[str]:
-    """Return the broken rules of the arguments of `wgmma`, as phrases."""
+    """Return the rules that the arguments of `wgmma` violate, as phrases for an error message.
+
+    dtype   element type of A
+    other   element type of B
+    into    element type of C and D
+    """
     if dtype not in WGMMA_C_TYPES:
         known = ", ".join(t.name for t in WGMMA_C_TYPES)
         return [f"{dtype} operands have no wgmma instruction; {known} have"]
@@ -224,17 +233,17 @@ def _wgmma_rules(
 
 
 def _mixes(dtype: DType, other: DType) -> bool:
-    """Return True if A of one type and B of the other can be multiplied."""
+    """Return True if one MMA can multiply A of the type `dtype` by B of the type `other`."""
     return dtype is other or {dtype, other} == {e4m3, e5m2}
 
 
 def _pair(dtype: DType, other: DType) -> str:
-    """Return the types of A and B as text: one name if they are equal."""
+    """Return the element types of A and B as text for messages: one name if they are equal."""
     return dtype.name if dtype is other else f"{dtype}_{other}"
 
 
 def _or(values: object) -> str:
-    """Return values as text: '8 or 16'."""
+    """Return a sequence of values as text for messages: '8 or 16'."""
     *first, last = [str(v) for v in values]  # type: ignore[attr-defined]
     return f"{', '.join(first)} or {last}" if first else last
 
@@ -273,12 +282,12 @@ def mma_atom(name: str) -> MmaAtom:
 
 @cache
 def _by_name() -> dict[str, MmaAtom]:
-    """Return all MMA atoms by name."""
+    """Return all MMA atoms by their names: `MmaAtom.name` -> atom."""
     return {atom.name: atom for atom in _every_atom()}
 
 
 def _every_atom() -> Iterator[MmaAtom]:
-    """Yield every MMA atom."""
+    """Yield every MMA atom of every architecture."""
     for narrow, wide in _FMA_TYPES:
         yield fma(narrow, wide)
     for dtype, (into, shapes) in _MMA_SYNC_TYPES.items():

@@ -179,6 +179,8 @@ class Raster(hooks.Shown):
     def across(self, grid_m: int, grid_n: int) -> int | None:
         """Return the number of tiles across a band; None for the kinds without bands.
 
+        grid_m, grid_n   number of tiles along M and N
+
         >>> Raster("grouped_n", 4).across(13, 13), Raster("fitted_n").across(13, 6), Raster("along_m").across(13, 13)
         (4, 4, None)
         """
@@ -189,14 +191,18 @@ class Raster(hooks.Shown):
         return self.group
 
     def _fast(self, grid_m: int, grid_n: int) -> int:
-        """Return the mode across a band, which varies fastest: 0 for M, 1 for N."""
+        """Return the mode across the bands, along which tiles vary fastest: 0 for M, 1 for N.
+
+        grid_m, grid_n   number of tiles along M and N
+        """
         return int(grid_m > grid_n if self.kind == "even" else self.kind.endswith("n"))
 
     def order(self, grid_m: int, grid_n: int, batch: int = 1) -> np.ndarray:
-        """Return the tile at every position.
+        """Return the tile at every position of the order.
 
-        returns   int64 array (grid_m * grid_n * batch, 3) with rows (m_tile, n_tile, l)
-        raises    LayoutError for extents that are not integers of 0 or more
+        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
+        returns                 int64 array (grid_m * grid_n * batch, 3) with rows (m_tile, n_tile, l)
+        raises                  LayoutError for extents that are not integers of 0 or more
 
         >>> Raster("along_n").order(2, 2).tolist()
         [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
@@ -212,8 +218,9 @@ class Raster(hooks.Shown):
 
         Law: as_layout(...)(i) == tile(i, ...) for every position i.
 
-        raises   LayoutError if the group does not divide its extent of the grid, and for hilbert: no layout
-                 gives the order, but `tile` does
+        grid_m, grid_n, batch   number of tiles along M and N, and of matrices
+        raises                  LayoutError if the group does not divide its extent of the grid, and for hilbert: no
+                                layout gives the order, but `tile` does
 
         >>> str(Raster("grouped_m", 2).as_layout(4, 3, 5))
         '(2,3,2,5):(1@0,1@1,2@0,1@2)'
@@ -240,7 +247,10 @@ class Raster(hooks.Shown):
         return Layout(shape, (E(fast), E(slow), group * E(fast), E(2)))
 
     def _check_grid(self, operation: str, grid_m: int, grid_n: int, batch: int) -> None:
-        """Check that the extents of a grid are integers of 0 or more; raise LayoutError otherwise."""
+        """Check that the numbers of tiles along M, N and the batch are integers of 0 or more, or raise LayoutError.
+
+        operation   name of the caller, for the message
+        """
         extents = [integer_of(extent) for extent in (grid_m, grid_n, batch)]
         if any(extent is None or extent < 0 for extent in extents):
             raise LayoutError(
@@ -250,21 +260,32 @@ class Raster(hooks.Shown):
 
 
 def _along_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_column: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind along_m."""
+    """Return (m_tile, n_tile) at position `linear` of the raster along_m, in which m_tile varies fastest.
+
+    by_column   number of tiles of a column, as a divisor
+    """
     return linear % by_column, linear // by_column
 
 
 def _along_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_row: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind along_n."""
+    """Return (m_tile, n_tile) at position `linear` of the raster along_n, in which n_tile varies fastest.
+
+    by_row   number of tiles of a row, as a divisor
+    """
     return linear // by_row, linear % by_row
 
 
 def _banded(
     linear: Any, grid_fast: Any, grid_slow: Any, group: Any, minimum: Any, by_band: Any, by_last_cta: Any = None
 ) -> tuple[Any, Any]:
-    """Return (fast, slow) tile coordinates for bands of `group` tiles; the last band has the remaining width.
+    """Return the (fast, slow) coordinates of a tile for bands of `group` tiles.
 
+    The fast coordinate is that across a band. The last band has the remaining width.
+
+    linear                 position of the tile in the raster
     grid_fast, grid_slow   tiles across and along the bands
+    group                  number of tiles across a band
+    minimum                function that returns the smaller of two values
     by_band                tiles of a full band, as a divisor
     by_last_cta            width of the last band, as a divisor; None to divide by the width of each band
     """
@@ -284,6 +305,8 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 
     within        position within the band
     first         first fast coordinate of the band
+    grid_fast     number of tiles across all bands
+    minimum       function that returns the smaller of two values
     by_group      width of a full band, as a divisor
     by_last_cta   width of the last band, as a divisor
     """
@@ -294,20 +317,30 @@ def _in_band(within: Any, first: Any, grid_fast: Any, minimum: Any, by_group: An
 
 
 def _grouped_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind grouped_m."""
+    """Return (m_tile, n_tile) at position `linear` of the raster grouped_m: bands of `group` tiles along M.
+
+    minimum    function that returns the smaller of two values
+    divisors   see `_banded`
+    """
     return _banded(linear, grid_m, grid_n, group, minimum, *divisors)
 
 
 def _grouped_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind grouped_n."""
+    """Return (m_tile, n_tile) at position `linear` of the raster grouped_n: bands of `group` tiles along N.
+
+    minimum    function that returns the smaller of two values
+    divisors   see `_banded`
+    """
     n_tile, m_tile = _banded(linear, grid_n, grid_m, group, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _fitted(extent: Any) -> Any:
-    """Return the number of tiles across the bands of fitted_*.
+    """Return the number of tiles across a band of the rasters fitted_m and fitted_n: 4 or 8.
 
     The host code of a kernel traces this function, so it has no branch.
+
+    extent   number of tiles along the mode across the bands
 
     >>> [_fitted(extent) for extent in range(1, 20)]
     [8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
@@ -337,18 +370,30 @@ def _in_fitted_bands(
 
 
 def _bands_m(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kinds fitted_m and even_m."""
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_m and even_m: bands along M.
+
+    minimum    function that returns the smaller of two values
+    divisors   see `_in_fitted_bands`
+    """
     return _in_fitted_bands(linear, grid_m, minimum, *divisors)
 
 
 def _bands_n(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kinds fitted_n and even_n."""
+    """Return (m_tile, n_tile) at position `linear` of the rasters fitted_n and even_n: bands along N.
+
+    minimum    function that returns the smaller of two values
+    divisors   see `_in_fitted_bands`
+    """
     n_tile, m_tile = _in_fitted_bands(linear, grid_n, minimum, *divisors)
     return m_tile, n_tile
 
 
 def _bands_of_fewer(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, *divisors: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind even, whose bands lie along the shorter mode."""
+    """Return (m_tile, n_tile) at position `linear` of the raster even, whose bands lie along the shorter mode.
+
+    minimum    function that returns the smaller of two values
+    divisors   see `_divisors_of_fewer`
+    """
     fewer = minimum(grid_m, grid_n)
     fast, slow = _in_fitted_bands(linear, fewer, minimum, *divisors)
     is_n = minimum(grid_m - fewer, 1)  # 1 or 0
@@ -373,21 +418,32 @@ def _even(extent: Any, most: int) -> Any:
 
 
 def _band_divisors(group: Any, fast: Any, slow: Any) -> tuple[Any, ...]:
-    """Return the divisors of `_in_fitted_bands` for bands of `group` tiles."""
+    """Return the divisors of `_in_fitted_bands` for bands of `group` tiles.
+
+    fast   number of tiles across all bands
+    slow   number of tiles along a band
+    """
     return group * slow, (fast - 1) % group + 1, group, slow
 
 
 def _divisors_of_fewer(m: Any, n: Any, most: int) -> tuple[Any, ...]:
-    """Return the divisors of the kind even."""
+    """Return the divisors of the raster even, whose bands lie along the mode with fewer tiles.
+
+    m, n   number of tiles along M and N
+    most   largest allowed width of a band
+    """
     is_m = (m * 0 + 1) // (m // (n + 1) + 1)  # 1 or 0
     fewer, others = n + is_m * (m - n), m + is_m * (n - m)
     return _band_divisors(_even(fewer, most), fewer, others)
 
 
 def _hilbert(linear: Any, grid_m: Any, grid_n: Any, group: Any, minimum: Any, by_band: Any) -> tuple[Any, Any]:
-    """Return (m_tile, n_tile) at position `linear` of the kind hilbert.
+    """Return (m_tile, n_tile) at position `linear` of the raster hilbert: squares of `group` x `group` tiles.
 
     A complete square is taken along the curve, from (0, 0) to (0, group - 1).
+
+    minimum   function that returns the smaller of two values
+    by_band   tiles of a full band, as a divisor
     """
     band = linear // by_band
     height = minimum(grid_m - band * group, group)

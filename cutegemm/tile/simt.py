@@ -72,7 +72,7 @@ def _made(
     lanes_along: str,
     warps_along: str,
 ) -> TiledMma:
-    """Return the TiledMma for arguments that obey all rules."""
+    """Return the TiledMma of `simt_tiled_mma` for arguments that violate no rule."""
     lanes = (warp_mn[0] // thread_mn[0], warp_mn[1] // thread_mn[1])
     warps = (block_mn[0] // warp_mn[0], block_mn[1] // warp_mn[1])
     lane_strides = (1, lanes[0]) if lanes_along == "m" else (lanes[1], 1)
@@ -97,7 +97,7 @@ def _violations(
     lanes_along: str,
     warps_along: str,
 ) -> list[str]:
-    """Return the broken rules of the arguments of `simt_tiled_mma`, as phrases."""
+    """Return the rules that the arguments of `simt_tiled_mma` violate, as phrases for an error message."""
     sizes = {"block": block, "warp": warp, "thread": thread, "quad": quad}
     rules = [
         f"the {name} tile {extents!r} is not a pair of positive extents"
@@ -128,5 +128,5 @@ def _violations(
 
 
 def _x(extents: object) -> str:
-    """Return extents as text: '64x32'."""
+    """Return the extents (64, 32) as text: '64x32'."""
     return "x".join(str(s) for s in extents) if isinstance(extents, tuple) else repr(extents)

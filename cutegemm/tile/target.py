@@ -12,10 +12,10 @@ Target = Union[Layout, ComposedLayout, Tensor]
 
 
 def layout_of(target: Target) -> Layout | ComposedLayout:
-    """Return the layout of a tensor; return a layout as it is."""
+    """Return the layout of what a copy or MMA partitions: that of a tensor, or a layout as it is."""
     return target.layout if isinstance(target, Tensor) else target
 
 
 def as_tensor(target: Target) -> Tensor:
-    """Return a tensor as it is, and a layout as the tensor of its offsets or coordinates."""
+    """Return what a copy or MMA partitions as a tensor: a layout becomes the tensor of its offsets or coordinates."""
     return target if isinstance(target, Tensor) else Tensor(None, target)

@@ -60,7 +60,7 @@ class TiledCopy(hooks.Shown):
             raise PlanError(f"TiledCopy of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return the broken rule, if `layout_tv` does not divide into atoms, else an empty list."""
+        """Return the violated rule as a list of one phrase if `layout_tv` does not divide into atoms, else []."""
         try:
             self._src_to_tile, self._dst_to_tile  # noqa: B018  (computed here, used later)
         except LayoutError as error:
@@ -83,7 +83,7 @@ class TiledCopy(hooks.Shown):
 
     @cached_property
     def _tile_shape(self) -> Any:
-        """Shape of the tile; a mode that is a layout has the shape of that layout."""
+        """Shape of the tile that the copy moves; a mode of the tiler that is a layout has the shape of that layout."""
         return tuple([t.shape if isinstance(t, Layout) else t for t in self.tiler_mn])
 
     @cached_property
@@ -112,7 +112,7 @@ class TiledCopy(hooks.Shown):
         return _to_tile(self.layout_tv, self.atom.layout_ref_tv, self.atom.layout_dst_tv)
 
     def get_slice(self, thr_idx: int) -> ThrCopy:
-        """Return the copy as one thread sees it.
+        """Return the part of the copy that one thread executes.
 
         thr_idx   index of the thread, from 0
         raises    LayoutError for a thread that does not take part
@@ -149,7 +149,10 @@ class TiledCopy(hooks.Shown):
         return on_layout("TiledCopy.tidfrg_d(target): target", self._tidfrg, target, self._dst_to_tile)
 
     def _tidfrg(self, layout: Layout, to_tile: Layout) -> Layout:
-        """Return `layout` grouped by thread, for the layout `to_tile` of the source or the destination."""
+        """Return `layout` with its elements grouped by thread, for one side of the copy.
+
+        to_tile   layout of that side: `_src_to_tile` or `_dst_to_tile`
+        """
         if len(layout) < len(self.tiler_mn):
             raise LayoutError(
                 f"TiledCopy: {layout} has fewer modes than the tile {cute_text(self.tiler_mn)}. Append modes 1:0."
@@ -199,7 +202,7 @@ class TiledCopy(hooks.Shown):
         return on_layout("TiledCopy.retile(target): target", self._retile, target)
 
     def _retile(self, layout: Layout) -> Layout:
-        """Return `retile` of a layout."""
+        """Return the layout of `retile` for a fragment with the given layout."""
         values = layout[0].size()
         own = self.fragment_shape
         if own and size(own[0]) == values:
@@ -221,6 +224,7 @@ class TiledCopy(hooks.Shown):
     def _by_element(self, values: int) -> tuple[Any, Layout]:
         """Return how groups of `values` values of a thread are arranged along the modes of the tile.
 
+        values    number of values of a group
         returns   (number of groups along each mode, layout from the index of a group to its coordinate (m, n))
         """
         index_of = composition(right_inverse(self.layout_tv), Layout(self._tile_shape))
@@ -241,7 +245,7 @@ class TiledCopy(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """A TiledCopy as one of its threads sees it.
+    """The part of a TiledCopy that one thread executes.
 
     tiled_copy   the copy
     thr_idx      index of the thread
@@ -274,18 +278,25 @@ class ThrCopy:
         return self._partition(self.tiled_copy.tidfrg_d, target)
 
     def _partition(self, tidfrg: Any, target: Target) -> Tensor:
-        """Return the elements of the thread; `tidfrg` is the function that groups the target by thread."""
+        """Return the elements that belong to the thread: ((value, atom), rest_m, rest_n, ...).
+
+        tidfrg   function that groups the target by thread, such as `TiledCopy.tidfrg_s`
+        target   tensor (M, N, ...), or a layout
+        """
         split = tidfrg(as_tensor(target))
         part: Tensor = split[self.thr_idx, None, (None,) * len(split.layout.shape[2])]
         return part
 
     def retile(self, target: Target) -> Any:
-        """Return a thread's MMA fragment in the order of this copy; see `TiledCopy.retile`."""
+        """Return a thread's MMA fragment in the order of this copy; see `TiledCopy.retile`.
+
+        target   fragment (value, rest_m, rest_n, ...) in registers
+        """
         return self.tiled_copy.retile(target)
 
 
 def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]) -> TiledCopy:
-    """Return the copy of an atom with a given thread-value layout and tile.
+    """Return the tiled copy that repeats an atom by a given thread-value layout over a tile.
 
     atom, layout_tv, tiler_mn   as for `TiledCopy`
     raises                      PlanError as `TiledCopy` does
@@ -300,7 +311,7 @@ def make_tiled_copy(atom: CopyAtom, layout_tv: Layout, tiler_mn: tuple[Any, ...]
 
 
 def make_tiled_copy_tv(atom: CopyAtom, thr_layout: Layout, val_layout: Layout) -> TiledCopy:
-    """Return the copy of an atom with the threads and the values of two layouts.
+    """Return the tiled copy that repeats an atom over a layout of threads and a layout of each thread's values.
 
     atom         the instruction
     thr_layout   (m, n) -> thread: every thread 0, 1, ... has one coordinate
@@ -352,7 +363,11 @@ def make_tiled_copy_C(atom: CopyAtom, tiled_mma: TiledMma) -> TiledCopy:
 
 
 def _of_mma(atom: CopyAtom, tiled_mma: TiledMma, operand: str, i: int, j: int) -> TiledCopy:
-    """Return the copy for an operand of a TiledMma; i and j are the modes of its tile in (M, N, K)."""
+    """Return the copy whose threads hold the elements of an operand that they hold in a TiledMma.
+
+    operand   a, b or c
+    i, j      modes of the operand's tile among (M, N, K)
+    """
     require(f"make_tiled_copy_{operand}", tiled_mma, TiledMma, "a TiledMma")
     tile = (tiled_mma.tile_mnk[i], tiled_mma.tile_mnk[j])
     fragment_shape = getattr(tiled_mma, f"partition_shape_{operand}")(tile)
@@ -408,7 +423,10 @@ def make_tiled_copy_D(atom: CopyAtom, tiled_copy: TiledCopy) -> TiledCopy:
 
 
 def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledCopy:
-    """Return the copy by another atom with the tile of `tiled_copy` and the given thread-value layout."""
+    """Return the copy by another atom with the tile of a given copy and another thread-value layout.
+
+    layout_tv   (thread, value) -> colexicographic index in the tile
+    """
     fragment = tiled_copy.fragment_shape
     if fragment:
         same = np.array_equal(layout_tv.offsets(), tiled_copy.tv_in_tile.offsets())
@@ -418,19 +436,22 @@ def _of_copy(atom: CopyAtom, tiled_copy: TiledCopy, layout_tv: Layout) -> TiledC
 
 
 def _counts_up(order: Layout) -> bool:
-    """Return True if a layout maps every index to itself."""
+    """Return True if a layout maps every index to itself, so that it is the order 0, 1, 2, ..."""
     return coalesce(order) == coalesce(Layout(order.size()))
 
 
 def _all_offsets(split: Tensor) -> np.ndarray:
-    """Return the offsets of a tensor grouped by thread, as an array (threads, values, rest_m, rest_n, ...)."""
+    """Return the offsets of a tensor grouped by thread, as an array (threads, values, rest_m, rest_n, ...).
+
+    split   tensor of the form (thread, (value, atom), (rest_m, rest_n, ...))
+    """
     threads, values, rest = split.layout.shape
     flat = split.offsets()
     return flat.reshape((product(threads), product(values), *product_each(rest), *flat.shape[1:]), order="F")
 
 
 def _violations(atom: CopyAtom, layout_tv: Any, tiler_mn: Any) -> list[str]:
-    """Return the broken rules of the fields of a TiledCopy, as phrases."""
+    """Return the rules that the fields of a TiledCopy violate, as phrases for an error message."""
     if not isinstance(layout_tv, Layout) or len(layout_tv) != 2 or not layout_tv.is_integral:
         return [f"the layout {layout_tv} does not have the two modes (thread, value)"]
     if not isinstance(tiler_mn, tuple) or not all(

@@ -70,7 +70,7 @@ class TiledMma(hooks.Shown):
             raise PlanError(f"TiledMma of {self.atom}", rules)
 
     def _torn(self) -> list[str]:
-        """Return a broken rule for each operand whose fragments are not layouts under the permutation."""
+        """Return a violated rule (a phrase) for each operand whose fragments are not layouts under the permutation."""
         rules = []
         for operand in _MODES:
             try:
@@ -97,7 +97,7 @@ class TiledMma(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Number of threads that take part."""
+        """Number of threads that execute the MMA together."""
         return int(self.atom.threads * self.atom_layout_mnk.size())
 
     @cached_property
@@ -108,7 +108,7 @@ class TiledMma(hooks.Shown):
 
     @cached_property
     def _permutation(self) -> tuple[Any, ...]:
-        """`permutation_mnk` with None replaced by the extent that the threads cover."""
+        """The field `permutation_mnk`, with None replaced by the extent that the threads cover along the mode."""
         return tuple(
             [
                 self.atom.shape_mnk[mode] * self.atom_layout_mnk[mode].size() if entry is None else entry
@@ -178,7 +178,7 @@ class TiledMma(hooks.Shown):
         return on_layout(_THRFRG, lambda layout: _thrfrg(self, layout, operand), target)
 
     def get_slice(self, thr_idx: int) -> ThrMma:
-        """Return the MMA as one thread sees it.
+        """Return the part of the MMA that one thread executes.
 
         thr_idx   index of the thread, from 0
         raises    LayoutError for a thread that does not take part
@@ -216,7 +216,10 @@ class TiledMma(hooks.Shown):
         return self._partition_shape("c", shape_mn)
 
     def _partition_shape(self, operand: str, shape: IntTuple) -> IntTuple:
-        """Return the shape of a thread's fragment of an operand of the given shape."""
+        """Return the shape of a thread's fragment of an operand of the given shape.
+
+        operand   a, b or c
+        """
         tiles = ceil_div(product_each(shape), tuple([self.tile_mnk[m] for m in _MODES[operand]]))
         repeats = [
             self.tile_mnk[m] // self.atom.shape_mnk[m] // self.atom_layout_mnk[m].size() for m in _MODES[operand]
@@ -256,7 +259,11 @@ class TiledMma(hooks.Shown):
         return self._offsets("c", target)
 
     def _offsets(self, operand: str, target: Target) -> np.ndarray:
-        """Return the offset of each element of an operand that each thread holds."""
+        """Return the offset of each element of an operand that each thread holds.
+
+        operand   a, b or c
+        target    the operand, see `thrfrg`
+        """
         split = self.thrfrg(operand, as_tensor(target))
         shape = split.layout.shape
         (v, (p, q)), (values, rest) = shape
@@ -271,7 +278,7 @@ class TiledMma(hooks.Shown):
 
 @dataclass(frozen=True)
 class ThrMma:
-    """A TiledMma as one of its threads sees it.
+    """The part of a TiledMma that one thread executes.
 
     tiled_mma   the MMA
     thr_idx     index of the thread
@@ -310,7 +317,11 @@ class ThrMma:
         return self._partition("c", target)
 
     def _partition(self, operand: str, target: Target) -> Tensor:
-        """Return the view of the thread's elements of an operand."""
+        """Return the view of the thread's elements of an operand.
+
+        operand   a, b or c
+        target    the operand: a tensor, or a layout
+        """
         split = self.tiled_mma.thrfrg(operand, as_tensor(target))
         coord = self.tiled_mma.thr_coord(self.thr_idx)
         i, j = _MODES[operand]
@@ -324,7 +335,7 @@ def make_tiled_mma(
     atom_layout_mnk: Any = (1, 1, 1),
     permutation_mnk: tuple[Any, Any, Any] | None = None,
 ) -> TiledMma:
-    """Return the TiledMma of an atom.
+    """Return the TiledMma that repeats an atom over threads and over the values of each thread.
 
     atom, atom_layout_mnk, permutation_mnk   as for `TiledMma`; None as the permutation stands for (None, None,
                                              None)
@@ -340,7 +351,11 @@ def make_tiled_mma(
 
 
 def _index_in(layout: Layout, thr_idx: Any) -> Any:
-    """Return the index of a thread, or of an array of threads, in one mode of a thread layout."""
+    """Return the index of a thread in one mode of the layout of all threads: an integer, or an array for an array.
+
+    layout    the mode
+    thr_idx   index of the thread, or an array of indices
+    """
     index: Any = thr_idx * 0
     running = 1
     for extent, stride in zip(*layout.flat(), strict=True):
@@ -351,7 +366,7 @@ def _index_in(layout: Layout, thr_idx: Any) -> Any:
 
 
 def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
-    """Return the broken rules of the fields of a TiledMma, as phrases."""
+    """Return the rules that the fields of a TiledMma violate, as phrases for an error message."""
     if not isinstance(atom_layout, Layout) or len(atom_layout) != 3 or not atom_layout.is_integral:
         return [f"the atom layout {atom_layout} does not have the three modes (M, N, K)"]
     if not isinstance(permutation, tuple) or len(permutation) != 3:
@@ -369,7 +384,7 @@ def _violations(atom: MmaAtom, atom_layout: Any, permutation: Any) -> list[str]:
 
 
 def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: Layout) -> list[str]:
-    """Return the broken rules of the permutation of one mode, as phrases.
+    """Return the rules that the permutation of one mode violates, as phrases for an error message.
 
     name          M, N or K
     permutation   layout or extent
@@ -405,7 +420,10 @@ def _permutation_rules(name: str, permutation: Any, atom_extent: int, repeats: L
 
 @lru_cache(maxsize=1024)  # many plans share their MMAs
 def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
-    """Return `thrfrg` of a layout."""
+    """Return the layout of `TiledMma.thrfrg`: an operand's layout with its elements grouped by thread.
+
+    operand   a, b or c
+    """
     i, j = _MODES[operand]
     permuted = logical_divide(layout, (mma._permutation[i], mma._permutation[j]))
     extents = mma.atom.shape_mnk
@@ -418,7 +436,10 @@ def _thrfrg(mma: TiledMma, layout: Layout, operand: str) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _tv_layout_tiled(mma: TiledMma, operand: str) -> Layout:
-    """Return the layout (thread, value) -> colexicographic index in the tile of an operand."""
+    """Return the thread-value layout of an operand: (thread, value) -> colexicographic index in the operand's tile.
+
+    operand   a, b or c
+    """
     i, j = _MODES[operand]
     split = mma.thrfrg(operand, Layout((mma.tile_mnk[i], mma.tile_mnk[j])))
     # Threads that differ only along the mode that the operand lacks hold the same elements.

@@ -66,7 +66,7 @@ class TmaBox:
 
     @property
     def name(self) -> str:
-        """Direction, extents, element type, swizzle and multicast as text."""
+        """Text with direction, extents, element type, swizzle and multicast of the box."""
         multicast = f".multicast{self.multicast}" if self.multicast > 1 else ""
         return f"tma.{self.direction}.{'x'.join(map(str, self.box))}.{self.dtype}.{self.swizzle}{multicast}"
 
@@ -91,7 +91,10 @@ class TmaBox:
         return ComposedLayout(Swizzle(bits, 4, 3).recast(8, self.dtype.bits), 0, Layout(self.box))
 
     def runs_on(self, arch: str) -> bool:
-        """Return True if `arch` has TMA."""
+        """Return True if an architecture has TMA.
+
+        arch   name such as sm_90a
+        """
         return runs_on(self.min_arch, arch)
 
     def __str__(self) -> str:
@@ -101,7 +104,7 @@ class TmaBox:
 def _violations(
     direction: str, dtype: DType, box: tuple[int, ...], swizzle: str, multicast: int, l2_policy: str
 ) -> list[str]:
-    """Return the broken rules of the fields of a TmaBox, as phrases."""
+    """Return the rules that the fields of a TmaBox violate, as phrases for an error message."""
     rules = []
     if l2_policy not in L2_POLICIES:
         rules.append(f"l2_policy = {l2_policy!r} is not one of {', '.join(L2_POLICIES)}")

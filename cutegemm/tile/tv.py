@@ -51,7 +51,7 @@ def make_layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, .
 
 @lru_cache(maxsize=4096)  # many plans share a layout
 def _layout_tv(thr_layout: Layout, val_layout: Layout) -> tuple[tuple[int, ...], Layout]:
-    """Return `make_layout_tv` for arguments that are layouts."""
+    """Return `make_layout_tv(thr_layout, val_layout)` for arguments that are known to be layouts."""
     for name, what, layout in (
         ("thr_layout", "threads", thr_layout),
         ("val_layout", "values", val_layout),

@@ -43,14 +43,17 @@ class EpiStageState:
         self.issued: dict[int, int] = {}  # number of stores that each process has issued
 
     def copy(self) -> EpiStageState:
-        """Return a copy of the state, which can be changed independently."""
+        """Return a copy of the epilogue stages' state that can be changed independently."""
         other = EpiStageState()
         other.pieces, other.flights, other.issued = self.pieces.copy(), self.flights, self.issued.copy()
         other.copied = self.copied.copy()
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for states with the same possible continuations."""
+        """Return a hashable key of the epilogue stages' state, so that a search can visit each state once.
+
+        States with equal keys have the same possible continuations.
+        """
         return (
             frozenset(self.pieces.items()),
             frozenset(self.copied.items()),
@@ -89,7 +92,7 @@ class EpiStageState:
             self._take(cta, op)
 
     def _fetch(self, process: int, cta: int, op: LoadEpiStage) -> None:
-        """Start a bulk load of C to pieces that are empty and that no other copy uses."""
+        """Start a bulk load of C to pieces of an epilogue stage, which must be empty and not used by another copy."""
         self._free(
             cta, op.epi_stage, op.pieces, f"C of epilogue tile {op.tag} is loaded to epilogue stage {op.epi_stage}"
         )
@@ -103,7 +106,10 @@ class EpiStageState:
         self.flights = (*self.flights, (process, 0, cta, op))
 
     def land(self, flight: Flight) -> LoadEpiStage | None:
-        """End a bulk copy, and return its operation if it is a load, else None."""
+        """Finish a bulk copy; return its operation if it is a load, and None if it is a store.
+
+        flight   the copy in flight
+        """
         self.flights = tuple([f for f in self.flights if f != flight])
         cta, op = flight[2:]
         fetched = isinstance(op, LoadEpiStage)
@@ -112,7 +118,7 @@ class EpiStageState:
         return op if isinstance(op, LoadEpiStage) else None
 
     def _read(self, cta: int, op: ReadEpiStage) -> None:
-        """Check that the piece that a warp reads contains C."""
+        """Check that the piece (a warp's rows of an epilogue stage) that a warp reads contains C."""
         content = self.pieces.get((cta, op.epi_stage, op.piece))
         if content != ("C", op.tag):
             raise Misuse(
@@ -148,7 +154,10 @@ class EpiStageState:
         self.flights = (*self.flights, (process, number, cta, op))
 
     def _take(self, cta: int, op: CopyEpiStage) -> None:
-        """Copy pieces, which must have been written. A piece is free when the last of `readers` warps has copied it."""
+        """Copy pieces of an epilogue stage to global memory. They must have been written.
+
+        A piece becomes free when the last of the operation's `readers` warps has copied it.
+        """
         self._written(cta, op)
         for place in ((cta, op.epi_stage, piece) for piece in op.pieces):
             count = self.copied.pop(place, 0) + 1
@@ -158,7 +167,7 @@ class EpiStageState:
                 self.pieces[place] = None
 
     def _written(self, cta: int, op: StoreEpiStage | CopyEpiStage) -> None:
-        """Check that the pieces of a store have been written."""
+        """Check that the pieces of an epilogue stage that an operation stores have been written."""
         for piece in op.pieces:
             content = self.pieces.get((cta, op.epi_stage, piece))
             if content != (op.result.upper(), op.tag):
@@ -171,7 +180,10 @@ class EpiStageState:
     def _free(self, cta: int, epi_stage: int, pieces: tuple[int, ...], what: str) -> None:
         """Check that no bulk copy uses these pieces of an epilogue stage.
 
-        what   the operation, for the message
+        cta         index of the CTA
+        epi_stage   index of the epilogue stage
+        pieces      indices of the pieces
+        what        the operation, for the message
         """
         for _, _, where, op in self.flights:
             if where == cta and op.epi_stage == epi_stage and set(op.pieces) & set(pieces):
@@ -183,5 +195,5 @@ class EpiStageState:
 
 
 def _words(content: Content) -> str:
-    """Return the content of a piece as text."""
+    """Return what a piece of an epilogue stage contains as text for messages."""
     return "nothing" if content is None else f"{content[0]} of epilogue tile {content[1]}"

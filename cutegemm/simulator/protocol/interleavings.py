@@ -111,14 +111,20 @@ def search_interleavings(protocol: Protocol, max_states: int = 200_000) -> Proto
 
 
 def _fault(text: str, interleaving: str, events: Sequence[Event]) -> ProtocolFault:
-    """Return a fault with its events as text."""
+    """Return a fault of a protocol.
+
+    text           description
+    interleaving   name of the order of execution
+    events         operations before the fault
+    """
     return ProtocolFault(text, interleaving, tuple([event_text(event) for event in events]))
 
 
 def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str, Sequence[Event]]]:
     """Execute a protocol in one order, and return its faults, each with the events before it.
 
-    choose   returns the next choice of a machine
+    machine   the protocol's initial state
+    choose    returns the next choice of a machine
     """
     events: deque[Event] = deque(maxlen=_TRACE)
     while True:
@@ -137,7 +143,10 @@ def _play(machine: Machine, choose: Callable[[Machine], int]) -> list[tuple[str,
 def _orders(
     protocol: Protocol, random_runs: int, seed: int, extremes: bool
 ) -> Iterator[tuple[str, Callable[[Machine], int]]]:
-    """Yield each order to execute, as (name, function that chooses the next event)."""
+    """Yield each order of execution as (name, function from a machine to its next event).
+
+    random_runs, seed, extremes   see `play_interleavings`
+    """
     count = len(protocol.processes)
     for loads_first in (True, False) if extremes else ():
         loads = f"loads {'as early' if loads_first else 'as late'} as possible"
@@ -170,7 +179,11 @@ def _extreme(number: int, is_first: bool, loads_first: bool, count: int) -> Call
 
 
 def _at_random(rng: random.Random, count: int) -> Callable[[Machine], int]:
-    """Return a function that chooses a process or load at random, with speeds that differ by a factor of up to 1000."""
+    """Return a function that chooses the next process or load at random, with speeds that differ by up to 1000 times.
+
+    rng     random number generator
+    count   number of processes, which is also the choice of the first load
+    """
     *speeds, load_speed = [10 ** rng.uniform(0, 3) for _ in range(count + 1)]
 
     def choose(machine: Machine) -> int:

@@ -92,7 +92,7 @@ class Machine:
         self.unseen = set(range(len(protocol.processes)))  # processes whose entry in `ready` may be out of date
 
     def copy(self) -> Machine:
-        """Return a copy of the state, which can be changed independently."""
+        """Return a copy of the machine's state that can be changed independently."""
         other = object.__new__(Machine)
         other.__dict__.update(self.__dict__)
         for name in (
@@ -115,7 +115,10 @@ class Machine:
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for states with the same possible continuations."""
+        """Return a hashable key of the machine's state, so that a search can visit each state once.
+
+        States with equal keys have the same possible continuations.
+        """
         return (
             tuple(self.at),
             tuple(self.order_awaited),
@@ -132,7 +135,7 @@ class Machine:
         )
 
     def choices(self) -> list[int]:
-        """Return the events that may happen next.
+        """Return the events that may happen next, as integers.
 
         An element is the index of a process, or the number of processes plus the index of a bulk copy that may land.
         """
@@ -141,7 +144,7 @@ class Machine:
         return [*self.ready, *range(first, first + copies)] if copies else self.ready.copy()
 
     def look(self) -> None:
-        """Update `ready`, the list of processes that can continue."""
+        """Update `ready`, the indices of the processes that can execute their next operation."""
         ready, known = self.ready, self.is_among_ready
         for number in self.unseen:
             now = self.is_ready(number)
@@ -155,16 +158,19 @@ class Machine:
 
     @property
     def copies(self) -> int:
-        """Number of bulk copies in flight."""
+        """Number of bulk copies (TMA loads and stores) that have started and not ended."""
         return len(self.flights) + len(self.epi_stages.flights)
 
     @property
     def finished(self) -> bool:
-        """Whether every process has ended and every copy has landed."""
+        """Whether every process has executed all of its operations, and every bulk copy has ended."""
         return not self.copies and all(self._ended(number) for number in range(len(self.at)))
 
     def describe(self, choice: int) -> str:
-        """Return a choice as text."""
+        """Return an event as text for messages, such as "producer of CTA 0" with its operation.
+
+        choice   an element of `choices`
+        """
         return event_text(self.event(choice))
 
     def event(self, choice: int) -> Event:
@@ -208,7 +214,7 @@ class Machine:
             self._epi_stage_done(position - len(self.flights))
 
     def stuck(self) -> str:
-        """Return why no process can continue, as text."""
+        """Return why no process can continue, as text: which process waits for which barrier or data."""
         waiting = []
         for number, process in enumerate(self.protocol.processes):
             if self._ended(number):
@@ -232,7 +238,7 @@ class Machine:
         return "deadlock: " + "; ".join(waiting) + "."
 
     def leftovers(self) -> list[str]:
-        """Return the faults that remain when all processes have ended."""
+        """Return the faults, as texts, that remain when all processes have ended, such as a tile that is not stored."""
         unread = [
             f"stage {stage} of CTA {cta} is filled, but {count} of its reads never happen."
             for (cta, stage), count in self.unread.items()
@@ -241,11 +247,17 @@ class Machine:
         return unread + self.split_k_partials.leftovers(self.protocol.tiles)
 
     def _ended(self, number: int) -> bool:
-        """Return whether a process has executed all operations, and its last named barrier is complete."""
+        """Return whether a process has executed all operations, and its last named barrier is complete.
+
+        number   index of the process in the protocol
+        """
         return self.at[number] == len(self.protocol.processes[number].ops) and self._is_barrier_complete(number)
 
     def is_ready(self, number: int) -> bool:
-        """Return whether a process can execute its next operation."""
+        """Return whether a process can execute its next operation.
+
+        number   index of the process in the protocol
+        """
         awaited = self.order_awaited[number]
         if awaited is not None and self.bars[awaited[0]][0] <= awaited[1]:
             return False
@@ -261,18 +273,31 @@ class Machine:
         return type(op) is not AwaitAccumulators or not self.split_k_partials.waits(number, op)
 
     def _epi_stage(self, number: int, process: Process, op: EpiStageOp) -> None:
-        """Execute an operation on an epilogue stage."""
+        """Execute an operation on an epilogue stage.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         self.epi_stages.act(number, process.cta, op)
 
     def _k_split(self, number: int, process: Process, op: SplitOp) -> None:
-        """Execute an operation on a K split."""
+        """Execute an operation on a K split.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         was_last = self.split_k_partials.act(number, process.cta, op)
         self.unseen.update(self.protocol.waiters_for_accumulators)
         if was_last is not None:
             self._flag(number, LAST, was_last)
 
     def _epi_stage_done(self, position: int) -> None:
-        """End a bulk copy of an epilogue stage."""
+        """Finish a bulk copy of an epilogue stage.
+
+        position   index of the copy among those in flight
+        """
         flight = self.epi_stages.flights[position]
         fetched = self.epi_stages.land(flight)
         self.unseen.add(flight[0])
@@ -282,32 +307,57 @@ class Machine:
             self._count(fetched.barrier, fetched.index, cta, 0, -fetched.size_bytes, what)
 
     def _is_barrier_complete(self, number: int) -> bool:
-        """Return True if a process waits at no named barrier, or if its barrier is complete."""
+        """Return True if a process waits at no named barrier, or if its barrier is complete.
+
+        number   index of the process in the protocol
+        """
         awaited = self.order_awaited[number]
         return awaited is None or self.bars[awaited[0]][0] > awaited[1]
 
     def _check_alive(self, cta: int, who: str) -> None:
-        """Check that a CTA has not ended, because its shared memory is accessed."""
+        """Check that a CTA has not ended, because another one accesses its shared memory.
+
+        cta   index of the CTA
+        who   text that names what accesses it, for the message
+        """
         if all(self._ended(n) for n in self.protocol.of_cta[cta]):
             raise ProtocolError(f"{who} reaches CTA {cta}, which has ended: its shared memory is gone.")
 
     def _wait(self, number: int, process: Process, op: Wait) -> None:
-        """Do nothing: `is_ready` has checked that the wait passes."""
+        """Do nothing: `is_ready` has checked that the wait passes.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
 
     def _arrive(self, number: int, process: Process, op: Arrive) -> None:
-        """Arrive at a barrier of one or several CTAs."""
+        """Arrive at a barrier of one or several CTAs.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         for cta in op.ctas or (process.cta,):
             if cta != process.cta:
                 self._check_alive(cta, f"{process}, arriving at {op.barrier}[{op.index}],")
             self._count(op.barrier, op.index, cta, op.count, 0, str(process))
 
     def _expect(self, number: int, process: Process, op: Expect) -> None:
-        """Arrive at a barrier, and add the bytes that its phase waits for."""
+        """Arrive at a barrier, and add the bytes that its phase waits for.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         self._count(op.barrier, op.index, process.cta, 1, op.size_bytes, str(process))
 
     def _count(self, name: str, index: int, cta: int, count: int, size_bytes: int, who: str) -> None:
         """Count arrivals and bytes at a barrier. If none are missing, the next phase starts.
 
+        name         name of the barrier
+        index        index of the barrier among those of this name
+        cta          CTA that has the barrier
         count        number of arrivals
         size_bytes   bytes that are expected, or, if negative, that have landed
         who          what arrives, for the message
@@ -325,7 +375,12 @@ class Machine:
         self.bars[name, index, cta] = (phase, pending, outstanding)
 
     def _load(self, number: int, process: Process, op: Load) -> None:
-        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs."""
+        """Start a bulk load to a stage of one or several CTAs, or send accumulators to other CTAs.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         for cta in op.ctas:
             if cta != process.cta:
                 self._check_alive(cta, f"{process}, loading {op.operand},")
@@ -344,7 +399,11 @@ class Machine:
             self.flights = (*self.flights, (cta, op))
 
     def _land(self, cta: int, load: Load) -> None:
-        """End a bulk load in one CTA."""
+        """Finish a bulk load in one CTA.
+
+        cta    index of the CTA
+        load   the operation that started the load
+        """
         self._check_alive(cta, f"{load.operand} of {_tag(load.tag)}")
         place = (cta, load.stage)
         self.holds[cta, load.stage, load.operand] = load.tag
@@ -355,7 +414,10 @@ class Machine:
         self._count(load.barrier, load.index, cta, 0, -load.size_bytes, f"{load.operand} of {_tag(load.tag)}")
 
     def operands_of(self, cta: int, stage: int) -> tuple[str, ...]:
-        """Return the operands that must land before a stage of a CTA, or a buffer for accumulators, is read."""
+        """Return the names of the operands that must land in a stage of a CTA before it is read.
+
+        The stage may also be a buffer for accumulators of cluster split-K; then the names are those of the senders.
+        """
         return self.protocol.operands[cta] if self.is_mainloop_stage(stage) else self.protocol.accumulators
 
     def is_mainloop_stage(self, stage: int) -> bool:
@@ -366,13 +428,22 @@ class Machine:
         return self.protocol.stages is None or stage < self.protocol.stages
 
     def _begin_read(self, number: int, process: Process, op: BeginRead) -> None:
-        """Check that a stage contains what a process reads, and count the process as a reader."""
+        """Check that a stage contains what a process reads, and count the process as a reader.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         self._check_holds(process, op)
         place = (process.cta, op.stage)
         self.reading[place] = self.reading.get(place, 0) + 1
 
     def _check_holds(self, process: Process, op: BeginRead | Compute) -> None:
-        """Check that a stage contains what an operation reads."""
+        """Check that a stage contains what an operation reads.
+
+        process   the process that reads
+        op        the operation, which names the stage, and the tile and k-tile that it must contain
+        """
         for operand in self.operands_of(process.cta, op.stage):
             content = self.holds.get((process.cta, op.stage, operand))
             if content != op.tag:
@@ -384,13 +455,23 @@ class Machine:
                 )
 
     def _end_read(self, number: int, process: Process, op: EndRead) -> None:
-        """End the read of a stage by a process."""
+        """End the read of a stage by a process.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         place = (process.cta, op.stage)
         self.reading[place] -= 1
         self.unread[place] -= 1
 
     def _enter(self, number: int, process: Process, op: Enter) -> None:
-        """Take a resource, which no other role may have."""
+        """Take exclusive use of a resource, such as the tensor cores, which no process of another role may have.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         key = (op.resource, process.cta)
         role, count = self.owner.get(key, (process.role, 0))
         if count and role != process.role:
@@ -398,36 +479,71 @@ class Machine:
         self.owner[key] = (process.role, count + 1)
 
     def _leave(self, number: int, process: Process, op: Leave) -> None:
-        """Release a resource."""
+        """Release a resource, such as the tensor cores, that the process has for its role.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         key = (op.resource, process.cta)
         role, count = self.owner[key]
         self.owner[key] = (role, count - 1)
 
     def _flip_phase(self, number: int, process: Process, op: FlipPhase) -> None:
-        """Flip the parity that a process waits for."""
+        """Flip the parity that a process waits for.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         self.flipped[number] ^= 1
 
     def _mark(self, number: int, process: Process, op: Mark) -> None:
-        """Set a flag of a process to the operation's value."""
+        """Set a flag of a process to the operation's value.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         self._flag(number, op.flag, op.value)
 
     def _flag(self, number: int, flag: str, value: bool) -> None:
-        """Set a flag of a process."""
+        """Set a flag of a process.
+
+        number   index of the process
+        flag     name of the flag, a run-time condition that decides branches
+        value    new value
+        """
         flags = self.flags[number] - {flag}
         self.flags[number] = flags | {flag} if value else flags
 
     def _branch(self, number: int, process: Process, op: Branch) -> None:
-        """Skip operations if a flag of the process is not set."""
+        """Skip operations if a flag of the process is not set.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         if op.flag not in self.flags[number]:
             self.at[number] += op.count
 
     def _compute(self, number: int, process: Process, op: Compute) -> None:
-        """Check the stage that the operation reads; otherwise it uses registers only."""
+        """Check the stage that the operation reads; otherwise it uses registers only.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         if op.stage >= 0:
             self._check_holds(process, op)
 
     def _named(self, number: int, process: Process, op: NamedArrive | NamedSync) -> None:
-        """Arrive at a named barrier; for bar.sync, wait until it is complete."""
+        """Arrive at a named barrier; for bar.sync, wait until it is complete.
+
+        number    index of the process in the protocol
+        process   the process: the operations of one role of a CTA
+        op        the operation of the process that is executed
+        """
         key = (op.barrier, op.index, process.cta)
         order = self.bars[key][0]
         self._count(*key, op.threads, 0, str(process))
@@ -457,7 +573,7 @@ _ACTIONS: dict[type, str] = {
 
 
 def _tag(tag: Content) -> str:
-    """Return a tag as text, such as "k-tile 3 of tile 0"."""
+    """Return the tag of a stage's content as text, such as "k-tile 3 of tile 0"."""
     if not isinstance(tag, tuple):
         return str(tag)
     tile, k_tile = tag
@@ -465,7 +581,7 @@ def _tag(tag: Content) -> str:
 
 
 def event_text(event: Event) -> str:
-    """Return an event as text."""
+    """Return an event as text for messages: the process or CTA, and the operation."""
     who, op, is_end = event
     if isinstance(who, Process):
         return f"{who}: {op}{' is done' if is_end else ''}"

@@ -62,7 +62,7 @@ class Protocol:
 
     @cached_property
     def of_cta(self) -> dict[int, list[int]]:
-        """Indices of the processes of each CTA."""
+        """Indices of the processes of each CTA: index of the CTA -> list of indices in `processes`."""
         return {
             cta: [number for number, process in enumerate(self.processes) if process.cta == cta]
             for cta in range(len(self.operands))
@@ -70,7 +70,7 @@ class Protocol:
 
     @cached_property
     def waiters(self) -> dict[tuple[str, int, int], set[int]]:
-        """Indices of the processes that ever wait at a barrier, by (barrier, index, CTA)."""
+        """Processes that ever wait at a barrier: (name of the barrier, index, CTA) -> set of indices in `processes`."""
         out: dict[tuple[str, int, int], set[int]] = {}
         for number, process in enumerate(self.processes):
             for op in process.ops:
@@ -102,16 +102,20 @@ class Protocol:
         return replace(self, processes=tuple(processes))
 
     def with_barrier(self, name: str, **changes: Any) -> Protocol:
-        """Return the protocol with changed fields of the barrier with this name."""
+        """Return the protocol with changed fields of one barrier. Tests plant faults with it.
+
+        name      name of the barrier
+        changes   fields of `Barrier` and their new values
+        """
         return replace(self, barriers=tuple([replace(b, **changes) if b.name == name else b for b in self.barriers]))
 
 
 class ProtocolError(Exception):
-    """A fault in one interleaving."""
+    """Raised when an operation violates the protocol in one interleaving (order of execution)."""
 
 
 class Misuse(Exception):
-    """A fault whose process is not known yet; the machine turns it into a `ProtocolError`."""
+    """Raised for a fault whose process is not known yet; the machine turns it into a `ProtocolError`."""
 
 
 def protocol_of(
@@ -200,6 +204,8 @@ def protocol_for(
 
 def work_of(plan: GemmPlan, *, k_tiles: int | Sequence[int], tiles: int = 1) -> list[list[WorkTile]]:
     """Return the work tiles of each cluster of the protocol: all clusters of the grid if K is split, else one.
+
+    k_tiles, tiles   see `protocol_of`
 
     >>> from cutegemm.build import sm90_plan
     >>> [[tile.k_count for tile in own] for own in work_of(sm90_plan(stream=1, ctas=2), tiles=5, k_tiles=30)]

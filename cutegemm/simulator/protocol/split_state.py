@@ -48,14 +48,17 @@ class SplitState:
         self.stored: dict[tuple[int, int], int] = {}  # (tile, warp) -> number of stores
 
     def copy(self) -> SplitState:
-        """Return a copy of the state, which can be changed independently."""
+        """Return a copy of the state of semaphores and workspace slots that can be changed independently."""
         other = SplitState()
         for name, value in vars(self).items():
             setattr(other, name, value.copy())
         return other
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for states with the same possible continuations."""
+        """Return a hashable key of the state of semaphores and workspace, so that a search can visit each state once.
+
+        States with equal keys have the same possible continuations.
+        """
         return tuple([frozenset(value.items()) for value in vars(self).values()])
 
     def waits(self, process: int, op: AwaitAccumulators) -> bool:
@@ -67,7 +70,7 @@ class SplitState:
         return self.last.get(process, False) and self.counters[op.tile][1] < op.others
 
     def missing(self, op: AwaitAccumulators) -> str:
-        """Return the K splits that the operation waits for, as text."""
+        """Return the K splits whose accumulators an operation still waits for, as text for messages."""
         return f"{op.others} other K splits of tile {op.tile}; {self.counters[op.tile][1]} of them are written"
 
     def act(self, process: int, cta: int, op: SplitOp) -> bool | None:
@@ -99,7 +102,7 @@ class SplitState:
         return None
 
     def _leave(self, op: WriteAccumulators | SignalAccumulators) -> None:
-        """Write or signal accumulators in a K split that is not the last."""
+        """Write accumulators to the workspace, or signal that they are written, in a K split that is not the last."""
         if isinstance(op, SignalAccumulators):
             increments, written = self.counters[op.tile]
             self.counters[op.tile] = (increments, written + 1)
@@ -112,7 +115,7 @@ class SplitState:
         self.slots[op.slot, op.warp] = op.tile
 
     def _end(self, op: SplitOp) -> None:
-        """Read accumulators, or reset the semaphore, in the last K split."""
+        """Read the accumulators of the other K splits, or reset the semaphore, in the last K split of a tile."""
         if isinstance(op, ResetCounter):
             self.counters[op.tile] = (0, 0)
         elif isinstance(op, ReadAccumulators):
