@@ -91,7 +91,7 @@ def prepare(
 
 
 def _are_modules(what: Any) -> bool:
-    """Return whether `what` is a torch.nn.Module or a non-empty list of them."""
+    """Return whether the first argument of `prepare` is a torch.nn.Module or a non-empty list of modules."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

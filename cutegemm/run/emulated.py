@@ -228,7 +228,7 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
         bits = np.full_like(bits, np.iinfo(bits.dtype).max)
 
     def describe(offset: int) -> str:
-        """Return what the byte at an offset belongs to, for messages: an element, or the memory around the matrix."""
+        """Return a name of the byte at `offset` in the buffer: its element, or the memory around the matrix."""
         place = offset // size - matrix.base
         if place < 0 or not matrix.inside[min(offset // size, len(matrix.inside) - 1)]:
             return f"the memory outside of {matrix.name}, {place} elements from its first"
@@ -279,7 +279,10 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 
 
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
-    """Add a workspace of `size` bytes, the first `zeroed` of them 0, to the emulated memory."""
+    """Add a workspace of `size` bytes to the emulated memory. Return it as an argument of the kernel, and its buffer.
+
+    zeroed   number of first bytes that are 0; the others are poisoned
+    """
     data = np.full(size, 0xFF, np.uint8)
     data[:zeroed] = 0
     state = np.full(size, EMPTY, np.uint8)
