@@ -53,7 +53,10 @@ class Listing:
 
 
 def programs_of(plan: GemmPlan) -> dict[str, str]:
-    """Return the text of each program of a plan, by its name in a listing. All consumers share one program.
+    """Return program name -> text for each warp program of a plan, with the names that a `Listing` uses.
+
+    Programs are written in the plan's own notation, one operation a line. All consumer warps share one program. A plan
+    without warp roles has the program "all threads".
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
@@ -97,11 +100,13 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
 
 
 def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
-    """Return (program, line) of each of the `count` wgmma instructions of a kernel, in the order of the code.
+    """Return which line of the plan's programs each wgmma instruction of a kernel comes from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
-    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others. Otherwise
-    the result is empty.
+    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others.
+
+    count     number of wgmma instructions in the kernel
+    returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow
     """
     lines = {
         (program, number): line

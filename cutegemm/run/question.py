@@ -107,8 +107,8 @@ class EpilogueSpec:
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
         """Return the operands of a problem, with B aligned as the columns that a gated epilogue's kernel reads from it.
 
-        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned than the
-        row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned than
+        the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
         n   columns of B
         """

@@ -45,8 +45,8 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
     def timed(call: Callable[[], Any]) -> tuple[Any, Any, Any, float]:
         """Flush the L2 cache and run a call, without waiting for the device.
 
-        returns   CUDA events before the flush, before the call and after it; and the seconds that the host took to record,
-                  flush and call
+        returns   CUDA events before the flush, before the call and after it; and the seconds that the host took to
+                  record, flush and call
         """
         event: Any = torch.cuda.Event
         begun, start, end = (event(enable_timing=True) for _ in range(3))
@@ -88,8 +88,8 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
 class _Times:
     """The measured times of one call.
 
-    every   (seconds, whether the launch was hidden) of each run, two runs for each round. A launch is hidden if the device
-            still flushed the L2 cache when the host had launched
+    every   (seconds, whether the launch was hidden) of each run, two runs for each round. A launch is hidden if the
+            flush of the L2 cache before it takes the device longer than the host takes to launch
     """
 
     every: list[tuple[float, bool]] = field(default_factory=list)

@@ -227,7 +227,7 @@ def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
     """Return the properties by which the tuner tells recipes apart, see `varied`.
 
     returns   (whether A and B are swapped, whether there is a repack pass, how K is split: "split_k", "stream" for
-              stream-K, "fixup" for stream-K that leaves whole tiles to one CTA, or "" if it is not)
+              stream-K, "fixup" for stream-K in which each split tile has an owner, or "" if it is not split)
     """
     split = recipe.split
     how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"

@@ -137,7 +137,10 @@ def _text(value: Any) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a text to a file so that readers never see half of it: write a temporary file beside it, and rename that."""
+    """Write a text to a file so that readers never see half of it.
+
+    It is written to a temporary file in the same folder, which is then renamed.
+    """
     handle, staged = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
@@ -188,7 +191,7 @@ def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
 
 @cache
 def versions() -> str:
-    """Return the versions of cutegemm and of the DSL as text: "cutegemm 1.0, DSL 4.3"."""
+    """Return the versions of cutegemm and of the DSL as text, such as "cutegemm 1.0, DSL 4.3.0"."""
     try:
         own = importlib.metadata.version("cutegemm")
     except importlib.metadata.PackageNotFoundError:
