@@ -213,7 +213,7 @@ def _sources() -> tuple[Path, ...]:
 
 
 def edited() -> bool:
-    """Return whether a source file that kernels depend on has changed, or was removed, since the package was imported."""
+    """Return whether a source file that kernels depend on has changed or is gone since the package was imported."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
     except FileNotFoundError:

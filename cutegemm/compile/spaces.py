@@ -41,7 +41,7 @@ class Spaces:
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
         """Return a function that provides the workspace arguments of a kernel: tensor -> (semaphores, workspace).
 
-        The tensor is an argument of the kernel. The workspace is on the tensor's device and belongs to its current stream.
+        The tensor is an argument of the kernel. The workspace is on its device and belongs to the current stream there.
         The function returns (workspace,) if `sizes.counters` is None.
 
         sizes   sizes of the kernel's workspace
