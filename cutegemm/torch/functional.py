@@ -234,7 +234,10 @@ def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None) -> torch.T
 
 @cache
 def _function(activation: str | None, has_bias: bool) -> Any:
-    """Return the epilogue act(acc + bias), or act(acc), as a function for `gemm`; the same object for the same arguments."""
+    """Return the epilogue act(acc + bias), or act(acc) without a bias, as a function for `gemm`.
+
+    It is the same object in each call with the same arguments.
+    """
     return formula(activated(activation, ("bias",) if has_bias else ())).function
 
 
