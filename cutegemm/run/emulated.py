@@ -41,7 +41,7 @@ class Emulation:
     d              D, of the shape that `gemm` returns
     aux            the other results of the epilogue, by name
     instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
-    launches       the kernel launches of the host function
+    launches       the kernel launches of the host function: the GEMM, and helpers such as repack passes
     seconds        time of the emulation, without compiling
     """
 
@@ -218,8 +218,9 @@ def execute(
 def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
     """Add a matrix to the emulated global memory and return its buffer.
 
-    state   state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
-            between its rows is OUTSIDE
+    matrix   values, extents and strides of the matrix
+    state    state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
+             between its rows is OUTSIDE
     """
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize
@@ -241,7 +242,13 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
-    """Return the tensor argument of the kernel for a matrix: (rows, columns), with L in front if batched."""
+    """Return the argument that the emulated kernel gets for a matrix in the emulated memory.
+
+    matrix    type, extents and strides of the matrix
+    buffer    the memory that holds it
+    name      "a", "b", "c", "d", or the name of another operand or result
+    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if batched
+    """
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.
     # Further operands of the mainloop are (rows or columns, k) in both.
@@ -292,14 +299,14 @@ def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgu
 
 
 def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
-    """Return the values of a result as an array (L, M, N)."""
+    """Return the values of a result in the emulated memory as an array (L, M, N)."""
     size = matrix.dtype.bits // 8
     raw = buffer.data[: len(matrix.buffer) * size].view(f"u{size}")
     return np.moveaxis(matrix.view(values_of(matrix.dtype, raw)), 2, 0).copy()
 
 
 def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None:
-    """Check that each element of a result was written exactly once.
+    """Check that the emulated kernel wrote each element of a result exactly once.
 
     raises   EmulationError with the number of elements that were not, and the first that was never written
     """

@@ -187,8 +187,12 @@ def gated_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradient of a gated activation's argument, and the gated values again, without recording gradients.
 
-    The arguments and results are those of `launch.dgated_of`. In a graph, the call is an operator; under forward
-    differentiation, it is operations of torch.
+    In a graph, the call is an operator; under forward differentiation, it is operations of torch.
+
+    a, b         factors whose product a @ b is the gradient of the gated values
+    preact       argument of the activation: gate columns in the left half, up columns in the right half
+    activation   name of the gated activation, such as "swiglu"
+    returns      as `launch.dgated_of`
     """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:

@@ -200,7 +200,11 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
 
 @cache
 def _is_read(activation: str | None, has_bias: bool) -> bool:
-    """Return whether the backward pass of `linear` reads its result, as that of relu does."""
+    """Return whether the backward pass of `linear` reads its result, as that of relu does.
+
+    activation   name of the activation; None for none
+    has_bias     whether the layer adds a bias
+    """
     names = ("bias",) if has_bias else ()
     text = with_saved(activated(activation, names), len(names))
     return 0 in needed(text, frozenset([ACC, *names])).results

@@ -138,6 +138,7 @@ def _batched_mm(
 
     info      has the length of vmap's batch
     in_dims   dimension of vmap's batch in each argument; None if the argument is the same for all
+    others    arguments of the operator
     """
     types = None if out_dtype is None else types_text(out_dtype)
     dims: Any = (in_dims[0], [in_dims[1]], None, [])

@@ -136,7 +136,9 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
 def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> torch.Tensor:
     """Return the result of an MLP, computed layer by layer, so that torch differentiates each layer.
 
-    The arguments are those of `Mlp.apply`.
+    activation, interleaved   as for `mlp`
+    parts                     number of weights of the first layer
+    tensors                   (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
     """
     x, up, down, up_bias, down_bias = _named(parts, tensors)
     hidden = layered(x, up, up_bias, activation, interleaved=interleaved)[0]
@@ -146,7 +148,7 @@ def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> t
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
     """The autograd function of an MLP: y = act(x @ up + up_bias) @ down + down_bias.
 
-    It is called as apply(activation, interleaved, parts, x, *up, down, up_bias, down_bias), where parts is the number of
+    It is called as apply(activation, interleaved, parts, x, *up, down, up_bias, down_bias). `parts` is the number of
     weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if interleaved) and H x N.
     The result is T x N.
     """

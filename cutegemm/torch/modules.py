@@ -173,7 +173,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def join_after_load(module: JoinedWeights, _: Any) -> None:
-    """Join the weights after `load_state_dict`."""
+    """Join the gate and up weights of a module after `load_state_dict`, as a hook of the module."""
     module.join(is_new=True)
 
 

@@ -156,6 +156,8 @@ def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
 def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return values in the type of a result, rounded as a kernel stores them. One-byte and integer types saturate.
 
+    dtype   type of the result
+
     >>> stored(torch.tensor([500.0]), torch.float8_e4m3fn).float()
     tensor([448.])
     """
@@ -314,6 +316,10 @@ def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]
 
 
 def _widened(x: Any, dtype: torch.dtype) -> Any:
-    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider."""
+    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider.
+
+    x       a tensor, or a number, which is returned as it is
+    dtype   type of the accumulator
+    """
     is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype.itemsize < dtype.itemsize
     return x.to(dtype) if is_narrow and dtype.is_floating_point else x

@@ -185,8 +185,8 @@ def is_linear(conv1d: nn.Module) -> bool:
 def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
     """Return whether an MLP computes down(act(up(x))), or its gated form, for four random rows.
 
-    It must do so in training and in evaluation. A module on the meta device is tried `with_numbers`. A dropout that is a
-    module and comes last is switched off; a dropout that is a function shows as a difference. Hooks are not called.
+    It must do so in training and in evaluation. A module on the meta device is tried `with_numbers`. A dropout that is
+    a module and comes last is switched off; a dropout that is a function shows as a difference. Hooks are not called.
 
     parts        names of its children
     activation   name of the activation after its first layer

@@ -413,6 +413,9 @@ def _derived(replacement: Any, original: Any) -> Any:
 
 
 def _made(replacement: Any, original: Any) -> Any:
-    """Return an empty object of the class that `_derived` returns, for copies and pickles."""
+    """Return an empty object of the class that `_derived` returns, for copies and pickles.
+
+    replacement, original   bases of the class, as for `_derived`
+    """
     kind = _derived(replacement, original)
     return kind.__new__(kind)
