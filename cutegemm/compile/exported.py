@@ -95,7 +95,7 @@ def load(path: str | Path) -> Kernels:
 
 
 def key_of(plan: GemmPlan, arch: str) -> str:
-    """Return a hash of the plan and the architecture, by which a kernel is found in a file of exported kernels.
+    """Return a hash of the plan and the architecture, the key of a kernel in a file of exported kernels.
 
     Kernels whose code differs have different keys.
     """

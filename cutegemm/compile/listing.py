@@ -24,7 +24,9 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """A machine instruction, and the program line that it comes from.
+    """A machine instruction, and the line of the plan's program that it comes from.
+
+    A plan has a program for each role of its warps, written in the plan's own notation.
 
     address   bytes from the start of the kernel
     text      the instruction as nvdisasm prints it
@@ -126,6 +128,7 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
     """Yield (address, text, label, (file, line)) of each instruction in a listing of nvdisasm.
 
+    sass           the listing, with its line table
     label          "" if the instruction has none
     (file, line)   last entry of the line table before the instruction; ("", 0) if there is none
     """

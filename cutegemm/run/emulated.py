@@ -271,11 +271,13 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
 
 
 def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
-    """Return the workspace arguments of a kernel with their buffers, in the order of the arguments.
+    """Return the workspace arguments of an emulated kernel with their buffers, in the order of the arguments.
 
     If warps have roles and the plan splits K, they are an int32 tensor of semaphores, which may be empty, and the
     workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
     other bytes are poisoned.
+
+    memory   emulated global memory, to which the buffers are added
     """
     size, zeroed = workspace_bytes(plan, problem)
     if not plan.body.has_roles or not plan.split.is_split:
@@ -299,7 +301,11 @@ def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgu
 
 
 def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
-    """Return the values of a result in the emulated memory as an array (L, M, N)."""
+    """Return the values of a result in the emulated memory as an array (L, M, N).
+
+    matrix   extents and strides of the result
+    buffer   the memory that holds it
+    """
     size = matrix.dtype.bits // 8
     raw = buffer.data[: len(matrix.buffer) * size].view(f"u{size}")
     return np.moveaxis(matrix.view(values_of(matrix.dtype, raw)), 2, 0).copy()

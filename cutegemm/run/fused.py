@@ -573,12 +573,13 @@ def _checked_epilogue(
 
 
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
-    """Return the kind of an operand, and the N extent that its shape belongs to: that of b, or half of it.
+    """Return the kind of an epilogue's operand by its shape, and the number of columns that the shape belongs to.
 
-    Half is the N extent of D with a gated epilogue.
+    It is the number of columns of b, or half of it, which is that of D with a gated epilogue.
 
+    a, b      factors of the call
     shape     shape of the operand
-    returns   (Element, Row, Column or Tile, N extent); (None, N of b) for a shape that fits neither
+    returns   (Element, Row, Column or Tile, number of columns); (None, N of b) for a shape that fits neither
     """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     for columns in (n, n // 2) if n % 2 == 0 else (n,):

@@ -89,9 +89,12 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
-    """Write the record of a prepared call, if its signature may have one. Errors of the disk are ignored.
+    """Write a record of a prepared call to the disk, so that `find` returns its kernel in later processes.
+
+    Nothing is written if the signature may not have a record. Errors of the disk are ignored.
 
     key, a, how   arguments of `find`
+    prepared      the kernel, and how it is called
     """
     global _written
     kernel = prepared.kernel

@@ -224,10 +224,10 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return the properties by which the tuner tells recipes apart, see `varied`.
+    """Return the properties of a recipe that distinguish kinds of them for the tuner, see `varied`.
 
-    returns   (whether A and B are swapped, whether there is a repack pass, how K is split: "split_k", "stream" for
-              stream-K, "fixup" for stream-K in which each split tile has an owner, or "" if it is not split)
+    returns   (whether A and B are swapped, whether there is a repack pass, how K is split). The last is "split_k",
+              "stream" for stream-K, "fixup" for stream-K whose split tiles have an owner, or "" if K is not split
     """
     split = recipe.split
     how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"

@@ -280,7 +280,7 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Return an expression in which operands replace the subexpressions that the forward pass has stored.
+    """Replace subexpressions that the forward pass has stored by operands, and return the expression.
 
     stored   stored subexpression -> operand
     """

@@ -115,7 +115,10 @@ def wrong_product(
 
 
 def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any) -> list[str]:
-    """Return error messages for the arguments of `mm` (rank 2) or `bmm` (rank 3)."""
+    """Return error messages for the arguments of `mm` (rank 2) or `bmm` (rank 3).
+
+    a, b, out_dtype, out   as for `mm`
+    """
     tensors = {"a": a, "b": b}
     if rules := wrong_tensors(tensors):
         return rules
@@ -257,7 +260,7 @@ def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called
     A call that writes its result to a tensor of the caller records none.
 
     tensors   tensors that the call reads by name, or None
-    out       tensor that the result is written to; None: there is no rule
+    out       tensor that the result is written to; None: the list is empty
     called    name of the argument `out`
     """
     if out is None:

@@ -103,7 +103,11 @@ class TensorRules(ExpressionRules):
         return torch.where(is_largest, self._spread(node, g) / count, 0.0)
 
     def _spread(self, node: Reduction, x: Any) -> Any:
-        """Expand the value of a reduction, or its gradient, to the shape of D."""
+        """Expand the value of a reduction, or its gradient, to the shape of D.
+
+        node   the sum or maximum over rows, columns or all of D
+        x      its value or gradient: (M,), (N,) or one number, with L in front if batched
+        """
         x = x.unsqueeze(-2) if node.along == ("m",) else x.unsqueeze(-1)
         return (x.unsqueeze(-1) if len(node.along) == 2 else x).expand(self.shape)
 

@@ -339,13 +339,13 @@ def _forward(
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """Check the arguments of `gemm_act` or `gemm_gated`, and return its results, preact and postact.
 
-    called             name of the function, for messages
-    parts              b, or its gate and its up
-    interleaved        None for `gemm_act`; else as for `gemm_gated`
-    dtypes             types of preact and postact
-    outs               tensors that they are written to, or None
-    how                options of `gemm`
-    others             as for `gemm_act`
+    called        name of the function, for messages
+    parts         b, or its gate and its up
+    interleaved   None for `gemm_act`; else as for `gemm_gated`
+    dtypes        types of preact and postact
+    outs          tensors that they are written to, or None
+    how           options of `gemm`
+    a, bias, c, activation, store_preact, alpha   as for `gemm_act`
     """
     is_gated = interleaved is not None
     a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]

@@ -94,7 +94,7 @@ def _caller_level() -> int:
 
 
 def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return matrices side by side as one matrix: a view if they follow each other in memory, else a copy.
+    """Return parts of B, side by side, as one matrix: a view if they follow each other in memory, else a copy.
 
     >>> whole = torch.randn(8, 16)
     >>> joined([whole[:4].t(), whole[4:].t()]).data_ptr() == whole.data_ptr()
@@ -352,7 +352,7 @@ def _gate_and_up_names(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def names_in_halves(text: str) -> frozenset[str]:
-    """Return the names of the operands of a gated epilogue from which a kernel reads gate and up columns separately.
+    """Return the names of operands of a gated epilogue that a kernel reads as two operands: gate and up columns.
 
     They are inside halves() or pairs(), or in a result with all columns of A @ B.
 
@@ -367,7 +367,7 @@ def names_in_halves(text: str) -> frozenset[str]:
 
 
 def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """Return the names of the M x N operands from which a kernel reads gate and up columns separately.
+    """Return the names of M x N operands that a kernel reads as two operands: gate and up columns.
 
     For M = 1, a kernel reads these operands as rows instead.
 

@@ -137,8 +137,8 @@ def _batched_mm(
     """Return the result of the operator cutegemm::mm under torch.vmap, and the dimension of vmap's batch in it.
 
     info      has the length of vmap's batch
-    in_dims   dimension of vmap's batch in each argument; None if the argument is the same for all
-    others    arguments of the operator
+    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    a, b, out_dtype, varying_rows   arguments of the operator
     """
     types = None if out_dtype is None else types_text(out_dtype)
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
@@ -155,8 +155,8 @@ def _batched_gemm(
     A batch with one b for all products is one product with more rows. Other batches are batches of `gemm`.
 
     info      has the length of vmap's batch
-    in_dims   dimension of vmap's batch in each argument; None if the argument is the same for all
-    others    arguments of the operator
+    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    a, b, text, operands, scalars, types, how   arguments of the operator
     """
 
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
