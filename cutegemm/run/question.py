@@ -122,7 +122,7 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of a plan depends on.
+    """Everything that the choice of the plan of a GEMM depends on.
 
     operands     function that returns the operands, whose alignment depends on who loads them. Its argument is None if
                  threads access all matrices; "", "a", "b" or "ab": the matrices that TMA loads. See `operands_of`
@@ -168,7 +168,7 @@ class Question:
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
         """Yield the candidates (recipes with predicted times) that can solve the problem, the fastest first.
 
-        rows   number of rows of A; None: that of the question
+        rows   number of rows of A; None: M of `extents`
         """
         problem = self.problem if rows is None else replace(self.problem, m=rows)
         swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
@@ -184,9 +184,9 @@ class Question:
         )
 
     def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Return the candidates whose predicted time is at most twice the least, the fastest first.
+        """Return the candidates (recipes with predicted times) that take at most twice the least time, fastest first.
 
-        rows   number of rows of A; None: that of the question
+        rows   number of rows of A; None: M of `extents`
         """
         candidates = self.ranked(rows)
         first = next(candidates, None)
@@ -197,7 +197,7 @@ class Question:
     def served(self, recipe: Recipe, rows: int | None = None) -> Decision | None:
         """Return the plan that a recipe, a plan without operands, builds for the operands of this question.
 
-        rows      number of rows of D for `EpilogueSpec.can_implement`; None: that of the question
+        rows      number of rows of D for `EpilogueSpec.can_implement`; None: M of `extents`
         returns   the plan and its problem; None if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False
         """
         problem = self.problem
@@ -212,7 +212,7 @@ class Question:
         return _decision(plan, recipe.swap_ab, problem)
 
     def of_rows(self, rows: int) -> Question:
-        """Return the question for another number of rows of A, with the same strides and alignments."""
+        """Return the question of a call whose A has another number of rows, with the same strides and alignments."""
         return replace(self, extents=(rows, *self.extents[1:]))
 
     @property
@@ -292,7 +292,7 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
 def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
     """Return the plan with the lowest predicted time that can solve the problem of a question; None if none can.
 
-    among   the recipes to consider; None: all
+    among   the recipes (plans without operands) to consider; None: all
     """
     for candidate in question.ranked():
         if among is None or candidate.recipe in among:
