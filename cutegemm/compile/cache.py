@@ -75,11 +75,12 @@ def cache_folder() -> Path:
 
 
 def entry(plan: GemmPlan, arch: str) -> Path:
-    """Return the folder of the cache entry of a plan and an architecture, which may not exist yet.
+    """Return the folder in the disk cache that holds the compiled kernel of a plan. It may not exist yet.
 
     The name also depends on the source files of cutegemm and on the version of the DSL. If a source file was edited
     after this process imported it, the process uses entries of its own: its code differs from the files on the disk.
 
+    arch     architecture that the plan is compiled for
     raises   CompileError if the cache cannot be read, or if another user can write to it
     """
     folder = cache_folder()
@@ -124,7 +125,11 @@ def untrusted(folder: Path) -> str | None:
 
 
 def intact(folder: Path) -> Manifest | None:
-    """Return the manifest of an entry; None if a file is missing or damaged, or if another user can write to it."""
+    """Return the manifest of a cache entry: plan, architecture, key, symbol and the hashes of its files.
+
+    folder    folder of the entry
+    returns   None if a file is missing or damaged, or if another user can write to it
+    """
     try:
         if untrusted(folder):
             return None
@@ -172,8 +177,10 @@ def store(folder: Path, build: Callable[[Path], Manifest]) -> Manifest:
 
 
 def _publish(staged: Path, final: Path) -> None:
-    """Rename a finished entry to its final name, after removing a damaged entry of that name.
+    """Move a finished cache entry to its final folder, after removing a damaged entry there.
 
+    staged   temporary folder that holds the entry
+    final    final folder. If another process has stored an intact entry there, that one stays
     raises   CompileError if neither succeeds in three attempts
     """
     for _ in range(3):
@@ -197,13 +204,16 @@ def _digest(file: Path) -> str:
 
 @cache
 def _sources() -> tuple[Path, ...]:
-    """Return the Python files that `_SOURCES` names, and those in its folders."""
+    """Return the paths of the Python files of cutegemm that the machine code of kernels depends on.
+
+    `_SOURCES` names them, and folders that hold them.
+    """
     sources = [Path(__file__).parents[1] / name for name in _SOURCES]
     return tuple([file for s in sources for file in ([s] if s.suffix else sorted(s.rglob("*.py")))])
 
 
 def edited() -> bool:
-    """Return whether a file of `_SOURCES` was changed or removed after this process imported the package."""
+    """Return whether a source file that kernels depend on has changed or is gone since the package was imported."""
     try:
         return any(file.stat().st_mtime > _IMPORTED for file in _sources())
     except FileNotFoundError:
@@ -222,7 +232,7 @@ def sources_digest() -> str:
 
 @cache
 def _toolchain() -> str:
-    """Return a hash of what the entries of all plans depend on: source files, format, DSL and platform."""
+    """Return a hash of what all compiled kernels in the cache depend on: source files, format, DSL and platform."""
     digest = hashlib.sha256(sources_digest().encode())
     for text in (str(_FORMAT), dsl_version(), platform.machine(), sys.platform, str(runtime_library())):
         digest.update(text.encode() + b"\0")

@@ -91,9 +91,10 @@ class ResourceReport:
 
 
 def _wgmma_waits(plan: GemmPlan) -> int:
-    """Return the number of WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions in the program of a consumer.
+    """Return the number of WARPGROUP.ARRIVE and WARPGROUP.DEPBAR instructions that a plan's consumer should have.
 
-    If ptxas cannot follow the accumulators, it adds one after each wgmma, and mentions that only in a warning.
+    A consumer is a warp that multiplies. If ptxas cannot follow the accumulators, it adds one such instruction after
+    each wgmma, and mentions that only in a warning. The number is 0 for a plan without warp roles.
     """
     from cutegemm.plan.program.steps import OTHER_BLOCKS, Multiply, WaitMma
 
@@ -170,7 +171,8 @@ def code_of(cubin: bytes) -> dict[str, bytes]:
 def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
     """Return the name of the GEMM kernel of a cubin; the kernel with the most code if no name is a GEMM kernel's.
 
-    raises   CompileError if the cubin has no kernel
+    sections   name -> (offset, size) in bytes of each section of the cubin
+    raises     CompileError if the cubin has no kernel
     """
     kernels = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
     if not kernels:
@@ -182,7 +184,13 @@ def _gemm_of(sections: Mapping[str, tuple[int, int]]) -> str:
 def _report(
     cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str, counts: dict[str, int]
 ) -> ResourceReport:
-    """Return the resources of one kernel of a cubin. `counts` has the number of instructions of each opcode."""
+    """Return the resources of one kernel of a cubin.
+
+    cubin      content of the cubin file
+    sections   name -> (offset, size) in bytes of each section
+    kernel     name of the kernel
+    counts     number of instructions of each opcode
+    """
     info = _info(cubin, sections, kernel)
     # From sm_90 on, the section of shared memory starts with bytes that the system reserves.
     reserved = SMEM_RESERVED_BYTES if ".nv.shared.reserved.0" in sections else 0
@@ -226,7 +234,14 @@ def listing_of(sass: str, kernel: str) -> str:
 
 
 def _info(cubin: bytes, sections: Mapping[str, tuple[int, int]], kernel: str) -> dict[int, int]:
-    """Return the attributes of a kernel in the section .nv.info that are one number: attribute code -> value."""
+    """Return attribute code -> value for the attributes of a kernel that are one number, such as its registers.
+
+    They are in the section .nv.info of the cubin.
+
+    cubin      content of the cubin file
+    sections   name -> (offset, size) in bytes of each section
+    kernel     name of the kernel
+    """
     names, (table, table_size) = sections[".strtab"][0], sections[".symtab"]
     entries = range(table, table + table_size, _SYMBOL_BYTES)
     symbols = [struct.unpack_from("<I", cubin, at)[0] for at in entries]
@@ -259,9 +274,10 @@ def disassemble(cubin: Path, *, lines: bool = False) -> str:
 
 
 def _run_nvdisasm(*arguments: str) -> str:
-    """Run nvdisasm and return what it prints. The last argument is the file.
+    """Run the disassembler nvdisasm and return what it prints.
 
-    raises   UnsupportedError if nvdisasm is not installed, CompileError if it fails
+    arguments   its command line; the last one is the file
+    raises      UnsupportedError if nvdisasm is not installed, CompileError if it fails
     """
     done = subprocess.run([_nvdisasm(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -271,7 +287,7 @@ def _run_nvdisasm(*arguments: str) -> str:
 
 @cache
 def _nvdisasm() -> str:
-    """Return the path of nvdisasm, from the wheel `nvidia-cuda-nvdisasm`, else from a CUDA toolkit.
+    """Return the path of the disassembler nvdisasm, from the wheel `nvidia-cuda-nvdisasm`, else from a CUDA toolkit.
 
     raises   UnsupportedError if there is neither
     """

@@ -53,7 +53,10 @@ def outside_of_pools(allocate: Callable[[], torch.Tensor]) -> torch.Tensor:
     """
 
     def allocate_and_record() -> tuple[torch.Tensor, Any]:
-        """Return the tensor, and an event after all earlier work on the default stream; None for a CPU tensor."""
+        """Allocate the tensor in a second thread.
+
+        returns   the tensor, and an event after all earlier work on the default stream; None instead for a CPU tensor
+        """
         tensor = allocate()
         if not tensor.is_cuda:
             return tensor, None

@@ -37,7 +37,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels in an exported library.
+    """The list of the kernels in a shared library that `export` wrote.
 
     path      the file
     kernels   one entry for each kernel
@@ -95,7 +95,10 @@ def load(path: str | Path) -> Kernels:
 
 
 def key_of(plan: GemmPlan, arch: str) -> str:
-    """Return a hash of the plan and the architecture. Kernels whose code differs have different keys."""
+    """Return a hash of the plan and the architecture, the key of a kernel in a file of exported kernels.
+
+    Kernels whose code differs have different keys.
+    """
     return hashlib.sha256(f"{arch}\0{plan.family}\0{plan.key()}".encode()).hexdigest()
 
 

@@ -24,7 +24,9 @@ _LABEL = re.compile(r"(\.L_\w+):")
 
 @dataclass(frozen=True)
 class Instruction:
-    """A machine instruction, and the program line that it comes from.
+    """A machine instruction, and the line of the plan's program that it comes from.
+
+    A plan has a program for each role of its warps, written in the plan's own notation.
 
     address   bytes from the start of the kernel
     text      the instruction as nvdisasm prints it
@@ -53,7 +55,10 @@ class Listing:
 
 
 def programs_of(plan: GemmPlan) -> dict[str, str]:
-    """Return the text of each program of a plan, by its name in a listing. All consumers share one program.
+    """Return program name -> text for each warp program of a plan, with the names that a `Listing` uses.
+
+    Programs are written in the plan's own notation, one operation a line. All consumer warps share one program. A plan
+    without warp roles has the program "all threads".
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> list(programs_of(sm90_plan())), list(programs_of(simt_plan()))
@@ -97,11 +102,13 @@ def listing(plan: GemmPlan, arch: str) -> Listing:
 
 
 def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
-    """Return (program, line) of each of the `count` wgmma instructions of a kernel, in the order of the code.
+    """Return which line of the plan's programs each wgmma instruction of a kernel comes from.
 
     ptxas gives a wgmma the line of a neighbouring instruction, so the line table does not have these lines. They follow
-    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others. Otherwise
-    the result is empty.
+    from the plan if its programs have one `mma` line, or one for the first k-block and one for the others.
+
+    count     number of wgmma instructions in the kernel
+    returns   (program, line) for each of them, in the order of the code; empty if the lines do not follow
     """
     lines = {
         (program, number): line
@@ -121,6 +128,7 @@ def _wgmma_lines(plan: GemmPlan, count: int) -> list[tuple[str, int]]:
 def _read(sass: str) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
     """Yield (address, text, label, (file, line)) of each instruction in a listing of nvdisasm.
 
+    sass           the listing, with its line table
     label          "" if the instruction has none
     (file, line)   last entry of the line table before the instruction; ("", 0) if there is none
     """

@@ -90,9 +90,11 @@ class CompiledKernel:
         return needs_workspace(self.plan)
 
     def for_problem(self, m: int, n: int, k: int, l: int) -> Any:  # noqa: E741
-        """Return a function that calls the kernel for M x N x K problems with L batches, without looking at extents.
+        """Return a faster function that calls the kernel, for problems of these extents only.
 
-        It takes the arguments of the kernel and provides the workspace. It is faster than calling this object.
+        It takes the arguments of the kernel, provides the workspace, and does not look at extents.
+
+        m, n, k, l   extents; l is the number of batches
         """
         if not self.needs_workspace:
             return self.function
@@ -100,7 +102,7 @@ class CompiledKernel:
 
     @cached_property
     def sizes(self) -> Callable[[int, int, int, int], Sizes]:
-        """Return a function that maps (M, N, K, L) to the sizes of the workspace. It remembers 256 results."""
+        """Return a function that maps (M, N, K, L) to the sizes of the kernel's workspace. It remembers 256 results."""
         return functools.lru_cache(maxsize=256)(functools.partial(sizes_of, self.plan))
 
     @property
@@ -176,6 +178,7 @@ def compile_plans(
 ) -> list[CutegemmError | None]:
     """Compile many plans into the disk cache, in parallel processes.
 
+    arch        architecture such as "sm_90a"
     processes   number of processes; None: the number of processors
     done        function that is called after each plan
     returns     for each plan, the error that its compilation raised, or None
@@ -198,11 +201,12 @@ def compile_plans(
 
 
 def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: int = 2) -> None:
-    """Compile, in parallel, the plans that are not in the disk cache. Errors are ignored here.
+    """Compile, in parallel, those of the plans that are not in the disk cache. Errors are ignored here.
 
     A plan that does not compile raises its error when it is called.
 
-    least   least number of missing plans that are compiled; for fewer, starting processes is not worth the time
+    arch    architecture such as "sm_90a"
+    least   nothing is compiled if fewer plans than this are missing: starting processes is then not worth the time
     """
     missing = {plan.key(): plan for plan in plans if cache.intact(cache.entry(plan, arch)) is None}
     if len(missing) >= least:
@@ -210,7 +214,7 @@ def compile_missing(plans: Iterable[GemmPlan], arch: str = DEFAULT_ARCH, least: 
 
 
 def _compile_error(plan: GemmPlan, arch: str) -> CutegemmError | None:
-    """Compile a plan; return the error, or None if it compiled."""
+    """Compile a plan in a worker process of `compile_plans`; return the error, or None if it compiled."""
     try:
         compile_plan(plan, arch)
     except CutegemmError as error:
@@ -283,7 +287,10 @@ def compiled_into(
 
 
 def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
-    """Compile a plan, write and link its object file in a folder, and return the manifest without its hashes."""
+    """Compile a plan and write its kernel to a folder, for an entry of the disk cache.
+
+    returns   manifest of the entry: plan, architecture, key and symbol
+    """
     symbol = symbol_of(plan, arch)
     compiled_into(folder, plan, arch).export_to_c(str(folder / "kernel.o"), function_name=symbol)
     runtime = cache.runtime_library()
@@ -293,7 +300,10 @@ def _build(plan: GemmPlan, arch: str, folder: Path) -> cache.Manifest:
 
 
 def symbol_of(plan: GemmPlan, arch: str) -> str:
-    """Return the name of a kernel's function. It is unique, so that several kernels can be linked into one library."""
+    """Return the name of the kernel's function in its object file.
+
+    It differs for kernels with different code, so that several can be linked into one library.
+    """
     return f"gemm_{exported.key_of(plan, arch)[:24]}"
 
 
@@ -315,11 +325,12 @@ def short_message(text: str) -> str:
 
 
 def link(objects: Sequence[Path], library: Path, runtime_in: str) -> bool:
-    """Link object files to a shared library; return False without a linker or the DSL, or if linking fails.
+    """Link object files, and the runtime library of the DSL, to a shared library.
 
     objects      object files
     library      file to write
     runtime_in   folder where the library looks for the runtime library of the DSL when it is loaded
+    returns      False without a linker or the DSL, or if linking fails
     """
     runtime = cache.runtime_library()
     names = (os.environ.get("CC"), "cc", "gcc", "clang")

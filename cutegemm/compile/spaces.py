@@ -12,7 +12,7 @@ MOST_KEPT = 64 << 20  # bytes of the largest workspace that is reused
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the workspace of a kernel for one problem.
+    """Sizes of the workspace that a kernel needs in global memory for one problem, such as for partial accumulators.
 
     counters   number of semaphores in an int32 tensor of their own. They are zero before a launch and after it. None:
                the kernel has no such argument; its semaphores, if any, are in the workspace
@@ -39,10 +39,12 @@ class Spaces:
         self._counters: dict[tuple[int, int], Any] = {}
 
     def taker(self, sizes: Sizes) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that maps a tensor to the workspace arguments of a kernel on the tensor's device.
+        """Return a function that provides the workspace arguments of a kernel: tensor -> (semaphores, workspace).
 
-        The function returns (semaphores, workspace), or (workspace,) if `sizes.counters` is None. Both belong to the
-        current stream of the device.
+        The tensor is an argument of the kernel. The workspace is on its device and belongs to the current stream there.
+        The function returns (workspace,) if `sizes.counters` is None.
+
+        sizes   sizes of the kernel's workspace
         """
         import torch
 
@@ -53,7 +55,7 @@ class Spaces:
         uint8, int32 = torch.uint8, torch.int32
 
         def take(like: Any) -> tuple[Any, ...]:
-            """Return the workspace arguments for the device of the tensor `like` and its current stream."""
+            """Return the workspace arguments for a launch on the device and the current stream of the tensor `like`."""
             if capturing():
                 space = like.new_empty(total, dtype=uint8)
                 own = () if counters is None else (like.new_zeros(max(1, counters), dtype=int32),)

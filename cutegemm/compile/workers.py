@@ -100,7 +100,7 @@ def map_in_processes(
         idle.put(worker)
 
     def call(arguments: tuple[Any, ...]) -> Any:
-        """Run the task in an idle worker."""
+        """Run the task with these arguments in a worker process that is idle, and return its result."""
         worker = idle.get()
         try:
             return worker(task, *arguments)

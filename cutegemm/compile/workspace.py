@@ -9,7 +9,9 @@ from cutegemm.plan.problem import Problem
 
 
 def sizes_of(plan: GemmPlan, m: int, n: int, k: int, l: int) -> Sizes:  # noqa: E741
-    """Return the workspace sizes of a plan's kernel for an M x N x K problem with L batches.
+    """Return the sizes of the workspace that a plan's kernel needs.
+
+    m, n, k, l   extents of the problem; l is the number of batches
 
     >>> from cutegemm.build import simt_plan, sm90_plan
     >>> from cutegemm.plan import Operands

@@ -91,7 +91,7 @@ def prepare(
 
 
 def _are_modules(what: Any) -> bool:
-    """Return whether `what` is a torch.nn.Module or a non-empty list of them."""
+    """Return whether the first argument of `prepare` is a torch.nn.Module or a non-empty list of modules."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -100,7 +100,10 @@ def _are_modules(what: Any) -> bool:
 
 
 def chip(name: str | None) -> Device:
-    """Return the device of a name such as "h100"; None: the GPU of this machine, or `DEFAULT_DEVICE` without a GPU."""
+    """Return the device model of a name such as "h100": the rates and sizes that predicted times depend on.
+
+    name   name of a device; None: the GPU of this machine, or `DEFAULT_DEVICE` if it has none
+    """
     if name is not None:
         return device_named(name)
     try:
@@ -117,10 +120,10 @@ def chip(name: str | None) -> Device:
 def plans_of(
     shapes: Sequence[Any], rows: Sequence[int] | None, operands: Operands, device: Device
 ) -> list[tuple[GemmPlan, str]]:
-    """Return (plan, architecture) of each kernel that `gemm` uses for compact matrices, or that layers use.
+    """Return (plan, architecture) of each kernel that `gemm` will use for the given shapes.
 
-    shapes     (M, N, K) or (M, N, K, L) of matrices if `rows` is None, else (N, K) of weights
-    rows       numbers of rows that the inputs of layers may have; None for matrices
+    shapes     (M, N, K) or (M, N, K, L) of compact matrices if `rows` is None, else (N, K) of the weights of layers
+    rows       numbers of rows that the inputs of layers may have; None if `shapes` are not weights
     operands   element types and majorness of the matrices
     device     device that plans are chosen for
     raises     PlanError with every invalid shape
@@ -147,7 +150,13 @@ def plans_of(
 
 
 def _recorded(question: Question) -> Recipe | None:
-    """Return the recipe that a table of tuned plans has for the GPU of this machine; None without table or GPU."""
+    """Return the recipe that a file of tuned plans has for a `gemm` call on the GPU of this machine.
+
+    A recipe is a named plan before its operands are known.
+
+    question   what the choice of the call's plan depends on
+    returns    the recipe; None if no file is in use, none has a record for the call, or there is no GPU
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
@@ -157,7 +166,7 @@ def _recorded(question: Question) -> Recipe | None:
 
 
 def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Question:
-    """Return what the plan of a `gemm` call with compact, 16-byte aligned matrices is chosen by.
+    """Return the `Question` of a `gemm` call with compact, 16-byte aligned matrices: all that its plan is chosen by.
 
     shape      (M, N, K) or (M, N, K, L)
     operands   element types and majorness of the matrices
@@ -188,7 +197,7 @@ def question_of(shape: Sequence[int], operands: Operands, device: Device) -> Que
 
 
 def _ends(rows: Sequence[int]) -> tuple[int, int]:
-    """Return the smallest and the largest number of rows. A range is not iterated."""
+    """Return the smallest and the largest element of `rows`, the numbers of rows of inputs. A range is not iterated."""
     ends = (rows[0], rows[-1]) if isinstance(rows, range) else rows
     return min(ends), max(ends)
 
@@ -196,8 +205,8 @@ def _ends(rows: Sequence[int]) -> tuple[int, int]:
 def plans_of_layers(questions: Iterable[tuple[Question, Sequence[int]]]) -> list[tuple[GemmPlan, str]]:
     """Return (plan, architecture) of each kernel that layers use for the numbers of rows of their inputs.
 
-    questions   for each layer: what its plans are chosen by, and the numbers of rows of its input. The number of rows
-                in the `Question` itself is ignored
+    questions   for each layer: the `Question` that its plans are chosen by (types, strides, extents, epilogue, device),
+                and the numbers of rows of its input. The number of rows in the `Question` itself is ignored
     """
     plans = []
     for question, rows in questions:

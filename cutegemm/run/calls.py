@@ -15,7 +15,10 @@ BLAS_SCALARS = {"alpha": 1.0, "beta": 0.0}  # defaults of `gemm` without an epil
 
 @dataclass(frozen=True)
 class How:
-    """The options of `gemm` that the choice of a plan depends on. The docstring of `gemm` describes them."""
+    """The arguments of `gemm` that the choice of a plan depends on, apart from its tensors and its epilogue.
+
+    The docstring of `gemm` describes each field.
+    """
 
     plan: GemmPlan | str | None = None
     accumulate: str = "fast"
@@ -35,7 +38,9 @@ def shapes_of(a: Any, b: Any) -> str:
 
 
 class Calls:
-    """A cache of prepared calls of one kind, from the signature of the arguments to the prepared call.
+    """A cache of prepared calls: (signature of the arguments) -> (kernel that is compiled and ready to launch).
+
+    The signature consists of everything that the choice of the kernel depends on, such as types, shapes and strides.
 
     found   the entries: signature -> prepared call. It is a plain dictionary, which `gemm` reads directly
     most    largest number of entries. If there are as many, a new one replaces all of them
@@ -52,7 +57,7 @@ class Calls:
         _ALL.add(self)
 
     def keep(self, signature: Any, call: Any) -> None:
-        """Add a prepared call. If the cache is full, all other entries are removed first."""
+        """Add a prepared call under the signature of its arguments. A full cache is emptied first."""
         if len(self.found) >= self.most:
             self.found.clear()
         self.found[signature] = call

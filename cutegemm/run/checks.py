@@ -23,12 +23,16 @@ WITHOUT_A_GPU = (
 
 
 def without_torch() -> UnsupportedError:
-    """Return the error of a call if torch cannot be imported."""
+    """Return the error that `gemm` raises if torch cannot be imported."""
     return UnsupportedError(f"gemm: torch is needed to launch a kernel. {how_to_install('torch')} {WITHOUT_A_GPU}")
 
 
 def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
-    """Return the error for a call of `gemm` that breaks these rules. Each rule is a sentence."""
+    """Return the error for a call of `gemm` whose arguments break rules.
+
+    a, b    factors of the call; the message names their shapes
+    rules   a sentence for each broken rule
+    """
     if len(rules) == 1:
         return UnsupportedError(f"gemm of {shapes_of(a, b)}: {rules[0]}")
     listed = "\n".join(f"  - {rule}" for rule in rules)
@@ -36,7 +40,7 @@ def refused(a: Any, b: Any, rules: Sequence[str]) -> UnsupportedError:
 
 
 def wrong_choices(how: How) -> list[str]:
-    """Return the rules that the options of `gemm` break."""
+    """Return a sentence for each option of `gemm`, such as `accumulate` or `plan`, whose value is not valid."""
     plan, accumulate = how.plan, how.accumulate
     wrong = [
         f"{name} = {getattr(how, name)!r} is not a bool. Pass True or False."
@@ -54,7 +58,7 @@ def wrong_choices(how: How) -> list[str]:
 
 
 def wrong_dtypes(tensors: dict[str, Any], torch_ops: Any) -> list[str]:
-    """Return the rules that the element types of a, b, c and out break.
+    """Return a sentence for each rule that the element types of a, b, c and out break.
 
     tensors     a, b, and c and out if they are passed, by name
     torch_ops   the module `run.torch_ops`, which imports torch
@@ -86,12 +90,12 @@ def wrong_out_dtype(
     results: Sequence[Any] = (None,),
     outs: Sequence[Any] = (None,),
 ) -> list[str]:
-    """Return the rules that `out_dtype` breaks.
+    """Return a sentence for each rule that the argument `out_dtype` of `gemm` breaks.
 
     dtype       type of a
     out_dtype   a type or None; or a sequence with a type or None for each result
     torch_ops   the module `run.torch_ops`, which imports torch
-    results     reduction of each result; None for one with the extents of D
+    results     reduction of each result of the epilogue; None for a result with the extents of D
     outs        the caller's tensor for each result, or None
     """
     is_sequence = isinstance(out_dtype, (tuple, list))
@@ -119,7 +123,7 @@ def wrong_out_dtype(
 
 
 def wrong_devices(tensors: dict[str, Any]) -> list[str]:
-    """Return the rules that the devices of tensors break: all must be on one CUDA device."""
+    """Return a sentence for each rule that the devices of tensors break: all must be on one CUDA device."""
     wrong = []
     not_cuda = [name for name, tensor in tensors.items() if not tensor.is_cuda]
     if not_cuda:
@@ -167,12 +171,12 @@ def without_addresses(tensors: dict[str, Any]) -> list[str]:
 
 
 def _name(dtype: Any) -> str:
-    """Return the name of a torch dtype or layout without "torch."."""
+    """Return the name of a torch dtype or layout without "torch.", such as "float16"."""
     return str(dtype).removeprefix("torch.")
 
 
 def _are(names: Sequence[str]) -> str:
-    """Return the names as a subject with its verb.
+    """Return names as the subject of a sentence, with its verb: "a is", "a and b are".
 
     >>> _are(["a"]), _are(["a", "b", "c"])
     ('a is', 'a, b and c are')
@@ -187,10 +191,11 @@ def extents_of(a: Any, b: Any) -> tuple[int, int, int, int]:
 
 
 def wrong_extents(tensors: dict[str, Any], gated: str = "", most: int | None = MOST_EXTENT) -> list[str]:
-    """Return the rules that the shapes of a, b, c and out break.
+    """Return a sentence for each rule that the shapes of a, b, c and out break.
 
-    gated   "halves" or "pairs" for a gated epilogue, whose D has half of the columns of b; "" for another one
-    most    largest extent that is allowed; None: no limit, for extents that are symbols of a torch graph
+    tensors   a, b, and c and out if they are passed, by name
+    gated     "halves" or "pairs" for a gated epilogue, whose D has half of the columns of b; "" for another one
+    most      largest extent that is allowed; None: no limit, for extents that are symbols of a torch graph
     """
     a, b = tensors["a"], tensors["b"]
     if a.dim() not in (2, 3) or a.dim() != b.dim():
@@ -281,7 +286,11 @@ def check_plan(plan: GemmPlan, operands: Operands, problem: Problem, has_c: bool
 
 
 def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
-    """Return the rules that beta and gradients break: beta needs c, and a call with `out` does not record gradients."""
+    """Return a sentence for each broken rule on beta and gradients: beta needs c, and `out` excludes gradients.
+
+    tensors   a, b, and c and out if they are passed, by name
+    beta      factor of c
+    """
     wrong = []
     if beta != 0 and "c" not in tensors:
         wrong.append(f"beta = {beta!r}, but no c is given. Pass c, or leave beta at 0.")
@@ -300,12 +309,14 @@ def wrong_values(tensors: dict[str, Any], beta: float) -> list[str]:
 
 
 def without_epilogue(operands: Mapping[str, Any]) -> str:
-    """Return the message for operands that are passed without an epilogue."""
+    """Return the error message for operands that are passed by name in a call of `gemm` without an epilogue."""
     return f"{', '.join(operands)} passed without an epilogue that reads them. Pass epilogue=."
 
 
 def wrong_numbers(numbers: Mapping[str, Any]) -> list[str]:
-    """Return the rules that alpha and beta break: each must be a real number, or a tensor with one real element.
+    """Return a sentence for each value that is not a real number or a tensor with one real element.
+
+    numbers   "alpha" and "beta" with their values
 
     >>> wrong_numbers({"alpha": 2j, "beta": 1})
     ['alpha = 2j is not a real number. Pass a real number.']
@@ -322,7 +333,9 @@ def wrong_numbers(numbers: Mapping[str, Any]) -> list[str]:
 def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
     """Raise UnsupportedError if `out` overlaps a or b, or a c that is not `out` itself.
 
-    views   views of a, b, c and out
+    views     memory layouts of a, b, c and out
+    a, b, c   tensors that the call reads; c may be None
+    out       tensor that the result is written to
     """
     region, start = views[3].region, out.data_ptr()
     for name, tensor, view in (("a", a, views[0]), ("b", b, views[1])):
@@ -333,9 +346,12 @@ def check_out(views: Sequence[View], a: Any, b: Any, c: Any, out: Any) -> None:
 
 
 def overlaps(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Return whether two regions that start at these addresses have a byte in common.
+    """Return whether two tensors have a byte in common.
 
     Nearly always, their first and last bytes decide. Otherwise `share_memory` looks at the strides.
+
+    first, second        bytes that the tensors occupy, as offsets from their addresses
+    start, other_start   addresses of the first and of the second tensor
     """
     if other_start >= start + first.span or start >= other_start + second.span:
         return False
@@ -351,7 +367,7 @@ def is_same(tensor: Any, out: Any) -> bool:
 
 
 def overwritten(out: str, name: str, may_be_out: bool) -> str:
-    """Return the message for a result whose tensor overlaps a tensor that is read.
+    """Return the error message for a result whose tensor overlaps a tensor that the call reads.
 
     out          name of the result's tensor
     name         name of the tensor that is read

@@ -41,7 +41,7 @@ class Emulation:
     d              D, of the shape that `gemm` returns
     aux            the other results of the epilogue, by name
     instructions   opcode -> number of threads that executed it, summed over all kernels; the most frequent first
-    launches       the kernel launches of the host function
+    launches       the kernel launches of the host function: the GEMM, and helpers such as repack passes
     seconds        time of the emulation, without compiling
     """
 
@@ -218,8 +218,9 @@ def execute(
 def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
     """Add a matrix to the emulated global memory and return its buffer.
 
-    state   state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
-            between its rows is OUTSIDE
+    matrix   values, extents and strides of the matrix
+    state    state of its elements: FULL for an operand, EMPTY for a result, OUTSIDE if accesses are faults. Memory
+             between its rows is OUTSIDE
     """
     bits = exact_bits(matrix.dtype, matrix.buffer)
     size = bits.dtype.itemsize
@@ -228,7 +229,7 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
         bits = np.full_like(bits, np.iinfo(bits.dtype).max)
 
     def describe(offset: int) -> str:
-        """Return what the byte at an offset belongs to, for messages: an element, or the memory around the matrix."""
+        """Return a name of the byte at `offset` in the buffer: its element, or the memory around the matrix."""
         place = offset // size - matrix.base
         if place < 0 or not matrix.inside[min(offset // size, len(matrix.inside) - 1)]:
             return f"the memory outside of {matrix.name}, {place} elements from its first"
@@ -241,7 +242,13 @@ def _placed(memory: GlobalMemory, matrix: GlobalMatrix, state: int) -> Buffer:
 
 
 def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -> TensorArgument:
-    """Return the tensor argument of the kernel for a matrix: (rows, columns), with L in front if batched."""
+    """Return the argument that the emulated kernel gets for a matrix in the emulated memory.
+
+    matrix    type, extents and strides of the matrix
+    buffer    the memory that holds it
+    name      "a", "b", "c", "d", or the name of another operand or result
+    returns   address, type, and extents and strides as the caller has them: (rows, columns), with L in front if batched
+    """
     kind = f32 if matrix.dtype is tf32 else matrix.dtype
     # The plan has B as (N, K), the caller has K x N. If the plan swaps A and B, the caller has K x M and N x M instead.
     # Further operands of the mainloop are (rows or columns, k) in both.
@@ -264,11 +271,13 @@ def _argument(plan: GemmPlan, matrix: GlobalMatrix, buffer: Buffer, name: str) -
 
 
 def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[tuple[TensorArgument, Buffer]]:
-    """Return the workspace arguments of a kernel with their buffers, in the order of the arguments.
+    """Return the workspace arguments of an emulated kernel with their buffers, in the order of the arguments.
 
     If warps have roles and the plan splits K, they are an int32 tensor of semaphores, which may be empty, and the
     workspace. For other plans they are the workspace alone, whose first bytes may be semaphores. Semaphores are 0, all
     other bytes are poisoned.
+
+    memory   emulated global memory, to which the buffers are added
     """
     size, zeroed = workspace_bytes(plan, problem)
     if not plan.body.has_roles or not plan.split.is_split:
@@ -279,7 +288,10 @@ def _workspaces(memory: GlobalMemory, plan: GemmPlan, problem: Problem) -> list[
 
 
 def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgument, Buffer]:
-    """Add a workspace of `size` bytes, the first `zeroed` of them 0, to the emulated memory."""
+    """Add a workspace of `size` bytes to the emulated memory. Return it as an argument of the kernel, and its buffer.
+
+    zeroed   number of first bytes that are 0; the others are poisoned
+    """
     data = np.full(size, 0xFF, np.uint8)
     data[:zeroed] = 0
     state = np.full(size, EMPTY, np.uint8)
@@ -289,14 +301,18 @@ def _workspace(memory: GlobalMemory, size: int, zeroed: int) -> tuple[TensorArgu
 
 
 def _values(matrix: GlobalMatrix, buffer: Buffer) -> np.ndarray:
-    """Return the values of a result as an array (L, M, N)."""
+    """Return the values of a result in the emulated memory as an array (L, M, N).
+
+    matrix   extents and strides of the result
+    buffer   the memory that holds it
+    """
     size = matrix.dtype.bits // 8
     raw = buffer.data[: len(matrix.buffer) * size].view(f"u{size}")
     return np.moveaxis(matrix.view(values_of(matrix.dtype, raw)), 2, 0).copy()
 
 
 def _check_written(plan: GemmPlan, buffer: Buffer, matrix: GlobalMatrix) -> None:
-    """Check that each element of a result was written exactly once.
+    """Check that the emulated kernel wrote each element of a result exactly once.
 
     raises   EmulationError with the number of elements that were not, and the first that was never written
     """

@@ -35,6 +35,7 @@ def executed_accesses(
 ) -> ExecutedAccesses | None:
     """Return the shared-memory accesses of all CTAs of a problem, as the compiled kernel executes them.
 
+    arch      architecture that the plan is compiled for
     rules     how accesses of a warp are divided into wavefronts
     returns   accesses by operation: load, store, ldmatrix, stmatrix, cp.async. None if the plan splits K, since its
               CTAs then differ, or if an extent is 0
@@ -56,6 +57,11 @@ def executed_accesses(
 def _is_wider(ptx: str, code: ResourceReport) -> bool:
     """Return whether the machine code has more 64- or 128-bit accesses to shared memory than the PTX.
 
+    Then ptxas merged accesses, and counts of the PTX's accesses are not those of the machine code.
+
+    ptx    PTX of the kernel
+    code   instruction counts of its machine code
+
     >>> code = ResourceReport("k", 32, 0, 0, 64, {"LDS": 1, "LDS.128": 1})
     >>> _is_wider("ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r0];", code)
     False
@@ -73,7 +79,10 @@ def _is_wider(ptx: str, code: ResourceReport) -> bool:
 
 
 def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """Yield (count, M, N) for each different size of the tile of a cluster: full, at an edge, and in the corner."""
+    """Yield (count, M, N) for each different size of the output tile of a cluster: full, at an edge, and in the corner.
+
+    count   number of clusters whose tile has M x N elements
+    """
     sizes = []  # [(count, extent of a tile)] along M, and along N
     for extent, tile, across in zip((problem.m, problem.n), plan.d_tile, plan.cluster_mn, strict=True):
         full, rest = divmod(extent, tile * across)
@@ -86,9 +95,12 @@ def _cluster_tiles(plan: GemmPlan, problem: Problem) -> Iterator[tuple[int, int,
 def _count_for_tile(
     plan: GemmPlan, problem: Problem, m: int, n: int, arch: str, rules: Rules
 ) -> dict[str, tuple[int, int, int]]:
-    """Return operation -> (requests, wavefronts, least wavefronts) of a cluster's m x n tile over the whole K.
+    """Return the shared-memory accesses of a cluster's m x n tile over the whole K.
 
     Only some k-tiles are emulated; the counts of the others are extrapolated.
+
+    rules     how accesses of a warp are divided into wavefronts
+    returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
     bk, aligned = plan.cta_tile[2], max(plan.loaded.a.align_elems, plan.loaded.b.align_elems)
     step = aligned // math.gcd(aligned, bk)  # k-tiles of a step: K may shrink by steps and keeps its alignment
@@ -109,9 +121,11 @@ def _count_for_tile(
 def _count(
     plan: GemmPlan, problem: Problem, extents: tuple[int, int, int], arch: str, rules: Rules
 ) -> dict[str, tuple[int, int, int]]:
-    """Emulate the kernel on one M x N x K problem of zeros.
+    """Emulate the kernel on one problem whose matrices are zero, and count its shared-memory accesses.
 
-    returns   operation -> (requests, wavefronts, least wavefronts) in shared memory
+    extents   M, N and K of the emulated problem, instead of those of `problem`
+    rules     how accesses of a warp are divided into wavefronts
+    returns   operation -> (requests, wavefronts, least possible wavefronts)
     """
     (m, n, k), operands = extents, plan.operands
     small = replace(problem, m=m, n=n, k=k, l=1, ld=())
@@ -130,7 +144,10 @@ def _count(
 
 
 def _aligned_stride(problem: Problem, name: str) -> int:
-    """Return the least leading stride of an operand that its alignment allows, in elements."""
+    """Return the smallest leading stride, in elements, that has the alignment of an operand.
+
+    name   name of the operand, such as "a"
+    """
     operand = problem.operands.matrix(name)
     along = next(mode for mode in problem.operands.modes(name) if mode[0] == operand.major)
     return -(-problem.extent(name, along) // operand.align_elems) * operand.align_elems

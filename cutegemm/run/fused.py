@@ -70,6 +70,8 @@ _Fit = tuple[type[Tensor] | None, int]  # (kind of an operand, its number of col
 class _Call:
     """A prepared call of `gemm` with an epilogue, for all calls of one signature.
 
+    A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
+
     prepared   kernel, views and problem
     launch     function of a, b, the operands' values and the results; None if D is empty
     new        one function for each result, in the order of the results, that allocates it
@@ -106,7 +108,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Result:
-    """A result of an epilogue: D, an auxiliary output with the extents of D, or a reduction.
+    """A result of an epilogue: D, an auxiliary output with the extents of D, or a reduction (sum or maximum) over D.
 
     shape       shape of the torch tensor
     dtype       its torch dtype
@@ -121,7 +123,7 @@ class _Result:
 
     @property
     def identity(self) -> float:
-        """Return the value of a reduction over no elements; 0 for other results."""
+        """Return the value of a reduction over no elements: 0 for a sum, -inf for a maximum; 0 for other results."""
         return 0.0 if self.reduction is None else self.reduction.identity
 
     def wrong(self, name: str, out: Any) -> Iterator[str]:
@@ -174,7 +176,11 @@ def _launcher(
         b_strides = of_transpose(b_strides)
 
     def launch(a: Any, b: Any, values: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Convert the tensors that need it, and call the kernel."""
+        """Launch the kernel, after converting the tensors whose shape or strides it cannot take.
+
+        values   values of the operands, in the order of their names
+        outs     tensor of each result
+        """
         passed: Sequence[Any] = (*values, *outs)
         if converted:
             passed = changed = list(passed)
@@ -201,14 +207,15 @@ def _picking(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -> Callable[[Any], Any] | None:
-    """Return the function that converts an operand's tensor for the kernel; None if the kernel gets it unchanged.
+    """Return the function that converts the tensor of an operand of the epilogue to the shape that the kernel takes.
 
     A row, column or element becomes contiguous, of shape (elements,) or (L, elements). A tile is expanded to the shape
     of D.
 
-    kind    kind of the operand: Row, Column, Element or Tile
-    value   a tensor of the operand, which stands for all of the same signature
-    shape   shape of D
+    kind      kind of the operand: Row (N elements), Column (M), Element (one) or Tile (M x N)
+    value     a tensor of the operand, which stands for all of the same signature
+    shape     shape of D
+    returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """
     batched = len(shape) == 3
     if issubclass(kind, Tile):
@@ -223,7 +230,7 @@ def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -
         return None if is_flat and value.is_contiguous() else lambda tensor: tensor.reshape(-1).contiguous()
 
     def expand(tensor: Any) -> Any:
-        """Return the operand as (L, elements)."""
+        """Return the tensor of a row, column or element as a contiguous tensor of shape (L, elements)."""
         rows = tensor.reshape(tensor.shape[0] if tensor.dim() == 3 else 1, -1)
         return rows.contiguous().expand(shape[0], -1)
 
@@ -231,9 +238,12 @@ def _operand_conversion(kind: type[Input], value: Any, shape: tuple[int, ...]) -
 
 
 def _result_conversion(name: str, result: _Result, d_view: View) -> Callable[[Any], Any] | None:
-    """Return the function that converts a result's tensor for the kernel; None if the kernel gets it unchanged.
+    """Return the function that converts the tensor of a result to the shape and strides that the kernel takes.
 
-    d_view   memory layout of D
+    name      name of the result in the epilogue
+    result    its shape, type, reduction and memory layout
+    d_view    memory layout of D
+    returns   tensor -> tensor; None if the kernel gets the tensor unchanged
     """
     if result.reduction is not None:  # the kernel takes a total as a tensor of one element
         return (lambda tensor: tensor.unsqueeze(-1)) if len(result.reduction.along) == 2 else None
@@ -325,10 +335,12 @@ def fused(
 def _as_tensors(
     a: Any, b: Any, outs: Sequence[Any] | None, operands: Mapping[str, Any]
 ) -> tuple[Any, Any, Sequence[Any] | None, dict[str, Any]] | None:
-    """Return a, b, outs and operands as torch tensors over the memory of other frameworks' arrays.
+    """Return the arguments of `fused` as torch tensors over the memory of other frameworks' arrays.
 
-    returns   (a, b, outs, operands); None if all of them are torch tensors or numbers already
-    raises    UnsupportedError for a value that is neither a tensor, nor an array with DLPack, nor a number
+    outs       the caller's tensor for each result, or None
+    operands   operands of the epilogue by name
+    returns    (a, b, outs, operands); None if all of them are torch tensors or numbers already
+    raises     UnsupportedError for a value that is neither a tensor, nor an array with DLPack, nor a number
     """
     from cutegemm.run.torch_ops import tensors_of
 
@@ -345,7 +357,9 @@ def _as_tensors(
 def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
     """Return the results as arrays of the framework of `a`; a result stored to the caller's array as that array.
 
-    returned   a torch tensor, or a tuple of them
+    a          the first factor, as the caller passed it
+    outs       the caller's array for each result, or None; None if the caller passes no arrays
+    returned   the results: a torch tensor, or a tuple of them
     """
     from cutegemm.run.torch_ops import like
 
@@ -359,8 +373,11 @@ def _as_arrays(a: Any, outs: Sequence[Any] | None, returned: Any) -> Any:
 def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping[str, Any]) -> list[Any]:
     """Return the tensor of each result: the caller's, or a new one where the caller passes None.
 
-    raises   UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
-             gradients
+    outs       the caller's tensor for each result, or None
+    call       the prepared call, which allocates new tensors
+    operands   operands of the epilogue by name
+    raises     UnsupportedError if a tensor of the caller overlaps another one or a tensor that is read, or requires
+               gradients
     """
     if call.reads is None:
         call.writes = [None if out is None else Region.of(out) for out in outs]
@@ -392,7 +409,10 @@ def _results(a: Any, b: Any, outs: Sequence[Any], call: _Call, operands: Mapping
 
 
 def _signature(value: Any) -> Any:
-    """Return the key of an argument: for a tensor, all that the choice of a kernel depends on; for a number, float."""
+    """Return what one argument adds to the signature of a call, the key of the cache of prepared calls.
+
+    For a tensor, that is all that the choice of a kernel depends on; for a number, the class float.
+    """
     if value.__class__ is float or value.__class__ is int:
         return float
     return (
@@ -402,7 +422,7 @@ def _signature(value: Any) -> Any:
 
 
 class _Evaluated:
-    """A caller's function that was called with symbols: calling this object returns the same expressions again."""
+    """An epilogue's function that was called with symbols once: calling this object returns the same expressions."""
 
     __slots__ = ("function", "returned")
 
@@ -420,10 +440,11 @@ class _Evaluated:
 def _evaluate(
     function: Callable[..., Any], a: Any, b: Any, operands: Mapping[str, Any]
 ) -> tuple[_Evaluated, tuple[Expression | None, ...]]:
-    """Call the epilogue's function with symbols, and return the called function and its expressions.
+    """Call the function of an epilogue with symbols, and return it as an `_Evaluated`, with its expressions.
 
     The expressions are part of the signature of the call.
 
+    function   the caller's function of the accumulator and of the operands
     operands   operands by name
     raises     TypeError if the shape of an operand fits no symbol, or if the function raises or returns something that
                is not an expression
@@ -441,12 +462,15 @@ def _evaluate(
 
 
 def _type_name(dtype: Any) -> str:
-    """Return the name of a torch dtype without "torch."."""
+    """Return the name of a torch dtype without "torch.", for messages."""
     return str(dtype).removeprefix("torch.")
 
 
 def _in_transformation(values: dict[str, Any]) -> bool:
-    """Return whether some of the tensors belong to a transformation of torch, such as vmap."""
+    """Return whether some of the tensors belong to a transformation of torch, such as vmap, and so have no address.
+
+    values   arguments of the call by name: tensors, and others, which are ignored
+    """
     try:
         from cutegemm.run import torch_ops
     except ImportError as error:
@@ -456,7 +480,7 @@ def _in_transformation(values: dict[str, Any]) -> bool:
 
 
 def _tensors(operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operands that are not numbers."""
+    """Return the operands of an epilogue that are tensors, by name, without the numbers."""
     return {name: value for name, value in operands.items() if not isinstance(value, int | float)}
 
 
@@ -470,14 +494,14 @@ def prepared_fused(
     operands: Mapping[str, Any],
     as_rows: bool = False,
 ) -> _Call:
-    """Check the arguments of a new signature, choose and compile a plan, and return the prepared call.
+    """Check the arguments of a signature that is called first, choose and compile a plan, and return the prepared call.
 
     outs        the caller's tensor for each result, or None for a new one; None if the caller passes no tensors
     out_dtype   see `gemm`
     how         options of `gemm`
     function    function of the epilogue
     operands    operands by name
-    as_rows     whether `launch` takes the transpose of b, N x K
+    as_rows     whether `launch` takes the transpose of b, N x K, as a layer stores its weight
     raises      UnsupportedError with every rule that is broken
     """
     from cutegemm.run import torch_ops
@@ -549,12 +573,13 @@ def _checked_epilogue(
 
 
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
-    """Return the kind of an operand, and the N extent that its shape belongs to: that of b, or half of it.
+    """Return the kind of an epilogue's operand by its shape, and the number of columns that the shape belongs to.
 
-    Half is the N extent of D with a gated epilogue.
+    It is the number of columns of b, or half of it, which is that of D with a gated epilogue.
 
+    a, b      factors of the call
     shape     shape of the operand
-    returns   (Element, Row, Column or Tile, N extent); (None, N of b) for a shape that fits neither
+    returns   (Element, Row, Column or Tile, number of columns); (None, N of b) for a shape that fits neither
     """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     for columns in (n, n // 2) if n % 2 == 0 else (n,):
@@ -565,7 +590,11 @@ def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
 
 
 def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str, _Fit]) -> Iterator[str]:
-    """Yield a sentence for each operand whose shape is not that of an element, row, column or tile."""
+    """Yield an error message for each operand whose shape is not that of an element, row, column or tile.
+
+    operands   operands of the epilogue by name
+    fits       name -> kind of the operand, from `_fit`; its kind is None for a wrong shape
+    """
     m, n, _, l = extents_of(a, b)  # noqa: E741
     batch = f", with or without {l} in front" if a.dim() == 3 else ""
     for name, (kind, _) in fits.items():
@@ -578,7 +607,10 @@ def _wrong_shapes(a: Any, b: Any, operands: Mapping[str, Any], fits: Mapping[str
 
 
 def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each operand whose element type kernels cannot read."""
+    """Yield an error message for each operand of the epilogue whose element type kernels cannot read.
+
+    operands   tensors by name
+    """
     from cutegemm.run.torch_ops import DTYPES
 
     known = ", ".join(map(_type_name, DTYPES))
@@ -588,9 +620,12 @@ def _wrong_types(operands: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits: Mapping[str, _Fit]) -> Iterator[str]:
-    """Yield a sentence for each row or tile with a wrong number of columns.
+    """Yield an error message for each row or tile with a wrong number of columns.
 
     It must have the columns of D; those of b if a gated epilogue reads one half of a row for gate and one for up.
+
+    operands   operands of the epilogue by name
+    fits       name -> kind of the operand and the N extent that its shape belongs to, from `_fit`
     """
     n = b.shape[-1]
     d_columns = n // 2 if epilogue.gated else n
@@ -602,7 +637,10 @@ def _wrong_columns(b: Any, operands: Mapping[str, Any], epilogue: Epilogue, fits
 
 
 def _wrong_tiles(epilogue: Epilogue, tensors: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each tile that has no stride of 1 in its last two modes."""
+    """Yield an error message for each M x N operand that has no stride of 1 in its last two modes.
+
+    tensors   operands of the epilogue that are tensors, by name
+    """
     for name in epilogue.tiles:
         tensor = tensors[name]
         if View.of("c", tensor, tensor.dim() == 3).major is None:
@@ -620,7 +658,14 @@ def _trial(
     outs: Sequence[Any] | None,
     prepared: Prepared,
 ) -> Callable[[], None]:
-    """Return a call of a prepared kernel for the tuner. It stores to new tensors with the strides of the caller's."""
+    """Return a call of a prepared kernel that the tuner can time. It does not write to the caller's tensors.
+
+    It stores to new tensors with the strides of the caller's.
+
+    operands   operands of the epilogue by name
+    results    results by name
+    outs       the caller's tensor for each result, or None; None if the caller passes no tensors
+    """
     call = _Call(prepared, a, operands, results, None)
     new_outs = [new() for new in call.new]
     for index, out in enumerate(outs or ()):
@@ -634,7 +679,10 @@ def _trial(
 def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool) -> dict[str, Operand]:
     """Return name -> type, majorness and alignment of each tensor that the epilogue reads.
 
-    The first tile is left out: it takes the place of C.
+    The first operand with M x N elements is left out: the kernel reads it as C.
+
+    tensors   operands of the epilogue that are tensors, by name
+    batched   whether D is a batch
     """
     first = epilogue.tiles[0] if epilogue.tiles else None
     return {
@@ -645,7 +693,7 @@ def _aux_operands(epilogue: Epilogue, tensors: Mapping[str, Any], batched: bool)
 
 
 def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
-    """Return name -> type, majorness and alignment of each result other than D."""
+    """Return result name -> type, majorness and alignment, for each result of an epilogue except D."""
     from cutegemm.run.torch_ops import DTYPES
 
     aux = {}
@@ -659,7 +707,7 @@ def _aux_results(results: Mapping[str, _Result]) -> dict[str, Operand]:
 
 
 def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> dict[str, Any]:
-    """Return result name -> the caller's tensor, or None for a new one, in the order of the results.
+    """Return result name -> the caller's tensor, or None for a new one, in the order of the epilogue's results.
 
     outs     a tensor or None for each result; None if the caller passes no tensors
     raises   UnsupportedError if the number of tensors is wrong, or if a kernel cannot write to one of them
@@ -685,7 +733,7 @@ def _passed(a: Any, b: Any, epilogue: Epilogue, outs: Sequence[Any] | None) -> d
 
 
 def _out_name(index: int, outs: Sequence[Any]) -> str:
-    """Return the name of a result's tensor in messages.
+    """Return the name of a result's tensor in messages: "out", or "out[1]" if the epilogue has several results.
 
     index   index of the result
     outs    all results, or their names
@@ -699,10 +747,11 @@ def _out_name(index: int, outs: Sequence[Any]) -> str:
 def _results_of(
     a: Any, b: Any, epilogue: Epilogue, shape: tuple[int, ...], caller_outs: Mapping[str, Any], out_dtype: Any
 ) -> dict[str, _Result]:
-    """Return result name -> shape, type, reduction and view of each result, in the order of the results.
+    """Return result name -> shape, type, reduction and memory layout, in the order of the epilogue's results.
 
     shape         shape of D
     caller_outs   result name -> the caller's tensor, or None for a new one
+    out_dtype     see `gemm`
     raises        UnsupportedError with every rule that `out_dtype` breaks, else with every rule that the caller's
                   tensors break
     """
@@ -736,9 +785,10 @@ def _results_of(
 
 
 def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tensor] | None:  # noqa: E741
-    """Return the kind of an operand by its shape: Element, Row, Column or Tile; None for other shapes.
+    """Return the kind of an epilogue's operand by its shape; None for a shape that fits no kind.
 
-    A shape that fits several kinds, since M or N is 1, gets the first of them in this order.
+    The kinds are Element (one number), Row (N elements), Column (M elements) and Tile (M x N elements). A shape that
+    fits several kinds, since M or N is 1, gets the first of them in this order.
 
     shape   shape of the operand, with or without a batch mode in front
     m, n    extents of D
@@ -763,9 +813,10 @@ def kind_of(shape: tuple[int, ...], m: int, n: int, l: int | None) -> type[Tenso
 
 
 def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = False) -> Operand:
-    """Return type, majorness and alignment of an operand as the kernel gets it.
+    """Return type, majorness and alignment of an epilogue's operand as the kernel gets it.
 
     kind      Element, Row, Column or Tile
+    tensor    the caller's tensor
     batched   whether D is a batch
     halved    whether a gated epilogue reads the two halves of a row separately; each half must be aligned then
     """
@@ -788,5 +839,5 @@ def _operand(kind: type[Tensor], tensor: Any, batched: bool, halved: bool = Fals
 
 
 def _as_batch(tensor: Any, l: int | None) -> Any:  # noqa: E741
-    """Return a tile expanded to a batch of `l` matrices; the tile itself if `l` is None."""
+    """Return an M x N tensor expanded to a batch of `l` matrices; the tensor itself if `l` is None."""
     return tensor if l is None else tensor.expand(l, *tensor.shape[-2:])

@@ -32,6 +32,8 @@ _calls = Calls()
 class _Call:
     """A prepared call of `gemm` without an epilogue, for all calls of one signature.
 
+    A signature consists of the types, shapes, strides, alignments and device of all tensors, and of the options.
+
     new        function that allocates the result
     into       launch of the kernel: function of a, b, c or None, the result, alpha and beta
     kernel     the kernel's text for error messages
@@ -51,7 +53,11 @@ class _Call:
 
 
 def _call_of(prepared: Prepared, a: Any, as_rows: bool = False) -> _Call:
-    """Return the call of a prepared kernel. `as_rows` is described at `_into`."""
+    """Return the call of a prepared kernel, which allocates its result or stores to the caller's tensor.
+
+    a         the first factor, on whose device results are allocated
+    as_rows   whether the launch takes the transpose of b, N x K, as a layer stores its weight
+    """
     from cutegemm.run.checks import check_out
 
     strides = [view.strides for view in prepared.views]
@@ -93,7 +99,7 @@ def _into(
     all_strides = a_strides, of_transpose(b_strides) if as_rows else b_strides, c_strides, out_strides
 
     def with_strides(a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
-        """Launch the kernel on views with the strides that it needs."""
+        """Launch the kernel on views of the tensors with the strides that it needs."""
         from torch.cuda import device
 
         tensors = (a, b, out if c is None else c, out)
@@ -108,7 +114,10 @@ def _into(
 
 
 def _trial(a: Any, b: Any, c: Any, out: Any, prepared: Prepared) -> Callable[[], None]:
-    """Return a call of a prepared kernel for the tuner. It stores to a new tensor with the strides of `out`."""
+    """Return a call of a prepared kernel that the tuner can time. It stores to a new tensor with the strides of `out`.
+
+    out   the caller's tensor for the result; None if `gemm` allocates it
+    """
     call = _call_of(prepared, a)
     d = call.new() if out is None else out.new_empty_strided(out.shape, out.stride())
     return lambda: call.into(a, b, c, d, 1.0, 0.0)
@@ -259,9 +268,10 @@ def gemm(
 
 
 def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: float, how: How) -> _Call | list[str]:
-    """Prepare the first call of a signature, remember it, and return it.
+    """Prepare the first call of a signature, add it to the cache of prepared calls, and return it.
 
-    key       the signature
+    key       the signature: types, shapes, strides and alignments of the tensors, and the options
+    how       the options
     returns   the call; or the names of the matrices that must be copied first, since no stride of theirs is 1
     """
     recalled = recall.find(key, a, how) if c is None and out is None else None
@@ -283,7 +293,7 @@ def _first(key: Any, a: Any, b: Any, c: Any, out: Any, out_dtype: Any, beta: flo
 
 
 def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
-    """Raise UnsupportedError if beta is not 0 without c, or if gradients would be lost."""
+    """Raise UnsupportedError if beta is not 0 without c, or if `out` would lose gradients that a tensor requires."""
     from cutegemm.run.checks import refused, wrong_values
     from cutegemm.run.prepare import named
 
@@ -293,7 +303,10 @@ def _check_values(a: Any, b: Any, c: Any, out: Any, beta: float) -> None:
 
 
 def _check_numbers(a: Any, b: Any, alpha: Any, beta: Any) -> None:
-    """Raise UnsupportedError if alpha or beta is not a real number. The kernel's own message does not name it."""
+    """Raise UnsupportedError if alpha or beta is not a real number, with a message that names it.
+
+    It is called after a launch has failed: the kernel's own message does not name the argument.
+    """
     if isinstance(alpha, int | float) and isinstance(beta, int | float):
         return
     from cutegemm.run.checks import refused, wrong_numbers
@@ -344,9 +357,10 @@ def _with_copies(
     out_dtype: Any,
     how: How,
 ) -> Any:
-    """Run `gemm` with contiguous copies of some of its tensors, and warn about them.
+    """Run `gemm` with contiguous copies of tensors that have no stride of 1, and warn about the copies.
 
     names   which of "a", "b", "c" and "out" are copied
+    how     the options of `gemm`
     """
     warnings.warn(
         f"gemm of {shapes_of(a, b)}: a contiguous copy of {' and '.join(names)} is made in each call, since neither of "

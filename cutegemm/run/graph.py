@@ -52,7 +52,10 @@ def torch_sees(a: Any, b: Any, c: Any, operands: Mapping[str, Any], out: Any = N
 
 
 def _states_of_torch() -> tuple[Any, ...]:
-    """Return what `torch_sees` calls to read the state of torch, and keep it; () if torch is not imported yet."""
+    """Return what `torch_sees` calls to read the state of torch; () if torch is not imported yet.
+
+    The functions are imported once and kept.
+    """
     global _states
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
@@ -115,7 +118,13 @@ def arguments(
     epilogue: Any = None,
     operands: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `gemm` by name, for `through_torch`. Without an epilogue, alpha and beta get defaults."""
+    """Return the arguments of a call of `gemm` as a dictionary, for `through_torch`.
+
+    Without an epilogue, an alpha or beta of None becomes 1 or 0.
+
+    how        the options of `gemm`
+    operands   operands of the epilogue by name; None for none
+    """
     named = {"a": a, "b": b, "c": c, "alpha": alpha, "beta": beta, "out": out, "out_dtype": out_dtype}
     if epilogue is None:
         named |= {name: value for name, value in BLAS_SCALARS.items() if named[name] is None}

@@ -18,7 +18,7 @@ def new_like(a: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
 
 
 def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the strides of the transposed matrix or batch of matrices; None for None.
+    """Return the strides of the transposed matrix, or of each transposed matrix of a batch; None for None.
 
     >>> of_transpose((64, 8, 1))
     (64, 1, 8)
@@ -27,9 +27,10 @@ def of_transpose(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def on_device(launch: Callable[..., None]) -> Callable[..., None]:
-    """Return a launch that makes the device of its first argument, a tensor, current during the launch.
+    """Return a function that launches a kernel on the device of its first argument, a tensor.
 
-    If this process sees one device only, it returns `launch` itself.
+    launch    function that launches the kernel on the current device
+    returns   `launch` itself if this process sees one device only
     """
     from cutegemm.compile.cuda import devices
 
@@ -38,7 +39,7 @@ def on_device(launch: Callable[..., None]) -> Callable[..., None]:
     from torch.cuda import current_device, device
 
     def launch_there(a: Any, *arguments: Any) -> None:
-        """Launch on the device of `a`."""
+        """Make the device of `a` current, and launch the kernel."""
         index = a.get_device()
         if current_device() == index:
             launch(a, *arguments)

@@ -26,7 +26,8 @@ def need_gpu() -> None:
 def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: float) -> np.ndarray:
     """Run a plan's kernel and return D as a float32 array; as float64 if D is float64.
 
-    tensors   "a", "b", "c" and "out", from `torch_ops.from_numpy`
+    tensors       "a", "b", "c" and "out", from `torch_ops.from_numpy`
+    alpha, beta   factors of A @ B and of C
     """
     result = gemm(tensors["a"], tensors["b"], c=tensors["c"], alpha=alpha, beta=beta, out=tensors["out"], plan=plan)
     d: np.ndarray = (result if result.dtype == torch.float64 else result.float()).cpu().numpy()
@@ -34,10 +35,10 @@ def run_plan(plan: GemmPlan, tensors: Mapping[str, Any], alpha: float, beta: flo
 
 
 def library(a: Any, b: Any, out: Any, fast_accum: bool) -> Callable[[], Any]:
-    """Return a function that multiplies a and b with torch: matmul, _int_mm for int8, _scaled_mm for float8.
+    """Return a function that multiplies a and b with the vendor library, through torch.
 
-    _scaled_mm needs a row-major a and a column-major b. Other matrices are copied in each call, and the copy is timed:
-    users of _scaled_mm have to do the same.
+    It calls matmul; _int_mm for int8, and _scaled_mm for float8. _scaled_mm needs a row-major a and a column-major b.
+    Other matrices are copied in each call, and the copy is timed: users of _scaled_mm have to do the same.
 
     out          tensor for the result; _scaled_mm takes only its type
     fast_accum   use_fast_accum of _scaled_mm

@@ -36,7 +36,7 @@ from cutegemm.run.views import View, operands_of
 
 @dataclass(frozen=True)
 class Prepared:
-    """The compiled kernel for a signature, and what is needed to call it.
+    """The compiled kernel for a signature of `gemm`, and what is needed to call it.
 
     kernel    the compiled kernel; None if D is empty
     views     memory layouts of a, b, c and out
@@ -72,10 +72,10 @@ _asked: list[Question] | None = None
 
 @contextmanager
 def asking() -> Iterator[list[Question]]:
-    """Collect what the plans of calls are chosen by, instead of compiling and launching, while the context is active.
+    """Collect the `Question` of each call of `gemm`, instead of compiling and launching, while the context is active.
 
-    Its value is a list with a `Question` for each signature. The calls return uninitialized tensors. The context
-    affects all threads.
+    A `Question` is everything that the choice of a call's plan depends on. The value of the context is a list with one
+    for each signature. The calls return uninitialized tensors. The context affects all threads.
     """
     global _asked
     calls.forget()
@@ -98,16 +98,19 @@ def prepare(
     ending: EpilogueSpec | None = None,
     trial: Callable[[Prepared], Callable[[], Any]] | None = None,
 ) -> Prepared | list[str]:
-    """Check the arguments of a new signature, choose a plan and compile it.
+    """Check the arguments of a signature of `gemm` that is called first, choose a plan and compile it.
 
-    c         C; with an epilogue, the first tile that it reads, which the caller has checked
-    beta      factor of c
-    how       options of `gemm`
-    ending    the epilogue; None for alpha * acc + beta * c
-    trial     function that makes a call for the tuner from a Prepared. The call must not write to the caller's tensors.
-              None: the tuner is not used
-    returns   the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
-    raises    UnsupportedError with every rule that the arguments break; PlanError; CompileError
+    a, b        the factors
+    c           C or None; with an epilogue, the first M x N operand that it reads, which the caller has checked
+    out         the caller's tensor for the result, or None
+    out_dtype   type of the result if `out` is None; None for the default
+    beta        factor of c
+    how         options of `gemm`
+    ending      the epilogue; None for alpha * acc + beta * c
+    trial       function that makes a call for the tuner from a Prepared. The call must not write to the caller's
+                tensors. None: the tuner is not used
+    returns     the prepared kernel; or the names of the matrices that have no stride of 1 in their last two modes
+    raises      UnsupportedError with every rule that the arguments break; PlanError; CompileError
     """
     plan = how.plan
     from cutegemm.compile import cuda
@@ -163,13 +166,13 @@ def prepare(
     b_kind = torch_ops.DTYPES[b.dtype] if b.dtype != a.dtype else None
 
     def operands(by_box: str | None) -> Operands:
-        """Return the result of `operands_of` for one value of its parameter `by_box`."""
+        """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
         return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
     question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
 
     def prepared(decision: Decision) -> Prepared:
-        """Compile the plan of a decision, after checking that the problem is not too large for it."""
+        """Compile the plan that was chosen and return it, after checking that the problem is not too large for it."""
         too_large = list(limits(decision.plan, decision.problem))
         if too_large:
             raise refused(a, b, too_large)

@@ -73,8 +73,9 @@ def executed_ptx(
 
 
 def _full_name(start: str, names: list[str]) -> str:
-    """Return the only name that starts with `start`.
+    """Return the only name of a kernel that starts with `start`.
 
+    names    names of the kernels in the module
     raises   UnsupportedError if none or several do
     """
     matching = [name for name in names if name.startswith(start)]
@@ -90,7 +91,13 @@ def _full_name(start: str, names: list[str]) -> str:
 
 
 def _params(kernel: Kernel, arguments: Sequence[str], memory: GlobalMemory) -> np.ndarray:
-    """Return the bytes of all parameters, after adding the buffers to the emulated memory."""
+    """Return the bytes of all parameters of a kernel, after adding the buffers to the emulated memory.
+
+    kernel      the kernel, which declares its parameters
+    arguments   a text for each parameter, as for `executed_ptx`
+    memory      emulated global memory, which gets a buffer for each argument such as "f32[4096]"
+    returns     uint8 array
+    """
     if len(arguments) != len(kernel.params):
         shown = ", ".join(f"{p.name} ({p.size} bytes)" for p in kernel.params)
         raise UnsupportedError(

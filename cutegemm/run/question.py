@@ -52,9 +52,11 @@ class EpilogueSpec:
     aux: dict[str, Operand]
 
     def can_implement(self, plan: GemmPlan, rows: int) -> bool:
-        """Return whether a plan has registers for the epilogue and can hide its time, if D has `rows` rows.
+        """Return whether a plan has enough registers for the epilogue and can hide the time that it takes.
 
         Only plans with warp roles are checked. The conditions come from kernels that spill, or that are slow.
+
+        rows   number of rows of D
         """
         if not plan.body.has_roles:
             return True
@@ -88,9 +90,9 @@ class EpilogueSpec:
         return with_epilogue(epilogue, plan, aux)
 
     def has_long_rows(self, plan: GemmPlan) -> bool:
-        """Return whether an epilogue stage has at least 64 bytes of each row of a gated D, which is half as wide as B.
+        """Return whether each epilogue stage holds at least 64 bytes of each row of D, which are whole sectors of L2.
 
-        Such rows consist of whole sectors of L2. It is True for plans without epilogue stages.
+        D is that of a gated epilogue, half as wide as B. It is True for plans without epilogue stages.
         """
         epi_stages, d = self.on(plan, False).epi_stages, plan.operands.d
         return epi_stages is None or d.major != "n" or epi_stages.epi_tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
@@ -103,10 +105,10 @@ class EpilogueSpec:
             return False
 
     def with_gated_b(self, operands: Operands, n: int) -> Operands:
-        """Return the operands with the alignment of B that a gated epilogue leaves.
+        """Return the operands of a problem, with B aligned as the columns that a gated epilogue's kernel reads from it.
 
-        It reads a row of B as two halves, or as pairs of neighbouring columns, which may be less aligned than the row.
-        Without a gated epilogue, or with a K-major B, the operands stay as they are.
+        Such a kernel reads a row of B as two halves, or as pairs of neighbouring columns. They may be less aligned than
+        the row. Without a gated epilogue, or with a K-major B, the operands stay as they are.
 
         n   columns of B
         """
@@ -120,7 +122,7 @@ class EpilogueSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that the choice of a plan depends on.
+    """Everything that the choice of the plan of a GEMM depends on.
 
     operands     function that returns the operands, whose alignment depends on who loads them. Its argument is None if
                  threads access all matrices; "", "a", "b" or "ab": the matrices that TMA loads. See `operands_of`
@@ -141,7 +143,10 @@ class Question:
     device: Device
 
     def all_operands(self, by_box: str | None) -> Operands:
-        """Return the operands together with those of the epilogue. `by_box` is the argument of the field `operands`."""
+        """Return type, majorness and alignment of all operands, with those of the epilogue.
+
+        by_box   names of the matrices that TMA loads, or None: the argument of the field `operands`
+        """
         operands, ending = self.operands(by_box), self.ending
         return ending.with_gated_b(operands.with_aux(**ending.aux), self.extents[1]) if ending else operands
 
@@ -161,9 +166,9 @@ class Question:
         return self.ending.epilogue.gated if self.ending is not None else ""
 
     def ranked(self, rows: int | None = None) -> Iterator[Candidate]:
-        """Yield the candidates, the one with the lowest predicted time first.
+        """Yield the candidates (recipes with predicted times) that can solve the problem, the fastest first.
 
-        rows   number of rows of A; None: that of the question
+        rows   number of rows of A; None: M of `extents`
         """
         problem = self.problem if rows is None else replace(self.problem, m=rows)
         swap_ab = False if self.gated else None  # gate and up are columns of B, which swapping would make rows
@@ -179,9 +184,9 @@ class Question:
         )
 
     def compared(self, rows: int | None = None) -> list[Candidate]:
-        """Return the candidates whose predicted time is at most twice the least, the fastest first.
+        """Return the candidates (recipes with predicted times) that take at most twice the least time, fastest first.
 
-        rows   number of rows of A; None: that of the question
+        rows   number of rows of A; None: M of `extents`
         """
         candidates = self.ranked(rows)
         first = next(candidates, None)
@@ -190,11 +195,10 @@ class Question:
         return [first, *takewhile(lambda candidate: candidate.us <= first.us * _NEAR, candidates)]
 
     def served(self, recipe: Recipe, rows: int | None = None) -> Decision | None:
-        """Return the plan that a recipe builds for this question; None if it cannot solve it.
+        """Return the plan that a recipe, a plan without operands, builds for the operands of this question.
 
-        It cannot if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False.
-
-        rows   number of rows of D for `EpilogueSpec.can_implement`; None: that of the question
+        rows      number of rows of D for `EpilogueSpec.can_implement`; None: M of `extents`
+        returns   the plan and its problem; None if the plan breaks a rule, or if `EpilogueSpec.can_implement` is False
         """
         problem = self.problem
         try:
@@ -208,12 +212,12 @@ class Question:
         return _decision(plan, recipe.swap_ab, problem)
 
     def of_rows(self, rows: int) -> Question:
-        """Return the question for another number of rows of A, with the same strides and alignments."""
+        """Return the question of a call whose A has another number of rows, with the same strides and alignments."""
         return replace(self, extents=(rows, *self.extents[1:]))
 
     @property
     def but_rows(self) -> tuple[Any, ...]:
-        """Return a key with everything except the number of rows of A: two calls of one layer have the same key."""
+        """Return a key with everything except the number of rows of A, which all calls of one layer share."""
         ending = self.ending
         epilogue = None if ending is None else (ending.epilogue, tuple(ending.aux.items()))
         operands = (self.boxed, self.problem.operands)
@@ -234,13 +238,14 @@ class Decision:
 
 @functools.lru_cache(maxsize=4096)
 def _swapped(plan: GemmPlan) -> GemmPlan:
-    """Return the plan, marked as one that computes D^T = B^T A^T."""
+    """Return the plan of a transposed problem, marked as one that computes D^T = B^T A^T."""
     return plan.with_(swap_ab=True)
 
 
 def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
-    """Return the decision for a plan.
+    """Return a plan together with the problem that it solves, as a `Decision`.
 
+    plan      plan for `problem`, or for the transposed problem if `swap_ab`
     swap_ab   whether the plan was built for D^T = B^T A^T
     problem   the problem before swapping
     """
@@ -250,9 +255,10 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
 
 
 def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
-    """Return the plan for a `Question`, and the problem that the plan solves.
+    """Return the plan for a call of `gemm`, and the problem that the plan solves.
 
-    wanted         the caller's plan or recipe; None: it is chosen by predicted time
+    question       what the choice depends on
+    wanted         the caller's plan or recipe (a plan without operands); None: it is chosen by predicted time
     varying_rows   whether to choose among the few recipes that serve all numbers of rows, from `few_of`
     raises         PlanError if no plan can solve the problem, or if `wanted` cannot
     """
@@ -286,7 +292,7 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
 def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:
     """Return the plan with the lowest predicted time that can solve the problem of a question; None if none can.
 
-    among   the recipes to consider; None: all
+    among   the recipes (plans without operands) to consider; None: all
     """
     for candidate in question.ranked():
         if among is None or candidate.recipe in among:
@@ -297,9 +303,9 @@ def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Deci
 
 
 def few_of(question: Question) -> tuple[Recipe, ...]:
-    """Return the few recipes that serve a layer for all numbers of rows, from `choice.rows.few`.
+    """Return the few recipes (plans without operands) that serve a layer for all numbers of rows of its input.
 
-    They are remembered in this process and on the disk.
+    `choice.rows.few` selects them, so that few kernels are compiled. This process and the disk remember them.
 
     question   question of the layer, whose number of rows is ignored
     """
@@ -317,11 +323,11 @@ def few_of(question: Question) -> tuple[Recipe, ...]:
 
 
 def _few(question: Question) -> tuple[Recipe, ...]:
-    """Return the few recipes of a layer without using the caches. All of them can implement the epilogue."""
+    """Return what `few_of` returns, without using the caches. Each recipe can implement the layer's epilogue."""
     compared, excluded = functools.cache(question.compared), set[Recipe]()
 
     def candidates(count: int) -> list[Candidate]:
-        """Return the candidates for a number of rows, without those that are excluded."""
+        """Return the candidates for inputs of `count` rows, except those whose plan cannot have the epilogue."""
         return [candidate for candidate in compared(count) if candidate.recipe not in excluded]
 
     while True:
@@ -342,7 +348,7 @@ def _loaded_by_box(plan: GemmPlan) -> str | None:
 
 
 def _chosen(question: Question) -> tuple[Recipe, GemmPlan]:
-    """Return the recipe with the lowest predicted time and its plan, which does not have the epilogue yet.
+    """Return the recipe with the lowest predicted time, and its plan, which does not have the call's epilogue yet.
 
     Recipes that can implement the epilogue come first. With a gated epilogue, A and B are not swapped.
     """

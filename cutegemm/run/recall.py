@@ -34,7 +34,7 @@ _written = 0
 
 @dataclass(frozen=True)
 class Recalled:
-    """A loaded kernel and how it is called, from a record.
+    """A kernel that was loaded from the disk cache, and how it is called, as the record of an earlier call says.
 
     function   function of a, b, c if `reads_c`, d, and the numbers of the plan's epilogue. It provides its workspace
     reads_c    whether the kernel can read C
@@ -53,11 +53,11 @@ class Recalled:
 
 
 def find(key: Any, a: Any, how: How) -> Recalled | None:
-    """Return the kernel that a record has for a signature; None without a usable record.
+    """Return the kernel that a record on the disk has for the signature of a `gemm` call; None without a usable record.
 
     It is None too if the signature may not have a record, see `_may_have_record`.
 
-    key   the signature, from `cutegemm.run.gemm`
+    key   the signature, from `cutegemm.run.gemm`: types, shapes, strides and alignments of the tensors, and the options
     a     a tensor of the call
     how   options of the call
     """
@@ -89,9 +89,12 @@ def find(key: Any, a: Any, how: How) -> Recalled | None:
 
 
 def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
-    """Write the record of a prepared call, if its signature may have one. Errors of the disk are ignored.
+    """Write a record of a prepared call to the disk, so that `find` returns its kernel in later processes.
+
+    Nothing is written if the signature may not have a record. Errors of the disk are ignored.
 
     key, a, how   arguments of `find`
+    prepared      the kernel, and how it is called
     """
     global _written
     kernel = prepared.kernel
@@ -119,10 +122,12 @@ def keep(key: Any, a: Any, how: How, prepared: Prepared) -> None:
 
 
 def _may_have_record(key: Any, a: Any, how: How) -> bool:
-    """Return whether a signature may have a record.
+    """Return whether a later process may use the kernel of this call, so that a record of it on the disk makes sense.
 
     It may if all tensors are plain torch tensors on a CUDA device, the plan is chosen or named, and this process uses
     neither tuned plans, nor kernels of `cutegemm.load`, nor `prepare.asking`.
+
+    key, a, how   arguments of `find`
     """
     torch = sys.modules.get("torch")
     if torch is None or not getattr(a, "is_cuda", False):
@@ -139,23 +144,29 @@ def _may_have_record(key: Any, a: Any, how: How) -> bool:
 
 
 def _depends_on_process(how: How) -> bool:
-    """Return whether the plan is an object, whose id is in the signature, or the call asks for the tuner."""
+    """Return whether the caller's plan is an object, whose id is in the signature, or the call asks for the tuner."""
     return not (how.plan is None or isinstance(how.plan, str)) or bool(how.tune)
 
 
 def _text(key: Any, a: Any) -> str:
-    """Return the text that the record of a signature is stored under: DSL version, device and signature."""
+    """Return the text that the record of a signature is stored under: DSL version, device and signature.
+
+    key   the signature of a `gemm` call
+    a     a tensor of the call, which is on the device
+    """
     from cutegemm.compile.cuda import device_name
 
     return f"{entries.dsl_version()}\0{device_name(a.get_device())}\0{key!r}"
 
 
 def remembered(kind: str, text: str) -> Any:
-    """Return the value that `remember` stored for a text; None if there was none or another user can write it.
+    """Return the value that `remember` stored on the disk for a text.
 
     Values that another version of the package's files stored are not found.
 
-    kind   folder of the cache
+    kind      folder of the cache
+    text      the key of the value
+    returns   the value; None if there is none, or if another user can write it
     """
     with contextlib.suppress(OSError, ValueError, CutegemmError):
         return json.loads(_place(kind, text).read_text())
@@ -163,9 +174,11 @@ def remembered(kind: str, text: str) -> Any:
 
 
 def remember(kind: str, text: str, value: Any) -> None:
-    """Store a value, which JSON can represent, for a text. Errors of the disk are ignored.
+    """Store a value on the disk for later processes. Errors of the disk are ignored.
 
-    kind   folder of the cache
+    kind    folder of the cache
+    text    the key of the value
+    value   value that JSON can represent
     """
     if entries.edited():  # this process runs older code than the files have
         return
@@ -179,8 +192,10 @@ def remember(kind: str, text: str, value: Any) -> None:
 
 
 def _place(kind: str, text: str) -> Path:
-    """Return the file that holds the value for a text.
+    """Return the path of the file that holds the value that `remember` stores for a text.
 
+    kind     folder of the cache
+    text     the key of the value
     raises   OSError if another user can write to the cache
     """
     folder = entries.cache_folder()

@@ -32,20 +32,21 @@ _MOST_TRIES = 4  # after as many measurements the times are used even if they ar
 
 
 def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """Return the median time of each call, in seconds.
+    """Run several calls in alternation on the GPU, and return the median time of each call, in seconds.
 
     Runs in which the device waited for the host are used only if a call has fewer than three others.
 
     calls     functions that launch work on the current stream
-    seconds   time to measure all calls together; at least three rounds are run
+    seconds   time to measure all calls together; at least three rounds are run, each with two runs of every call
     """
     order, indices = random.Random(0), list(range(len(calls)))
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=DEVICE)
 
     def timed(call: Callable[[], Any]) -> tuple[Any, Any, Any, float]:
-        """Flush the L2 cache and run a call; return events before the flush, before and after the call, and host time.
+        """Flush the L2 cache and run a call, without waiting for the device.
 
-        The host time is that of recording, flushing and calling, in seconds.
+        returns   CUDA events before the flush, before the call and after it; and the seconds that the host took to
+                  record, flush and call
         """
         event: Any = torch.cuda.Event
         begun, start, end = (event(enable_timing=True) for _ in range(3))
@@ -59,7 +60,11 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
         return begun, start, end, launched
 
     def run_rounds(deadline: float, least: int) -> list[_Times]:
-        """Run rounds until a deadline, at least `least` of them, and return the times of each call."""
+        """Time all calls in rounds, and return the times of each call.
+
+        deadline   value of time.perf_counter() after which no round starts
+        least      number of rounds that are run even after the deadline
+        """
         all_times = [_Times() for _ in calls]
         while len(all_times[0].every) < 2 * least or time.perf_counter() < deadline:
             order.shuffle(indices)
@@ -83,7 +88,8 @@ def alternating(calls: Sequence[Callable[[], Any]], seconds: float) -> list[floa
 class _Times:
     """The measured times of one call.
 
-    every   (seconds, whether the launch was hidden) of each run, two runs for each round
+    every   (seconds, whether the launch was hidden) of each run, two runs for each round. A launch is hidden if the
+            flush of the L2 cache before it takes the device longer than the host takes to launch
     """
 
     every: list[tuple[float, bool]] = field(default_factory=list)

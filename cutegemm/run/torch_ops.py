@@ -45,7 +45,10 @@ FLOATS = tuple([dtype for dtype in DTYPES if dtype.is_floating_point])  # types 
 
 
 def reduced_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of reductions, such as row sums, for an `a` of this type."""
+    """Return the torch dtype of reductions such as row sums, if the factor a has the type `dtype`.
+
+    It is float64 for float64, else float32.
+    """
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

@@ -86,17 +86,18 @@ def use_tuned(path: str | Path) -> int:
 
 
 def default_file() -> Path:
-    """Return the file where the tuner keeps its results if the caller does not name one."""
+    """Return the path of the file where the tuner keeps its results if the caller does not name one."""
     return cache_folder() / "tuned.json"
 
 
 def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], str]) -> Recipe | None:
-    """Return the fastest recipe for a question, from a table or by timing it now; None to use the predicted times.
+    """Return the fastest recipe (a plan without operands) for a call, from a file of tuned plans or by timing it now.
 
-    question   what the choice of a plan depends on
+    question   what the choice of the call's plan depends on
     wanted     whether the call has tune=True
-    trial      function that makes a call of a decision's kernel; the call must not write to the caller's tensors
+    trial      function that makes a call of the kernel of a plan; the call must not write to the caller's tensors
     device     function that returns the name of the device
+    returns    the recipe; None if the tuner is not used and no file has one, so that predicted times decide
     """
     tuner = _active or (_default() if wanted else None)
     if tuner is None and not _used:
@@ -107,11 +108,12 @@ def recipe(question: Question, wanted: bool, trial: Trial, device: Callable[[], 
 
 
 def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Recipe | None:
-    """Return the fastest recipe for a question on a device from the tables; None if no table has one that works.
+    """Return the fastest recipe (a plan without operands) for a call on a device, from tables of tuned plans.
 
-    question   what the choice of a plan depends on
+    question   what the choice of the call's plan depends on
     device     name of the device
     first      tables to search before those of `use_tuned`
+    returns    the recipe; None if no table has one that works
     """
     for table in (*first, *_used):
         record = table.find(question, device)
@@ -124,10 +126,10 @@ def recorded(question: Question, device: str, first: Sequence[Table] = ()) -> Re
 
 @dataclass
 class Tuner:
-    """Times plans, and adds the results to a file.
+    """Times the best few plans of a call on the GPU, and adds the results to a file.
 
     path        file of tuned plans
-    best        number of plans that are timed for a question
+    best        number of plans that are timed for a call
     timer       function that returns the seconds of each call; None: `timing.alternating`
     capturing   function that returns whether a CUDA graph is being captured; None: asks torch
     say         function that prints a message
@@ -145,9 +147,12 @@ class Tuner:
         self.table = Table.read(self.path)
 
     def tune(self, question: Question, trial: Trial, device: str) -> Recipe | None:
-        """Time the best few plans for a question, add the result to the file, and return the fastest recipe.
+        """Time the best few plans for a call, add the result to the file, and return the fastest recipe.
 
-        It returns None if a CUDA graph is being captured, or if none of the plans can run.
+        question   what the choice of the call's plan depends on
+        trial      function that makes a call of the kernel of a plan
+        device     name of the device
+        returns    the recipe; None if a CUDA graph is being captured, or if none of the plans can run
         """
         subject = f"{question.problem} of {question.problem.operands.a.dtype}"
         if (self.capturing or _capturing)():
@@ -219,7 +224,11 @@ def varied(compared: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _kind(recipe: Recipe) -> tuple[bool, bool, str]:
-    """Return (whether A and B are swapped, whether there is a repack pass, how K is split, or "" if it is not)."""
+    """Return the properties of a recipe that distinguish kinds of them for the tuner, see `varied`.
+
+    returns   (whether A and B are swapped, whether there is a repack pass, how K is split). The last is "split_k",
+              "stream" for stream-K, "fixup" for stream-K whose split tiles have an owner, or "" if K is not split
+    """
     split = recipe.split
     how = "" if split is None else "fixup" if split.fixup else "stream" if split.waves else "split_k"
     return recipe.swap_ab, recipe.is_repacked, how
@@ -233,14 +242,14 @@ def _capturing() -> bool:
 
 
 def _alternating(runs: Sequence[Callable[[], Any]]) -> Sequence[float]:
-    """Return the median seconds of each call, measured in alternation on the GPU."""
+    """Return the median seconds of each function, which launches a kernel, measured in alternation on the GPU."""
     from cutegemm.run.timing import alternating
 
     return alternating(runs, _SECONDS_OF_EACH * len(runs))
 
 
 def _default() -> Tuner:
-    """Return the tuner of calls with tune=True outside of `tuning`."""
+    """Return the tuner of calls with tune=True outside of `tuning`, which writes to `default_file()`."""
     path = default_file()
     if path not in _defaults:
         _defaults[path] = Tuner(path)

@@ -35,7 +35,7 @@ _OF_DSL = re.compile(r"DSL [^|]*(?= \|)")
 
 @dataclass(frozen=True)
 class Record:
-    """The measured times of several plans for one `Question` on one device.
+    """The measured times of several plans on one device, for one kind of GEMM (a `Question`).
 
     plan   name of the fastest plan
     us     plan name -> microseconds, for each plan that was timed
@@ -47,17 +47,19 @@ class Record:
 
 @dataclass
 class Table:
-    """A table of tuned plans.
+    """The content of a file of tuned plans: measured times by kind of GEMM and device.
 
-    records   key of a question on a device, from `key_of` -> record
+    records   text that describes the GEMM and the device, from `key_of` -> measured times of its plans
     """
 
     records: dict[str, Record] = field(default_factory=dict)
 
     def find(self, question: Question, device: str) -> Record | None:
-        """Return the record for a question on the device with this name; None if the table has none.
+        """Return the measured times for a GEMM on the device with this name; None if the table has none.
 
         If the DSL is not installed, a record of any version of the DSL is returned.
+
+        question   types, extents, alignments and epilogue of the GEMM
         """
         key = key_of(question, device)
         if dsl_version() != NO_DSL:
@@ -120,7 +122,7 @@ class Table:
 
     @property
     def text(self) -> str:
-        """Return the content of a file with these records."""
+        """Return the JSON text of a file with these records."""
         records: dict[str, Any] = {
             key: {"plan": record.plan, "us": dict(record.us)} for key, record in sorted(self.records.items())
         }
@@ -128,14 +130,17 @@ class Table:
 
 
 def _text(value: Any) -> str:
-    """Return the name of a plan from a file; raise TypeError if it is not text."""
+    """Return a value that was read from a file, if it is text, as the name of a plan is; else raise TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not the name of a plan")
     return value
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file as a whole: write a temporary file in the same folder, and rename it."""
+    """Write a text to a file so that readers never see half of it.
+
+    It is written to a temporary file in the same folder, which is then renamed.
+    """
     handle, staged = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
@@ -148,7 +153,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def key_of(question: Question, device: str) -> str:
-    """Return the key of a `Question` on the device with this name: one line of readable text."""
+    """Return the key of a table of tuned plans for a GEMM on the device with this name: one line of readable text.
+
+    question   types, extents, alignments and epilogue of the GEMM
+    """
     ending = "" if question.ending is None else f"; {question.ending.epilogue}"
     with_c = "; with C" if question.has_c and question.ending is None else ""
     boxed, by_threads = [
@@ -167,9 +175,11 @@ def key_of(question: Question, device: str) -> str:
 
 
 def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """Return M, N and K rounded up, and L. Problems with the same result share a record.
+    """Return M, N and K rounded up, and L unchanged. GEMMs with the same result share a record of tuned plans.
 
     Extents up to 256 are rounded up to multiples of 16, larger ones to multiples of 64.
+
+    extents   M, N, K and L
 
     >>> shape_class((5, 250, 4096, 1)), shape_class((1000, 4097, 100, 3))
     ((16, 256, 4096, 1), (1024, 4160, 112, 3))
@@ -181,7 +191,7 @@ def shape_class(extents: tuple[int, int, int, int]) -> tuple[int, ...]:
 
 @cache
 def versions() -> str:
-    """Return the versions of cutegemm and of the DSL as text."""
+    """Return the versions of cutegemm and of the DSL as text, such as "cutegemm 1.0, DSL 4.3.0"."""
     try:
         own = importlib.metadata.version("cutegemm")
     except importlib.metadata.PackageNotFoundError:
@@ -191,7 +201,7 @@ def versions() -> str:
 
 @cache
 def recipe_space() -> str:
-    """Return a hash of all recipes that a plan is chosen from."""
+    """Return a hash of all recipes that a plan is chosen from, so that results of other versions are not used."""
     recipes = (*SM90_CHOSEN, *SM90_PROMOTED, *SIMT_PLANS, *MMA_SYNC_PLANS, *GEMV_PLANS)
     text = "\n".join([f"{recipe} {sorted(recipe.options.items())}" for recipe in recipes])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -93,7 +93,12 @@ class View:
 
     @staticmethod
     def fresh(shape: tuple[int, ...], element_bytes: int, batched: bool, wanted: int | None = None) -> View:
-        """Return the view of a compact row-major tensor that is not allocated yet. torch will align its address."""
+        """Return the view of a compact row-major tensor that is not allocated yet. torch will align its address.
+
+        element_bytes   size of an element
+        batched         whether the tensor has a batch mode in front
+        wanted          mode to be major, if the shape leaves both modes possible; None for no preference
+        """
         strides, running = [], 1
         for extent in reversed(shape):
             strides.append(running)
@@ -102,9 +107,9 @@ class View:
 
 
 class Region:
-    """The bytes that the elements of a tensor occupy, as offsets from its address.
+    """The bytes that the elements of a tensor occupy, as offsets from its address, to find out whether tensors overlap.
 
-    An offset is a sum of multiples of the steps.
+    The offset of each byte is a sum of multiples of the steps.
 
     span    bytes from the first element to the end of the last; 0 for a tensor without elements
     steps   (bytes of a step, largest multiple) of each mode with more than one element. The bytes of an element are
@@ -128,10 +133,13 @@ class Region:
 
 
 def share_memory(first: Region, start: int, second: Region, other_start: int) -> bool:
-    """Return whether two tensors that start at these addresses have a byte in common.
+    """Return whether two tensors have a byte in common.
 
     Interleaved tensors, such as the heads of a larger tensor, have none. If the search takes too long, the answer is
     True.
+
+    first, second        bytes that the tensors occupy, as offsets from their addresses
+    start, other_start   addresses of the first and of the second tensor
 
     >>> row, pair = Region((4,), (8,), 4), Region((4, 2), (8, 1), 4)  # every eighth element; each with its neighbour
     >>> [share_memory(row, 4 * start, pair, 0) for start in (0, 1, 2, 7, 8)]
@@ -146,11 +154,13 @@ def share_memory(first: Region, start: int, second: Region, other_start: int) ->
 
 @lru_cache(maxsize=4096)
 def _meet(first: Steps, second: Steps, apart: int) -> bool:
-    """Return whether two regions have a byte in common, if the second one starts `apart` bytes after the first.
+    """Return whether two tensors have a byte in common, if the second one starts `apart` bytes after the first.
 
     They do if an offset of the first minus an offset of the second is `apart`. Such a difference is a sum of multiples
-    of all steps, with negative multiples for the second region. Sums of the small steps fill an interval of integers.
+    of all steps, with negative multiples for the second tensor. Sums of the small steps fill an interval of integers.
     For each larger step, all multiples are tried that leave a rest within reach of the smaller steps.
+
+    first, second   (bytes of a step, largest multiple) of each mode of the tensors: see `Region`
     """
     ranges: dict[int, list[int]] = {}
     for step, count in first:
@@ -173,7 +183,7 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
     left = _MOST_TRIED
 
     def is_sum(total: int, index: int) -> bool:
-        """Return whether `total` is a sum of multiples of the large steps up to `index`, and of the small steps."""
+        """Return whether `total` is a sum of multiples of the small steps and of the large steps up to `index`."""
         nonlocal left
         if index < 0:
             return low <= total <= high
@@ -190,7 +200,7 @@ def _meet(first: Steps, second: Steps, apart: int) -> bool:
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether two elements may have the same address.
+    """Return whether two elements of a tensor may have the same address.
 
     They cannot if, sorted by stride, each mode has a stride larger than the largest offset within the modes before it.
     """
@@ -226,7 +236,7 @@ def operands_of(
     kinds = {"a": kind, "b": of_b or kind, "c": of_c or result, "out": result}
 
     def align(name: str, view: View) -> int:
-        """Return the alignment of a matrix in bytes."""
+        """Return the alignment in bytes that a kernel may rely on for a matrix, which depends on how it is loaded."""
         if by_box is None or name == "out":
             return view.align
         return view.boxed if name in by_box else min(view.align, view.boxed)

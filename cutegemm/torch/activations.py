@@ -42,9 +42,10 @@ SCALE = "scale"  # name of the last operand, which multiplies the accumulator
 
 
 def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
-    """Return the rule that an unknown activation breaks; no rule for a known one.
+    """Return an error message, in a list, if an activation is unknown; an empty list if it is known.
 
-    known   `ACTIVATIONS` or `GATED`
+    name    the caller's activation
+    known   the activations that the function takes: `ACTIVATIONS` or `GATED`
 
     >>> wrong_activation("swish", ACTIVATIONS), wrong_activation("swiglu", {"glu": ""})
     ([], ["activation = 'swiglu' is unknown. Use one of 'glu'."])
@@ -57,9 +58,11 @@ def wrong_activation(name: Any, known: Mapping[Any, str]) -> list[str]:
 
 @constant
 def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = False) -> str:
-    """Return the text of act(acc + operands), and of its argument as a second result if `with_preact`.
+    """Return the text of the epilogue act(acc + operands), where acc is the accumulator of a GEMM.
 
-    operands   names of the operands; `SCALE` comes last and multiplies acc
+    name          name of the activation; None for none
+    operands      names of the operands that are added; `SCALE` comes last and multiplies acc
+    with_preact   whether the argument of the activation is a second result
 
     >>> activated("gelu", ("bias",), True)
     'lambda acc, bias: (gelu(acc + bias), acc + bias)'
@@ -73,10 +76,12 @@ def activated(name: str | None, operands: tuple[str, ...], with_preact: bool = F
 
 @constant
 def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: bool) -> str:
-    """Return the text of act(gate) * up, and of its argument as a second result if `with_preact`.
+    """Return the text of the epilogue act(gate) * up, where gate and up are each half of the accumulator's columns.
 
-    operands      as for `activated`
+    name          name of the gated activation, such as "swiglu"
+    operands      names of the operands that are added to the accumulator; `SCALE` comes last and multiplies it
     interleaved   True: gate and up are columns 2j and 2j + 1; False: the left and the right half
+    with_preact   whether gate and up, as one matrix, are a second result
 
     >>> gated("swiglu", (), False, False)
     'lambda acc: silu(halves(acc)[0]) * halves(acc)[1]'
@@ -89,7 +94,9 @@ def gated(name: str, operands: tuple[str, ...], interleaved: bool, with_preact: 
 
 @constant
 def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
-    """Return the text of three results: act(gate) * up, gate and up. The arguments are those of `gated`.
+    """Return the text of an epilogue with three results: act(gate) * up, gate, and up.
+
+    name, operands, interleaved   arguments of `gated`
 
     >>> gate_and_up("reglu", (), True)
     'lambda acc: (relu(pairs(acc)[0]) * pairs(acc)[1], pairs(acc)[0], pairs(acc)[1])'
@@ -100,8 +107,11 @@ def gate_and_up(name: str, operands: tuple[str, ...], interleaved: bool) -> str:
 
 @constant
 def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) -> str:
-    """Return the text of acc * act'(preact) and act(preact).
+    """Return the text of the epilogue of an activation's backward pass: acc * act'(preact), and act(preact).
 
+    The accumulator acc is the gradient of act(preact); preact, the argument of the activation, is an operand.
+
+    name        name of the activation; None for none
     scaled      whether both are multiplied by the operand `SCALE`
     with_sums   whether the row sums of acc * act(preact), without the scale, are a third result
 
@@ -115,8 +125,12 @@ def dactivated(name: str | None, scaled: bool = False, with_sums: bool = False) 
 
 @constant
 def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
-    """Return the text of acc times the derivatives of act(gate) * up by gate and by up, and of act(gate) * up.
+    """Return the text of the epilogue of a gated activation's backward pass.
 
+    The accumulator acc is the gradient of act(gate) * up; gate and up are operands. The results are acc times the
+    derivative by gate, acc times the derivative by up, and act(gate) * up.
+
+    name                name of the gated activation
     scaled, with_sums   as for `dactivated`
 
     >>> dgated("reglu")
@@ -126,7 +140,12 @@ def dgated(name: str, scaled: bool = False, with_sums: bool = False) -> str:
 
 
 def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> str:
-    """Return the text of acc times the derivatives of `body` by the operands `names`, and of `body`."""
+    """Return the text of an epilogue: acc times the derivatives of an expression by its operands, and the expression.
+
+    body                text of the expression
+    names               names of its operands, in the order of the derivatives
+    scaled, with_sums   as for `dactivated`
+    """
     (y,) = formula(f"lambda acc, {', '.join(names)}: {body} + 0 * acc").results
     y, g, scale = y.children[0], Accumulator(), Tensor(SCALE)
     by_names = [derivative(y, name, g * scale if scaled else g) for name in names]
@@ -135,7 +154,7 @@ def _derivatives(body: str, names: list[str], scaled: bool, with_sums: bool) -> 
 
 
 def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Return act(x), computed by torch; x may be a proxy of torch.fx.
+    """Return act(x), computed by torch. If x is a proxy of torch.fx, the call becomes a part of the graph.
 
     name   name of an activation, or an alias
 
@@ -149,6 +168,8 @@ def activated_by_torch(name: str, x: torch.Tensor) -> torch.Tensor:
 def gated_by_torch(name: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Return act(gate) * up, computed by torch.
 
+    name   name of the gated activation, such as "swiglu"
+
     >>> gated_by_torch("reglu", torch.tensor([-1.0, 3.0]), torch.tensor([5.0, 2.0]))
     tensor([0., 6.])
     """
@@ -161,7 +182,7 @@ def _of_one(name: str | None, x: str) -> str:
 
 
 def _preact(operands: Sequence[str]) -> str:
-    """Return the text of the argument of an activation."""
+    """Return the text of an activation's argument: the accumulator, scaled if an operand is `SCALE`, plus operands."""
     acc = f"{SCALE} * acc" if SCALE in operands else "acc"
     return " + ".join([acc, *[name for name in operands if name != SCALE]])
 

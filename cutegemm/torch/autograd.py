@@ -39,7 +39,7 @@ Times = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Call:
-    """A product without its tensors: together with the saved tensors it determines the gradients.
+    """A GEMM with an epilogue, without its tensors. Together with the saved tensors it determines the gradients.
 
     text        text of the epilogue
     scalars     its numbers, which are its last operands
@@ -66,12 +66,16 @@ def product(
     how: How = AS_CHOSEN,
     outs: Outs = None,
 ) -> Tensors:
-    """Return the results of an epilogue of a @ b, D first. Results that the backward pass reads may come after them.
+    """Return the results of an epilogue of a @ b, D first, and let torch record gradients if they are wanted.
+
+    Results that the backward pass reads may come after those of the epilogue.
 
     a, b        M x K and K x N, or batches of one length; b in parts, side by side
     text        text of the epilogue, as `epilogue.formula` parses it
     operands    tensors of the epilogue, which broadcast to D; `scalars` come after them
+    scalars     numbers of the epilogue
     out_dtype   as for `reference.result_dtypes`
+    how         options of `gemm`
     outs        tensors that results are written to; None for a new tensor. No tensor may require gradients then
     """
     a, b = factors_read(a, b, text, scalars)
@@ -105,7 +109,12 @@ def _into(
     out_dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Write results to tensors of the caller and return all results. A graph copies them, unless D is the only one."""
+    """Write the results of `product` to tensors of the caller, and return all results.
+
+    In a graph of torch.compile, results are copied to these tensors, unless D is the only one.
+
+    outs   the caller's tensor for each result, or None; the other arguments are those of `product`
+    """
     written = [out for out in outs if out is not None]
     if route_of(a, *b, *written, *operands) is Route.DIRECT:
         return compute(a, b, text, operands, scalars, out_dtype, how, outs)
@@ -132,8 +141,9 @@ def by_operator(
     dtype: OutDtype,
     how: How,
 ) -> Tensors:
-    """Return the results of a product by its operator of torch.library.
+    """Return the results of `product` by an operator of torch.library, which a graph of torch.compile can hold.
 
+    dtype    types of the results, as for `reference.result_dtypes`; the other arguments are those of `product`
     raises   UnsupportedError if `how` has a plan without a name: a graph holds names only
     """
     is_plain = text == PLAIN and len(b) == 1 and how in (AS_CHOSEN, OF_LAYER)
@@ -157,10 +167,12 @@ def layered(
 ) -> Tensors:
     """Return act(x @ b + bias) of a layer and, if `stores_preact`, the argument of the activation.
 
-    x             T x K
-    b             a weight as K x N; two of them, gate and up, for a gated activation
-    bias          (N,), or None
-    interleaved   whether b is one weight whose columns 2j and 2j + 1 are gate and up
+    x               T x K: a row for each of T tokens
+    b               a weight as K x N; two of them, gate and up, for a gated activation
+    bias            (N,), or None
+    activation      name of the activation; None for none
+    stores_preact   whether the argument of the activation is a second result
+    interleaved     whether b is one weight whose columns 2j and 2j + 1 are gate and up
     """
     names = () if bias is None else ("bias",)
     if len(b) == 2 or interleaved:
@@ -173,7 +185,15 @@ def layered(
 def gated_backward(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the results of `launch.dgated_of` for a layer, by the route that torch allows. It records no gradients."""
+    """Return the gradient of a gated activation's argument, and the gated values again, without recording gradients.
+
+    In a graph, the call is an operator; under forward differentiation, it is operations of torch.
+
+    a, b         factors whose product a @ b is the gradient of the gated values
+    preact       argument of the activation: gate columns in the left half, up columns in the right half
+    activation   name of the gated activation, such as "swiglu"
+    returns      as `launch.dgated_of`
+    """
     route = route_of(a, b, preact)
     if route is Route.DECOMPOSED:
         return dgated_by_torch(a, b, preact, activation)
@@ -205,7 +225,10 @@ class Recorded(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Transformed(Recorded):
-    """A product for the transformations of torch.func: the forward pass is an operator, and so is the backward pass."""
+    """The autograd function of a GEMM with an epilogue for transformations of torch.func, such as vmap and grad.
+
+    The forward pass is an operator of torch.library, and so is the backward pass.
+    """
 
     generate_vmap_rule = True
 
@@ -225,10 +248,10 @@ class Transformed(Recorded):
 
 @dataclass(frozen=True)
 class Needed:
-    """Values that the derivatives of an epilogue read.
+    """Values that the backward pass of an epilogue reads.
 
-    names     names of operands; "acc" if the product has to be computed again
-    results   indices of results
+    names     names of operands; "acc" if the GEMM has to be computed again
+    results   indices of results of the forward pass
     """
 
     names: frozenset[str]
@@ -237,9 +260,10 @@ class Needed:
 
 @lru_cache(maxsize=4096)
 def needed(text: str, wanted: frozenset[str]) -> Needed:
-    """Return the values that the derivatives by some operands, or by the accumulator, read.
+    """Return which values the derivatives of an epilogue read, so that only these are saved for the backward pass.
 
-    wanted   names of the operands; "acc" for the accumulator
+    text     text of the epilogue
+    wanted   names of the operands to differentiate by; "acc" for the accumulator
 
     >>> needed("lambda acc, bias: gelu(acc + bias)", frozenset({"acc", "bias"}))
     Needed(names=frozenset({...}), results=frozenset())
@@ -256,7 +280,10 @@ def needed(text: str, wanted: frozenset[str]) -> Needed:
 
 
 def _substitute(node: Expression, stored: Mapping[Expression, Tensor]) -> Expression:
-    """Replace stored results in an expression by operands."""
+    """Replace subexpressions that the forward pass has stored by operands, and return the expression.
+
+    stored   stored subexpression -> operand
+    """
     if node in stored:
         return stored[node]
     return node.with_children(*[_substitute(child, stored) for child in node.children])
@@ -294,9 +321,10 @@ def with_saved(text: str, operands: int) -> str:
 
 
 def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
-    """Return the names to differentiate by.
+    """Return the names of the operands to differentiate an epilogue by; "acc" if gradients of a or b are wanted.
 
     needs   whether a gradient is wanted, for a, the parts of b and the operands
+    parts   number of parts of b
     """
     names = formula(call.text).names[: len(needs) - 1 - parts]
     wanted = [name for name, need in zip(names, needs[1 + parts :], strict=True) if need]
@@ -305,7 +333,10 @@ def _wanted(call: Call, needs: Sequence[bool], parts: int) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Extents:
-    """Shape and type of a tensor that is not saved, and whether its columns are contiguous."""
+    """Shape and type of an argument of the forward pass, and whether it is column-major (`by_columns`).
+
+    The backward pass needs them also for a tensor that is not saved.
+    """
 
     shape: torch.Size
     dtype: torch.dtype
@@ -318,11 +349,14 @@ class Extents:
 
 
 def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, needs: Sequence[bool]) -> None:
-    """Save what the backward pass of a call reads in its context.
+    """Save what the backward pass of a GEMM with an epilogue reads in its context.
 
+    ctx       context of the autograd function
+    call      epilogue and options
     parts     number of parts of b
     tensors   a, the parts of b, and the operands
-    needs     whether each of them needs a gradient
+    results   results of the forward pass
+    needs     whether each of `tensors` needs a gradient
     """
     ctx.call, ctx.parts, ctx.needs = call, parts, tuple(needs)
     ctx.extents = tuple([Extents.of(x) for x in tensors])
@@ -331,7 +365,10 @@ def save(ctx: Any, call: Call, parts: int, tensors: Tensors, results: Tensors, n
 
 
 def _saved(call: Call, tensors: Tensors, results: Tensors, needs: Sequence[bool], parts: int) -> Gradients:
-    """Return the tensors and results that the backward pass reads, and None for the others."""
+    """Return the tensors and results of a call that its backward pass reads, in order, and None for the others.
+
+    The arguments are those of `save`.
+    """
     if call.text == PLAIN:
         b = tensors[1 : 1 + parts] if needs[0] else [None] * parts
         return [tensors[0] if any(needs[1:]) else None, *b, None]
@@ -389,7 +426,14 @@ def backward(ctx: Any, upstream: Gradients, needs: Sequence[bool]) -> list[torch
 def _derivatives(
     ctx: Any, saved: Gradients, upstream: Gradients, wanted: frozenset[str], times: Times
 ) -> dict[str, Any]:
-    """Return the derivatives of an epilogue by the accumulator and its operands, by name."""
+    """Return the derivatives of an epilogue: name of an operand, or "acc" for the accumulator -> tensor.
+
+    ctx        context that `save` has filled
+    saved      tensors and results that `save` has saved; None for those that are not read
+    upstream   gradients of the results; None if a result has no gradient
+    wanted     names to differentiate by
+    times      multiplies two matrices, if the accumulator has to be computed again
+    """
     call, parts, extents = ctx.call, ctx.parts, ctx.extents
     read = formula(call.text)
     a: Any = saved[0]
@@ -408,18 +452,21 @@ def _derivatives(
 
 @lru_cache(maxsize=256)
 def _how_of_gradient(how: How, by_rows: bool) -> How:
-    """Return the options of a product of a gradient. The plan of the call does not fit its transposed factors.
+    """Return the options of `gemm` for a GEMM that computes a gradient. The call's plan does not fit its factors.
 
+    how       options of the forward pass
     by_rows   whether its rows are those of a, whose number may vary from call to call
     """
     return replace(how, plan=None, varying_rows=how.varying_rows and by_rows)
 
 
 def gradient_by_a(g: torch.Tensor, parts: Tensors, a: Extents, times: Times) -> torch.Tensor:
-    """Return g B^T, in the memory order of a.
+    """Return the gradient of the first factor of A @ B, g B^T, in the memory order of A.
 
+    g       gradient of A @ B, M x N
     parts   B in parts, side by side
-    times   multiplies two matrices: (x, y, type of the result, whether the rows are those of a)
+    a       shape, type and memory order of A
+    times   multiplies two matrices: (x, y, type of the result, whether the rows are those of A)
     """
     if a.by_columns:
         return times(joined(parts), g.mT, g.dtype).mT
@@ -429,11 +476,22 @@ def gradient_by_a(g: torch.Tensor, parts: Tensors, a: Extents, times: Times) -> 
 
 
 def gradients_by_b(a: torch.Tensor, g: torch.Tensor, parts: Sequence[Extents], times: Times) -> Tensors:
-    """Return A^T g in the memory order of B, which saves a later copy, split into the columns of each part of B."""
+    """Return the gradients of the parts of B in A @ B: A^T g, split into the columns of each part.
+
+    They have the memory order of B, which saves a later copy.
+
+    a       A, M x K
+    g       gradient of A @ B, M x N
+    parts   shape, type and memory order of each part of B
+    times   multiplies two matrices, as for `gradient_by_a`
+    """
     whole = times(g.mT, a, g.dtype).mT if parts[0].by_columns else times(a.mT, g, g.dtype)
     return torch.split(whole, [part.shape[-1] for part in parts], -1) if len(parts) > 1 else [whole]
 
 
 def with_memory(g: torch.Tensor) -> torch.Tensor:
-    """Return a gradient with elements of its own. Autograd passes expanded numbers, for example for a sum."""
+    """Return a gradient whose elements have memory of their own, so that a kernel can load it.
+
+    Autograd passes a number expanded to a matrix, for example as the gradient of a sum.
+    """
     return g if g.stride(-1) == 1 or g.stride(-2) == 1 else g.contiguous()

@@ -33,7 +33,7 @@ def refuse(called: str, tensors: Mapping[str, Any], rules: Sequence[str]) -> Non
 
 
 def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> list[str]:
-    """Check that arguments are tensors on one device.
+    """Return an error message for each argument that is not a tensor; if all are, one if they are on several devices.
 
     tensors    arguments by name
     optional   names of arguments that may be None
@@ -53,7 +53,7 @@ def wrong_tensors(tensors: Mapping[str, Any], optional: Sequence[str] = ()) -> l
 
 
 def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> list[str]:
-    """Check the types of two factors: one type that a kernel multiplies, or two of float8.
+    """Return error messages for the types of two factors: one type that a kernel multiplies, or two of float8.
 
     names   the caller's names for a and b
     """
@@ -71,9 +71,11 @@ def wrong_factors(names: tuple[str, str], a: torch.Tensor, b: torch.Tensor) -> l
 
 
 def wrong_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None, given: str = "out_dtype =") -> list[str]:
-    """Check the type of a result.
+    """Return an error message, in a list, if no kernel stores the type that the caller asks for; else an empty list.
 
-    given   how the message introduces the type
+    a           the first factor, whose type decides which types of a result are possible
+    out_dtype   type of the result; None for the default
+    given       how the message introduces the type
     """
     allowed = RESULTS.get(a.dtype, ())
     if out_dtype is None or not allowed or out_dtype in allowed:
@@ -90,11 +92,12 @@ def wrong_product(
     out_dtype: torch.dtype | None,
     called: str = "out_dtype",
 ) -> list[str]:
-    """Check the ranks, the extents K and the types of two factors, and the type of the result.
+    """Return error messages for the ranks, the extents K and the types of two factors, and the type of the result.
 
-    names    the caller's names for a and b
-    rank     2 for two matrices; 3 for two batches, or a batch and a matrix
-    called   the caller's name for out_dtype
+    names       the caller's names for a and b
+    rank        2 for two matrices; 3 for two batches, or a batch and a matrix
+    out_dtype   type of the result; None for the default
+    called      the caller's name for out_dtype
     """
     x, y = names
     rules = wrong_factors(names, a, b) + wrong_out_dtype(a, out_dtype, f"{called} =")
@@ -112,7 +115,10 @@ def wrong_product(
 
 
 def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch.dtype | None, out: Any) -> list[str]:
-    """Check the arguments of `mm` (rank 2) or `bmm` (rank 3)."""
+    """Return error messages for the arguments of `mm` (rank 2) or `bmm` (rank 3).
+
+    a, b, out_dtype, out   as for `mm`
+    """
     tensors = {"a": a, "b": b}
     if rules := wrong_tensors(tensors):
         return rules
@@ -126,16 +132,20 @@ def wrong_matrices(a: torch.Tensor, b: torch.Tensor, rank: int, out_dtype: torch
 
 
 def batch_length(*matrices: torch.Tensor) -> int:
-    """Return the length of a batch of products. A batch of 1 is a factor of each product."""
+    """Return the number of matrix products in a batch of them: the first length of a factor that is not 1, else 1.
+
+    matrices   factors. A matrix, or a batch of length 1, is a factor of each product
+    """
     lengths = [x.shape[0] for x in matrices if x.dim() == 3]
     return next((length for length in lengths if length != 1), 1)
 
 
 def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> list[str]:
-    """Check the types of the operands of an epilogue.
+    """Return an error message for each operand of an epilogue whose type a kernel cannot read.
 
-    a   the first factor. If it is floating, operands are floating, of any type that a kernel reads; torch rejects
-        integers too. If it is int8, operands may also be int8 or int32
+    a          the first factor. If it is floating, operands are floating, of any type that a kernel reads; torch
+               rejects integers too. If it is int8, operands may also be int8 or int32
+    operands   operands by name; None for one that is not passed
     """
     rules = []
     is_float = a.dtype.is_floating_point
@@ -150,8 +160,9 @@ def wrong_operand_dtypes(a: torch.Tensor, **operands: torch.Tensor | None) -> li
 
 
 def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
-    """Check that an operand broadcasts to a result.
+    """Return an error message, in a list, if an operand of an epilogue does not broadcast to the result.
 
+    name    the caller's name for the operand x
     shape   shape of the result, at least two extents
     """
     if x is None:
@@ -167,14 +178,17 @@ def wrong_operand(name: str, x: Any, shape: Sequence[int]) -> list[str]:
 
 
 def wrong_bias(name: str, bias: torch.Tensor | None, n: int) -> list[str]:
-    """Check that a bias has shape (n,)."""
+    """Return an error message, in a list, if a bias does not have shape (n,); an empty list for None.
+
+    name   the caller's name for the bias
+    """
     if bias is None or tuple(bias.shape) == (n,):
         return []
     return [f"{name} has shape {tuple(bias.shape)}; {(n,)} is expected."]
 
 
 def wrong_alpha(alpha: Any) -> list[str]:
-    """Check that alpha is a real number or a floating-point tensor of one element."""
+    """Return an error message, in a list, if alpha is neither a real number nor a floating tensor of one element."""
     if isinstance(alpha, torch.Tensor):
         if alpha.numel() == 1 and alpha.dtype.is_floating_point:
             return []
@@ -186,9 +200,11 @@ def wrong_alpha(alpha: Any) -> list[str]:
 
 
 def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list[str]:
-    """Check that a tensor has one number for each row of D.
+    """Return an error message, in a list, if a tensor does not have one number for each row of D.
 
-    rows   extents of a without K
+    name   the caller's name for x
+    x      the tensor, or None
+    rows   extents of a without K: (M,) or (L, M)
     """
     shapes = [tuple(rows), (*rows, 1), *([(rows[-1],), (rows[-1], 1)] if len(rows) > 1 else [])]
     if x is None or tuple(x.shape) in shapes:
@@ -198,9 +214,11 @@ def wrong_column(name: str, x: torch.Tensor | None, rows: Sequence[int]) -> list
 
 
 def wrong_out(out: Any, shape: tuple[int, ...], a: torch.Tensor, name: str = "out") -> list[str]:
-    """Check a tensor that a result is written to.
+    """Return error messages for a tensor that a result is written to: its kind, shape, type and device.
 
+    out     the caller's tensor
     shape   shape of the result
+    a       the first factor
     name    name of the argument
     """
     if out is None:
@@ -220,10 +238,12 @@ def wrong_results(
     postact_dtype: torch.dtype | None,
     outs: Mapping[str, tuple[Any, tuple[int, ...]]],
 ) -> list[str]:
-    """Check the type of postact and the tensors that results are written to.
+    """Return error messages for the type of the activated result, and for the tensors that results are written to.
 
-    tensors   tensors that the call reads, by name
-    outs      tensors that are written to and the shapes of the results, by the names of the arguments
+    a               the first factor
+    tensors         tensors that the call reads, by name
+    postact_dtype   type of the activated result; None for the default
+    outs            tensors that are written to and the shapes of the results, by the names of the arguments
     """
     rules = wrong_out_dtype(a, postact_dtype, "postact_dtype =")
     for name, (out, shape) in outs.items():
@@ -235,9 +255,12 @@ def wrong_results(
 
 
 def wrong_gradients(tensors: Mapping[str, Any], out: torch.Tensor | None, called: str = "out") -> list[str]:
-    """Check that a call that writes its result to `out` has no derivatives to record or to carry forward.
+    """Return an error message, in a list, if a call with `out` would have derivatives to record or to carry forward.
+
+    A call that writes its result to a tensor of the caller records none.
 
     tensors   tensors that the call reads by name, or None
+    out       tensor that the result is written to; None: the list is empty
     called    name of the argument `out`
     """
     if out is None:

@@ -24,33 +24,44 @@ Term = tuple[Expression, Callable[[], Any]]
 
 
 class ExpressionRules:
-    """Operations of the derivative rules on expressions, in addition to + - * / and comparisons."""
+    """Operations that derivative rules apply to expressions, in addition to + - * / and comparisons.
+
+    The result of a derivative is then an expression too, such as the epilogue of a backward pass.
+    """
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """Return x if the condition holds, else y."""
+        """Return an expression for x where the condition holds and y elsewhere."""
         return functions.where(condition, x, y)
 
     def function(self, name: str, x: Any) -> Any:
-        """Return the value of a function of one argument."""
+        """Return the expression of a function of one argument, such as "tanh"."""
         return getattr(functions, name)(x)
 
     def fused(self, name: str) -> Fused | None:
-        """Return the rule that computes g * dy/dx of a function by one operation; None if it takes several."""
+        """Return a rule that computes g * dy/dx of the function `name` by one operation; None if there is none."""
         return None
 
     def join(self, halves: Sequence[tuple[Expression, Any]]) -> Any:
         """Return the gradient of an expression from the gradients of its gate and up columns.
 
         An expression has no columns. The sum reads the same operands, which is enough to find out what is needed.
+
+        halves   pairs of a `Half`, which selects the gate or the up columns, and its gradient
         """
         return sum([g for _, g in halves[1:]], halves[0][1])
 
     def of_sum(self, node: Reduction, g: Any) -> Any:
-        """Return the gradient of the argument of a sum."""
+        """Return the gradient of each element that is summed, from the gradient g of the sum.
+
+        node   the sum over rows, columns or all of D
+        """
         return g
 
     def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
-        """Return the gradient of the argument x of a maximum whose value is y."""
+        """Return the gradient of each element x that a maximum y is taken over, from the gradient g of the maximum.
+
+        node   the maximum over rows, columns or all of D
+        """
         return self.where(functions.equal(x, y), g, 0.0)
 
 
@@ -81,13 +92,22 @@ class TensorRules(ExpressionRules):
         return self._spread(node, g)
 
     def of_maximum(self, node: Reduction, g: Any, x: Any, y: Any) -> Any:
-        """Return the gradient of x. Elements that are equal to the maximum share it equally, as in torch.amax."""
+        """Return the gradient of the elements x that a maximum y is taken over.
+
+        Elements that are equal to the maximum share its gradient g equally, as in torch.amax.
+
+        node   the maximum over rows, columns or all of D
+        """
         is_largest = tensor_of(x).expand(self.shape) == self._spread(node, y)
         count = is_largest.sum(dims_of(node), keepdim=True)
         return torch.where(is_largest, self._spread(node, g) / count, 0.0)
 
     def _spread(self, node: Reduction, x: Any) -> Any:
-        """Expand the value of a reduction to the shape of D."""
+        """Expand the value of a reduction, or its gradient, to the shape of D.
+
+        node   the sum or maximum over rows, columns or all of D
+        x      its value or gradient: (M,), (N,) or one number, with L in front if batched
+        """
         x = x.unsqueeze(-2) if node.along == ("m",) else x.unsqueeze(-1)
         return (x.unsqueeze(-1) if len(node.along) == 2 else x).expand(self.shape)
 
@@ -98,7 +118,10 @@ def _promoted(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 
 
 def _silu_backward(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of silu. torch's own operation is not differentiable, so it serves only without gradients."""
+    """Return the gradient of silu(x) by x, times g.
+
+    torch's own operation for it is not differentiable, so it is used only if no gradients are recorded.
+    """
     if torch.is_grad_enabled():
         return g * _silu(TensorRules(), torch.sigmoid(x), x)
     return torch.ops.aten.silu_backward(g, x)
@@ -156,11 +179,12 @@ def pullback(
 ) -> dict[str, Any]:
     """Return the derivatives of sum(g * result) by operands and by the accumulator, whose name is "acc".
 
-    results    expressions
+    results    results of an epilogue, as expressions
     upstream   g of each result, of its shape; None if a result has no gradient
-    value      returns the value of a node; called only for values that the rules read
+    value      returns the value of a subexpression; called only for values that the rules read
     wanted     names of the operands to differentiate by
-    returns    derivatives of the shape of D by name; derivatives that are zero everywhere are left out
+    f          rules for the values: `ExpressionRules` or `TensorRules`
+    returns    operand name -> derivative, of the shape of D; derivatives that are zero everywhere are left out
 
     >>> from cutegemm.torch.epilogue import formula
     >>> (result,) = formula("lambda acc, scale: square(acc) * scale").results
@@ -203,17 +227,25 @@ def pullback(
 
 
 def nodes_of(results: Sequence[Expression]) -> Iterator[Expression]:
-    """Yield the nodes of expressions, each once, after its children."""
+    """Yield all subexpressions of several expressions, each once, after its own subexpressions."""
     return iter(dict.fromkeys(node for result in results for node in result.nodes()))
 
 
 def _leaf(node: Expression) -> str:
-    """Return the name of an operand or of the accumulator; "" for another node."""
+    """Return the name of a subexpression that is an operand; "acc" for the accumulator; "" for any other."""
     return ACC if isinstance(node, nodes.Accumulator) else node.name if isinstance(node, nodes.Input) else ""
 
 
 def _terms(node: Expression, g: Any, value: Value, f: ExpressionRules) -> Iterator[Term]:
-    """Yield each child of a node and the function that computes what the node adds to the child's gradient."""
+    """Yield (child, function) for each operand of an operation: the function returns the term of the child's gradient.
+
+    This is the chain rule for one node of an epilogue's expression.
+
+    node    the operation
+    g       gradient of its value
+    value   returns the value of a subexpression
+    f       rules for the values
+    """
     if isinstance(node, nodes.Add):
         yield node.left, lambda: g
         yield node.right, lambda: g
@@ -261,6 +293,12 @@ def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: 
     """Return the gradient of one argument of a minimum or maximum.
 
     Two equal tensors get half of g each. A tensor that is equal to a number gets all of it, as in torch.clamp.
+
+    node           the minimum or maximum
+    child, other   the argument whose gradient is wanted, and the other one
+    g              gradient of the minimum or maximum
+    value          returns the value of a subexpression
+    f              rules for the values
     """
     x, y = value(child), value(other)
     if isinstance(node, nodes.Maximum):
@@ -269,9 +307,10 @@ def _of_extreme(node: Any, child: Expression, other: Expression, g: Any, value: 
 
 
 def derivative(result: Expression, name: str, g: Expression) -> Expression:
-    """Return g * d result / d operand as an expression.
+    """Return g * d result / d operand as an expression; the constant 0 if the result does not depend on the operand.
 
     name   name of the operand
+    g      factor of the derivative, such as the accumulator in the epilogue of a backward pass
 
     >>> print(derivative(functions.tanh(nodes.Tile("preact")), "preact", nodes.Accumulator()))
     acc * (1 - tanh(preact) * tanh(preact))
@@ -281,5 +320,8 @@ def derivative(result: Expression, name: str, g: Expression) -> Expression:
 
 
 def operands_read(expressions: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the operands that derivatives read."""
+    """Return the names of the operands, and "acc" for the accumulator, that occur in derivatives.
+
+    expressions   name -> derivative, as `pullback` returns them
+    """
     return frozenset(_leaf(node) for each in expressions.values() for node in each.nodes() if _leaf(node))

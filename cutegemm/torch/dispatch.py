@@ -26,7 +26,7 @@ _VMAP_MODE, _BATCHED = _dispatch_key_parse("VmapMode"), _dispatch_key_parse("Bat
 
 
 class Route(Enum):
-    """What torch has to see of a call."""
+    """How a call reaches its kernel: directly, or in a form that torch can record, trace or transform."""
 
     DIRECT = "nothing: the tensors are plain and no gradients are recorded"
     RECORDED = "an autograd function, whose gradients it records"
@@ -36,7 +36,7 @@ class Route(Enum):
 
 
 def route_of(*tensors: Any) -> Route:
-    """Return the route of a call.
+    """Return how a call must reach its kernel, by the state of torch and by what kind of tensors it has.
 
     tensors   all tensors that the call reads or writes
 
@@ -76,7 +76,7 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 
 def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
-    """Return whether a call on CUDA tensors may go straight to its kernel.
+    """Return whether a GEMM of CUDA tensors may go straight to its kernel, because torch has nothing to see of it.
 
     It decides as `route_of`, and also returns False under torch.autocast. It is called before every warm call, so it
     asks only for what that needs and takes less than a microsecond.
@@ -103,7 +103,7 @@ def is_direct(a: Any, b: Any, bias: Any = None) -> bool:
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """Return all rows of a tensor of any rank as one matrix, also if they have no elements.
+    """Return a tensor of any rank as a matrix whose columns are those of its last dimension.
 
     >>> rows_of(torch.zeros(2, 3, 0)).shape, rows_of(torch.zeros(4)).shape
     (torch.Size([6, 0]), torch.Size([1, 4]))
@@ -112,12 +112,14 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> torch.Tensor:
-    """Return a new contiguous tensor in another shape, not as a view.
+    """Return a tensor that was just computed in another shape, without making a view of it.
 
     A view that was made without gradients cannot be modified in place with gradients, and FSDP loses its hooks if a
     view is modified. A tensor that a backward pass reads becomes a view, because autograd detects changes only in
     views.
 
+    x         a contiguous tensor that nothing else uses
+    shape     its new shape
     is_read   whether a backward pass may read x
 
     >>> reshaped(torch.zeros(6, 4), (2, 3, 4))._is_view()
@@ -131,7 +133,7 @@ def reshaped(x: torch.Tensor, shape: Sequence[int], is_read: bool = False) -> to
 
 
 def as_autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors as torch.autocast casts the arguments of a product. None and other tensors stay as they are."""
+    """Return the arguments of a GEMM in the types to which torch.autocast casts them. None and other values stay."""
     if not torch._C._is_any_autocast_enabled():
         return tensors
     dtypes = [autocast_dtype(x) for x in tensors]

@@ -35,7 +35,9 @@ _texts = Calls()  # texts by the state of the caller's function and the names of
 
 
 def constant(function: Callable[..., str]) -> Callable[..., str]:
-    """Return a cached function of constants. torch.compile puts its value into the graph and does not trace its steps.
+    """Make a function of constants cached, and constant for torch.compile.
+
+    torch.compile puts its value into the graph and does not trace its steps.
 
     >>> constant(lambda x, y: x + y)("a", "b")
     'ab'
@@ -57,7 +59,7 @@ def dtype_name(dtype: torch.dtype | None) -> str:
 
 
 def is_gated(result: Expression) -> bool:
-    """Return whether a result has half as many columns as A @ B."""
+    """Return whether a result of an epilogue is gated: made of the gate and up columns of A @ B, so half as wide."""
     return any(isinstance(node, Half) for node in result.nodes())
 
 
@@ -77,7 +79,7 @@ class Formula:
     results: tuple[Expression, ...]
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the values of the operands by name.
+        """Return operand name -> value, for values in the order of the epilogue's operands.
 
         raises   PlanError if the number of values differs from the number of operands
         """
@@ -88,7 +90,7 @@ class Formula:
         return dict(zip(self.names, values, strict=True))
 
     def columns_of_d(self, columns: Any) -> Any:
-        """Return the number of columns of D. A gated epilogue halves the columns of A @ B."""
+        """Return the number of columns of D: `columns`, those of A @ B, or half of them for a gated epilogue."""
         return columns // 2 if any(is_gated(result) for result in self.results) else columns
 
     def shapes(self, rows: Sequence[Any], columns: Any) -> list[tuple[Any, ...]]:
@@ -112,7 +114,7 @@ class Formula:
 
 @constant
 def types_text(out_dtype: OutDtype) -> str:
-    """Return the types of results as text, which a graph can hold.
+    """Return the types of results as text, which a graph of torch.compile can hold.
 
     >>> types_text(torch.float32), types_text((None, torch.float32))
     ('float32', ', float32')
@@ -121,7 +123,7 @@ def types_text(out_dtype: OutDtype) -> str:
 
 
 def types_read(text: str | None) -> OutDtype:
-    """Return the types of results from the text that a graph holds; None for no text.
+    """Return the types of results from their text in a graph of torch.compile, written by `types_text`; None for None.
 
     raises   UnsupportedError for the name of a type that no kernel stores
 
@@ -161,9 +163,10 @@ def formula(text: str) -> Formula:
 
 
 def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
-    """Return the text of expressions. `formula` parses the same expressions from it.
+    """Return the text of an epilogue with these results. `formula` parses the same expressions from it.
 
-    names   names of the operands, in order
+    results   expressions, D first
+    names     names of the operands, in order
 
     >>> from cutegemm.plan.epilogue import Accumulator, Row
     >>> text_of([(Accumulator() + Row("bias")) * (1 / 3)], ["bias"])
@@ -173,7 +176,10 @@ def text_of(results: Sequence[Expression], names: Sequence[str]) -> str:
 
 
 def lambda_of(results: Sequence[str], names: Sequence[str]) -> str:
-    """Return the text of an epilogue from the texts of its results.
+    """Return the text of an epilogue, a lambda, from the texts of its results.
+
+    results   text of each result, D first
+    names     names of the operands, in order
 
     >>> lambda_of(["acc", "row_sum(acc)"], [])
     'lambda acc: (acc, row_sum(acc))'
@@ -222,12 +228,18 @@ def _raise(rule: str) -> str:
 
 @constant
 def _checked(text: str, tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Return the text of an epilogue as `_text_of` writes it, after its checks."""
+    """Parse the text of an epilogue, check it, and return it in the form that `_text_of` writes.
+
+    tensors, numbers   names of the operands
+    """
     return _text_of(function_of(text), tensors, numbers)
 
 
 def _text_of(function: Callable[..., Any], tensors: tuple[str, ...], numbers: tuple[str, ...]) -> str:
-    """Call a function with symbols and return its text. The arguments are those of `text_of_function`."""
+    """Call an epilogue function with symbols and return the text of what it computes.
+
+    The arguments are those of `text_of_function`.
+    """
     epilogue = epilogue_of(function, {**dict.fromkeys(tensors, Tensor), **dict.fromkeys(numbers, Scalar)})
     if any(name in epilogue.wide for name, _ in epilogue.reductions):
         raise PlanError(f"epilogue {epilogue}", list(wide_results(epilogue)))

@@ -68,7 +68,7 @@ _FORWARDS: dict[type, Any] = {nn.Linear: nn.Linear.forward if _is_original else 
 
 
 def note_forward(kind: type) -> None:
-    """Remember the `forward` of a class after its results were compared with the expected ones."""
+    """Remember the `forward` that a class has now, so that `is_replaced_forward` notices if it is replaced later."""
     _FORWARDS[kind] = kind.forward  # type: ignore[attr-defined]
 
 
@@ -82,9 +82,10 @@ def is_replaced_forward(kind: type) -> bool:
 
 
 def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Return whether torch computes a layer of these tensors itself: see `why_left_to_torch`.
+    """Return whether torch itself, instead of a kernel of cutegemm, computes a layer of these tensors.
 
-    It does so under torch.jit.trace, which records only torch's own operations, and if torch.fx traces into a layer.
+    It does for a tensor that `why_left_to_torch` names a reason for, under torch.jit.trace, which records only torch's
+    own operations, and if torch.fx traces into a layer.
 
     >>> x = torch.ones(2, 2)
     >>> is_left_to_torch(x, x), is_left_to_torch(x.to_sparse(), x), is_left_to_torch(x, x.int())
@@ -108,7 +109,7 @@ def is_left_to_torch(x: Any, weight: Any, bias: Any = None) -> bool:
 
 
 def why_left_to_torch(tensor: torch.Tensor) -> str:
-    """Return why no kernel of cutegemm computes with a tensor; "" if one does.
+    """Return the reason, for messages, why no kernel of cutegemm computes with a tensor; "" if one does.
 
     A subclass of torch.Tensor may have operations of its own, as quantized and distributed tensors do. Subclasses
     of `torch._subclasses` represent a tensor in a graph and have none.
@@ -146,7 +147,7 @@ def leaf(module: nn.Module, x: Any) -> Any:
 
 
 def as_node(function: Callable[..., Any], *args: Any) -> Any:
-    """Return the value of a function, or its call as one node of a graph if an argument is a proxy of torch.fx."""
+    """Return function(*args); if an argument is a proxy of torch.fx, return one node of its graph for the call."""
     proxies = [x for x in args if isinstance(x, Proxy)]
     if not proxies:
         return function(*args)

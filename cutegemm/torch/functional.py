@@ -200,14 +200,21 @@ def _check_linear(x: Any, w: Any, bias: Any, activation: Any) -> None:
 
 @cache
 def _is_read(activation: str | None, has_bias: bool) -> bool:
-    """Return whether the backward pass of `linear` reads its result, as that of relu does."""
+    """Return whether the backward pass of `linear` reads its result, as that of relu does.
+
+    activation   name of the activation; None for none
+    has_bias     whether the layer adds a bias
+    """
     names = ("bias",) if has_bias else ()
     text = with_saved(activated(activation, names), len(names))
     return 0 in needed(text, frozenset([ACC, *names])).results
 
 
 def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., Any]:
-    """Return the function (x, w, bias) -> d that computes `linear` of CUDA tensors like these, without gradients."""
+    """Return a function (x, w, bias) -> d that computes `linear` fast, for CUDA tensors like these, without gradients.
+
+    The tensors it takes must have the same types, shapes, strides, alignments and device as these.
+    """
     flat = rows_of(x)
     if not all(is_loadable(each) for each in (flat, w, bias) if each is not None):
         return partial(_copied_linear, activation=activation)
@@ -223,7 +230,7 @@ def _layer(x: Any, w: Any, bias: Any, activation: str | None) -> Callable[..., A
 
 
 def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None) -> torch.Tensor:
-    """Return `linear` after a copy of each tensor that is not loadable."""
+    """Return the result of `linear`, after a copy of each tensor that a kernel cannot load, see `is_loadable`."""
     flat, columns, others = loadable(rows_of(x), w.t(), [] if bias is None else [bias], ("x", "w", "bias"))
     result = linear(flat, columns.t(), others[0] if others else None, activation)
     return result if x.dim() == 2 else reshaped(result, (*x.shape[:-1], w.shape[0]))
@@ -231,7 +238,10 @@ def _copied_linear(x: Any, w: Any, bias: Any, activation: str | None) -> torch.T
 
 @cache
 def _function(activation: str | None, has_bias: bool) -> Any:
-    """Return the epilogue of a layer as a function; the same object in each call."""
+    """Return the epilogue act(acc + bias), or act(acc) without a bias, as a function for `gemm`.
+
+    It is the same object in each call with the same arguments.
+    """
     return formula(activated(activation, ("bias",) if has_bias else ())).function
 
 
@@ -327,10 +337,15 @@ def _forward(
     outs: tuple[Any, Any],
     how: How,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return preact and postact of `gemm_act` (interleaved is None) or `gemm_gated`.
+    """Check the arguments of `gemm_act` or `gemm_gated`, and return its results, preact and postact.
 
+    called        name of the function, for messages
     parts         b, or its gate and its up
-    dtypes, outs  types of preact and postact, and tensors that they are written to
+    interleaved   None for `gemm_act`; else as for `gemm_gated`
+    dtypes        types of preact and postact
+    outs          tensors that they are written to, or None
+    how           options of `gemm`
+    a, bias, c, activation, store_preact, alpha   as for `gemm_act`
     """
     is_gated = interleaved is not None
     a, bias, c, *parts = as_autocast(a, bias, c, *parts)  # type: ignore[assignment]
@@ -375,7 +390,12 @@ def _forward(
 
 
 def _wrong_gate_and_up(parts: Sequence[Any], n: int, interleaved: bool) -> list[str]:
-    """Check that b holds gate and up columns of equal number."""
+    """Return error messages if b does not hold as many gate columns as up columns.
+
+    parts         b, or its gate and its up
+    n             number of columns of all parts
+    interleaved   whether gate and up are adjacent columns of one b
+    """
     if len(parts) > 2:
         return [f"b has {len(parts)} matrices; one, or a pair of gate and up, is expected."]
     if n % 2:
@@ -468,10 +488,14 @@ def _backward(
     scale: Any,
     reduces: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the results of `gemm_dact` (interleaved is None) or `gemm_dgated`.
+    """Check the arguments of `gemm_dact` or `gemm_dgated`, and return its results.
 
-    dtypes, outs     types of dx and postact, and tensors that they are written to
-    scale, reduces   `colvec_scale` and `colvec_reduce`
+    called        name of the function, for messages
+    interleaved   None for `gemm_dact`; else as for `gemm_dgated`
+    dtypes        types of dx and postact
+    outs          tensors that they are written to, or None
+    scale         `colvec_scale`
+    reduces       `colvec_reduce`
     """
     is_gated = interleaved is not None
     a, b, preact = as_autocast(a, b, preact)
@@ -517,7 +541,11 @@ def _backward(
 
 
 def _of_one_length(*matrices: Any) -> tuple[Any, ...]:
-    """Return matrices and batches of 1 as batches as long as the others; unchanged if the lengths differ."""
+    """Return the factors of a batch of products as batches of the same length.
+
+    Matrices, and batches of length 1, are expanded to the length of the others. If other lengths differ, all are
+    unchanged.
+    """
     if any(not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) for x in matrices):
         return matrices
     length = checks.batch_length(*matrices)

@@ -25,7 +25,7 @@ _ONE_OUT = (
 
 
 def gemm_in_torch(args: Mapping[str, Any]) -> Any:
-    """Return the result of `gemm`.
+    """Return the result of `gemm` for a call that torch has to record, trace or transform.
 
     args     arguments of `gemm` by name; `operands` are those of the epilogue
     raises   UnsupportedError with every rule that is violated, PlanError for a function that is not an epilogue
@@ -72,7 +72,10 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:
-    """Check numbers, operands without an epilogue, a beta without c, and derivatives of an `out`."""
+    """Return error messages for alpha and beta, operands without an epilogue, a beta without c, and gradients of `out`.
+
+    args   arguments of `gemm` by name
+    """
     rules = checks.wrong_numbers({name: args[name] for name in BLAS_SCALARS if args[name] is not None})
     if args["epilogue"] is None and args["operands"]:
         rules.append(checks.without_epilogue(args["operands"]))
@@ -83,7 +86,10 @@ def _wrong_values(args: Mapping[str, Any]) -> list[str]:
 
 
 def _epilogue(args: Mapping[str, Any]) -> tuple[str, tuple[torch.Tensor, ...], tuple[float, ...]]:
-    """Return the text of the epilogue, its tensors, and its numbers."""
+    """Return the epilogue of a call of `gemm` as text, the tensors that it reads, and the numbers that it reads.
+
+    args   arguments of `gemm` by name; alpha, beta and c become an epilogue too
+    """
     if args["epilogue"] is not None:
         own = {name: args[name] for name in ("c", *BLAS_SCALARS) if args[name] is not None}
         operands = {**args["operands"], **own}

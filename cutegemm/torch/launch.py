@@ -51,7 +51,7 @@ def is_loadable(x: torch.Tensor) -> bool:
 def loadable(
     a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], names: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Return the factors and the operands of a product, with a copy of each that is not loadable.
+    """Return the factors and the operands of a GEMM, with a copy of each that is not loadable, and warn about copies.
 
     names   names of a, b and the operands, for the warning
 
@@ -83,7 +83,10 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 
 
 def _caller_level() -> int:
-    """Return the `stacklevel` of the innermost call outside of cutegemm and torch."""
+    """Return the number of stack frames up to the innermost call outside of cutegemm and torch.
+
+    It is the `stacklevel` of a warning that names the user's line.
+    """
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("cutegemm", "torch"):
         level, frame = level + 1, frame.f_back
@@ -91,7 +94,7 @@ def _caller_level() -> int:
 
 
 def joined(b: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return matrices side by side as one matrix: a view if they follow each other in memory, else a copy.
+    """Return parts of B, side by side, as one matrix: a view if they follow each other in memory, else a copy.
 
     >>> whole = torch.randn(8, 16)
     >>> joined([whole[:4].t(), whole[4:].t()]).data_ptr() == whole.data_ptr()
@@ -124,8 +127,9 @@ def _are_adjacent(b: Sequence[torch.Tensor]) -> bool:
 def factors_read(
     a: torch.Tensor, b: tuple[torch.Tensor, ...], text: str, scalars: Sequence[float]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the factors without their elements if alpha is 0, so that a NaN in them does not count.
+    """Return the factors as a kernel reads them: with K = 0 if alpha is 0, so that a NaN in them does not count.
 
+    text      text of the epilogue
     scalars   numbers of the epilogue; alpha is the first of `SCALED` and `LINEAR`
     """
     if text not in (SCALED, LINEAR) or scalars[0] != 0:
@@ -137,7 +141,14 @@ def factors_read(
 
 
 def allocated(a: torch.Tensor, b: Sequence[torch.Tensor], text: str, out_dtype: OutDtype) -> list[torch.Tensor]:
-    """Allocate the results of a product, row-major and not filled. A graph takes its fake results from here."""
+    """Allocate the results of a GEMM with an epilogue, row-major and not filled.
+
+    A graph of torch.compile takes its fake results, which have only a shape and a type, from here.
+
+    b           parts of B side by side, each K x N_i
+    text        text of the epilogue
+    out_dtype   as for `reference.result_dtypes`
+    """
     read, n = formula(text), sum(part.shape[-1] for part in b)
     dtypes = result_dtypes(a, read.results, out_dtype)
     shapes = read.shapes(a.shape[:-1], n)
@@ -154,12 +165,13 @@ def compute(
     how: How = AS_CHOSEN,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return the results of an epilogue of a product, D first.
+    """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
     a          M x K, or a batch of L such matrices
     b          K x N, or parts of it side by side
     text       the epilogue, as `epilogue.formula` parses it
     operands   tensors of the epilogue, in the order of its parameters; `scalars` come after them
+    scalars    numbers of the epilogue
     out_dtype  as for `reference.result_dtypes`
     how        options of `gemm`: plan, accumulation, tuning
     outs       tensors that results are written to, in the order of the results; None for a new tensor
@@ -180,7 +192,10 @@ def by_gemm(
     how: How = AS_CHOSEN,
     outs: Outs = None,
 ) -> list[torch.Tensor]:
-    """Return the results of `compute` by `gemm`, for b as one matrix. Tensors that are not loadable are copied."""
+    """Return the results of an epilogue of a @ b by a kernel. Tensors that are not loadable are copied.
+
+    b   one matrix, or a batch; the other arguments are those of `compute`
+    """
     read = formula(text)
     a, b, operands = loadable(a, b, operands, ("the first factor", "the second factor", *read.names))
     if outs is not None and not all(out is None or is_loadable(out) for out in outs):
@@ -212,10 +227,13 @@ def by_gemm(
 def dgated_of(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str, how: How = AS_CHOSEN
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of `preact` and the gated values, by one kernel.
+    """Return the gradient of a gated activation's argument and the gated values act(gate) * up, by one kernel.
 
-    a, b     factors of the gradient of the gated values
-    preact   gate columns in the left half, up columns in the right half
+    a, b         factors whose product a @ b is the gradient of the gated values
+    preact       argument of the activation: gate columns in the left half, up columns in the right half
+    activation   name of the gated activation, such as "swiglu"
+    how          options of `gemm`
+    returns      gradient of `preact`, of its shape; and the gated values
     """
     if not a.is_cuda:
         return dgated_by_torch(a, b, preact, activation)
@@ -228,7 +246,7 @@ def dgated_of(
 def dgated_by_torch(
     a: torch.Tensor, b: torch.Tensor, preact: torch.Tensor, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the results of `dgated_of` by operations of torch."""
+    """Return the results of `dgated_of`, computed by operations of torch, which can be differentiated."""
     operands = torch.split(preact, b.shape[-1], -1)
     *both, hidden = by_torch(a, b, formula(dgated(activation)), operands, None)
     return torch.cat(both, -1), hidden
@@ -239,7 +257,7 @@ def dgated_by_torch(
 
 @dataclass(frozen=True)
 class Lowered:
-    """A gated epilogue as a kernel computes it.
+    """A gated epilogue in the form that a kernel computes: it stores and reads gate and up as separate tensors.
 
     read          the epilogue after each result and each tile operand with all columns of A @ B was replaced by its
                   gate and its up. `_gate_and_up_names` are the names of the two operands
@@ -252,8 +270,9 @@ class Lowered:
 
 @lru_cache(maxsize=1024)
 def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
-    """Lower an epilogue.
+    """Return a gated epilogue in the form that a kernel computes, see `Lowered`.
 
+    text    text of the epilogue
     tiles   names of operands with all columns of A @ B inside halves() or pairs()
 
     >>> _lowered("lambda acc, c: (reglu(acc + c), acc + c)", ("c",)).read.text
@@ -269,7 +288,10 @@ def _lowered(text: str, tiles: tuple[str, ...]) -> Lowered:
 
 
 def _interleaving(results: Sequence[Expression]) -> bool | None:
-    """Return whether gate and up are adjacent columns; None if the epilogue is not gated."""
+    """Return whether an epilogue's gate and up are adjacent columns of A @ B; None if the epilogue is not gated.
+
+    results   results of the epilogue
+    """
     halves = (node for result in results for node in result.nodes() if isinstance(node, Half))
     return next((half.interleaved for half in halves), None)
 
@@ -278,6 +300,8 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
     """Return the results that a kernel with a gated epilogue stores.
 
     A result with as many columns as A @ B is replaced by two: its gate columns and its up columns.
+
+    results   results of the epilogue, D first
 
     >>> from cutegemm.plan.epilogue import Accumulator
     >>> acc = Accumulator()
@@ -296,7 +320,9 @@ def split_results(results: Sequence[Expression]) -> list[Expression]:
 
 
 def split_operands(results: Sequence[Expression], tiles: Sequence[str]) -> list[Expression]:
-    """Return results whose tile operands inside halves() or pairs() are replaced by operands for gate and for up.
+    """Return results of a gated epilogue that read M x N operands as two operands: the gate and the up columns.
+
+    Operands inside halves() or pairs() are replaced.
 
     tiles   names of operands with all columns of A @ B
 
@@ -326,7 +352,9 @@ def _gate_and_up_names(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def names_in_halves(text: str) -> frozenset[str]:
-    """Return the operands of a gated epilogue that are inside halves() or pairs(), or in a result with all columns.
+    """Return the names of operands of a gated epilogue that a kernel reads as two operands: gate and up columns.
+
+    They are inside halves() or pairs(), or in a result with all columns of A @ B.
 
     >>> sorted(names_in_halves("lambda acc, c, r: (swiglu(acc + c) + r, acc + c)"))
     ['c']
@@ -339,7 +367,13 @@ def names_in_halves(text: str) -> frozenset[str]:
 
 
 def _tiles_in_halves(text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """Return the operands in `names_in_halves` that are M x N. For M = 1 a kernel reads them as rows instead."""
+    """Return the names of M x N operands that a kernel reads as two operands: gate and up columns.
+
+    For M = 1, a kernel reads these operands as rows instead.
+
+    text       text of the epilogue
+    operands   its tensors, in order
+    """
     names = names_in_halves(text)
     if not names or a.shape[-2] == 1:
         return ()
@@ -358,13 +392,15 @@ def _by_halves(
     how: How,
     outs: Outs,
 ) -> list[torch.Tensor]:
-    """Return the results of one kernel, each in its tensor in `outs` if it has one.
+    """Return the results of a gated epilogue, computed by one kernel that stores gate and up separately.
 
     The kernel stores the gate and the up of a result with all columns of A @ B into the two halves of one tensor. If
     they are interleaved, it stores two tensors, which are joined by a copy.
 
-    lowered   the epilogue that the kernel computes
-    read      the epilogue of the call; `operands` are its tensors and numbers
+    lowered    the epilogue that the kernel computes
+    read       the epilogue of the call
+    operands   tensors and numbers of `read`
+    outs       the caller's tensor for each result, or None
     """
     dtypes, interleaved = result_dtypes(a, read.results, out_dtype, outs), lowered.interleaved
     outs = outs or [None] * len(dtypes)

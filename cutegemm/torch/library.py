@@ -63,7 +63,10 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def _gemm(*args: Any) -> list[torch.Tensor]:
-    """Return the results. The arguments are those of the schema, which ends with the types and the options of `How`."""
+    """Compute the operator cutegemm::gemm: return the results of an epilogue of a @ b.
+
+    args   a, b, text of the epilogue, its tensors, its numbers, text of the result types, and the options of `How`
+    """
     a, b, text, operands, scalars, types = args[:-_OPTIONS]
     return compute(a, b, text, operands, scalars, types_read(types), How(*args[-_OPTIONS:]))
 
@@ -131,7 +134,12 @@ def _backward_gemm(ctx: Any, upstream: Sequence[torch.Tensor | None]) -> tuple[A
 def _batched_mm(
     info: Any, in_dims: Any, a: Any, b: Any, out_dtype: Any = None, varying_rows: bool = False
 ) -> tuple[Any, Any]:
-    """Return `mm` of a batch of torch.vmap, and the dimension of the batch."""
+    """Return the result of the operator cutegemm::mm under torch.vmap, and the dimension of vmap's batch in it.
+
+    info      has the length of vmap's batch
+    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    a, b, out_dtype, varying_rows   arguments of the operator
+    """
     types = None if out_dtype is None else types_text(out_dtype)
     dims: Any = (in_dims[0], [in_dims[1]], None, [])
     how = How(varying_rows=varying_rows)
@@ -142,13 +150,17 @@ def _batched_mm(
 def _batched_gemm(
     info: Any, in_dims: Any, a: Any, b: Any, text: str, operands: Any, scalars: Any, types: Any, *how: Any
 ) -> tuple[Any, Any]:
-    """Return `gemm` of a batch of torch.vmap, and the dimension of the batch for each result.
+    """Return the results of the operator cutegemm::gemm under torch.vmap, and the dimension of vmap's batch in each.
 
     A batch with one b for all products is one product with more rows. Other batches are batches of `gemm`.
+
+    info      has the length of vmap's batch
+    in_dims   dimension of vmap's batch in each argument; None if it is the same for all
+    a, b, text, operands, scalars, types, how   arguments of the operator
     """
 
     def multiply(a: torch.Tensor, b: Tensors, operands: Tensors, shape: Sequence[int]) -> tuple[Any, Any]:
-        """Multiply, and give the first dimension of the results the extents `shape`."""
+        """Call the operator, and split the first dimension of each result into dimensions with the extents `shape`."""
         if text == PLAIN and len(b) == 1 and how == AS_CHOSEN.options:
             results = [torch.ops.cutegemm.mm(a, b[0], types_read(types))]
         else:
@@ -167,7 +179,11 @@ def _batched_gemm(
     inner = () if rank == 2 else (rows.shape[1],)
 
     def stacked(x: torch.Tensor, dim: int | None, own: int) -> torch.Tensor:
-        """Return a tensor of rank `own` with the batch of vmap, `dim`, and its own batch as one first dimension."""
+        """Return a tensor whose first dimension has vmap's batch and the tensor's own batch.
+
+        dim   dimension of vmap's batch; None: the tensor is expanded
+        own   rank of the result
+        """
         x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
         while x.dim() < own + 1:
             x = x.unsqueeze(1)
@@ -197,17 +213,23 @@ def _flops_mm(a: Shape, b: Shape, *_: Any, **__: Any) -> int:
 
 
 def _flops_gemm(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a @ b, with b in parts of K x N_i."""
+    """Return 2 M N K of a @ b, the floating-point operations that torch's counter adds for cutegemm::gemm.
+
+    a, b   shapes: M x K, and K x N_i for each part of B
+    """
     return 2 * prod(a) * sum(part[-1] for part in b)
 
 
 def _flops_mm_parts(a: Shape, b: Sequence[Shape], *_: Any, **__: Any) -> int:
-    """Return 2 M N K of a @ b^T, with b in parts of N x K_i."""
+    """Return 2 M N K of a @ b^T, the floating-point operations that torch's counter adds for cutegemm::mm_parts.
+
+    a, b   shapes: M x K, and N x K_i for each part of B
+    """
     return 2 * prod(a) * b[0][-2]
 
 
 def _define() -> None:
-    """Define and register the operators."""
+    """Define the operators of torch.library, and register their kernels, shapes, gradients, batches and flop counts."""
     functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
         "cutegemm::mm": (_mm, _fake_mm, _flops_mm),
         "cutegemm::mm_out": (_mm_out, _fake_out, _flops_mm),

@@ -112,7 +112,9 @@ def _check(
 
 
 def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
-    """Return whether an MLP is one node: gradients pass its activation, in eager mode or under torch.compile.
+    """Return whether `mlp` computes an MLP as one node of autograd's graph, instead of layer by layer.
+
+    It does if gradients pass the activation, in eager mode or under torch.compile.
 
     parts     number of weights of the first layer
     tensors   x, the weights of the first layer, and the others; None for a bias that is not there
@@ -132,16 +134,23 @@ def is_recorded(parts: int, *tensors: torch.Tensor | None) -> bool:
 
 
 def _composed(activation: str, interleaved: bool, parts: int, tensors: Any) -> torch.Tensor:
-    """Return the MLP layer by layer; torch differentiates each layer. The arguments are those of `Mlp.apply`."""
+    """Return the result of an MLP, computed layer by layer, so that torch differentiates each layer.
+
+    activation, interleaved   as for `mlp`
+    parts                     number of weights of the first layer
+    tensors                   (x, *up, down, up_bias, down_bias); weights are transposed, and a bias may be None
+    """
     x, up, down, up_bias, down_bias = _named(parts, tensors)
     hidden = layered(x, up, up_bias, activation, interleaved=interleaved)[0]
     return layered(hidden, (down,), down_bias)[0]
 
 
 class Mlp(torch.autograd.Function):  # type: ignore[misc]
-    """apply(activation, interleaved, number of weights of the first layer, x, *up, down, up_bias, down_bias).
+    """The autograd function of an MLP: y = act(x @ up + up_bias) @ down + down_bias.
 
-    x is T x K. Weights are transposed: K x H (one or two; K x 2H if interleaved) and H x N. The result is T x N.
+    It is called as apply(activation, interleaved, parts, x, *up, down, up_bias, down_bias). `parts` is the number of
+    weights of the first layer. x is T x K. Weights are transposed: K x H (one or two; K x 2H if interleaved) and H x N.
+    The result is T x N.
     """
 
     @staticmethod
@@ -203,7 +212,13 @@ def _times(x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype, by_rows: bool =
 def _differentiable_backward(
     ctx: Any, tensors: Any, dy: torch.Tensor, needs: tuple[bool, ...]
 ) -> list[torch.Tensor | None]:
-    """Return the gradients as functions of the inputs, for gradients of gradients."""
+    """Return the gradients of an MLP by its tensors as functions of the inputs, for gradients of gradients.
+
+    ctx       context of `Mlp`
+    tensors   (x, *up, down, up_bias, down_bias); a bias may be None
+    dy        gradient of the result
+    needs     whether a gradient by each of `tensors` is wanted; the result has None for the others
+    """
     y = _composed(ctx.activation, ctx.interleaved, ctx.parts, tensors)
     wanted = [each for each, need in zip(tensors, needs, strict=True) if need]
     gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))

@@ -144,7 +144,11 @@ class JoinedWeights(Unscriptable):
         return down(reshaped(hidden, (*x.shape[:-1], hidden.shape[-1])))
 
     def _factors(self, x: Any = None) -> tuple[Any, Any, Any, Any] | None:
-        """Return the weights and the biases of gate and up; None if one kernel may not compute both (for x)."""
+        """Return what one kernel needs to compute gate and up: both weights and both biases.
+
+        x         input; None: only the layers are checked
+        returns   (gate weight, up weight, gate bias, up bias); None if one kernel may not compute both
+        """
         gate, up = self._modules.get("gate_proj"), self._modules.get("up_proj")
         if not (is_plain(gate) and is_plain(up)):
             return None
@@ -169,7 +173,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def join_after_load(module: JoinedWeights, _: Any) -> None:
-    """Join the weights after `load_state_dict`."""
+    """Join the gate and up weights of a module after `load_state_dict`, as a hook of the module."""
     module.join(is_new=True)
 
 
@@ -231,7 +235,7 @@ class GatedMLP(JoinedWeights):
 
 
 def are_side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether the rows of the second weight follow those of the first in memory.
+    """Return whether the rows of the second weight follow those of the first in memory, in one storage.
 
     >>> whole = torch.zeros(4, 3)
     >>> are_side_by_side(whole[:2], whole[2:]), are_side_by_side(whole[2:], whole[:2])
@@ -276,7 +280,7 @@ def side_by_side(first: torch.nn.Parameter, second: torch.nn.Parameter, is_new: 
 
 
 def separate(first: Any, second: Any) -> None:
-    """Give two adjacent weights separate memory. Other weights stay in place.
+    """Give two weights that are adjacent in memory separate memory. Other weights stay in place.
 
     >>> gate, up = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
     >>> side_by_side(gate, up), separate(gate, up), are_side_by_side(gate, up)
@@ -289,7 +293,7 @@ def separate(first: Any, second: Any) -> None:
 
 
 def _store_alone(state: Any, name: str) -> None:
-    """Give a weight in a state_dict a storage of its own."""
+    """Give the weight `name` in a state_dict a storage of its own, over the same memory: see `stored_alone`."""
     if name in state and not torch.compiler.is_compiling():
         state[name] = stored_alone(state[name])
 
@@ -316,7 +320,10 @@ def stored_alone(tensor: Any) -> Any:
 
 
 def _kind(weight: torch.Tensor) -> tuple[Any, ...]:
-    """Return the properties that two weights must share to be adjacent."""
+    """Return the properties that two weights must share to be made adjacent.
+
+    returns   (type, device, extents of a row, whether it is an inference tensor)
+    """
     return weight.dtype, weight.device, weight.shape[1:], weight.is_inference()
 
 
@@ -325,9 +332,11 @@ def _is_movable(weight: Any) -> bool:
 
 
 def _owns_memory(weight: torch.Tensor, other: torch.Tensor, is_new: bool) -> bool:
-    """Return whether the memory of a weight holds nothing else, and only the two weights see it.
+    """Return whether the storage of a weight holds nothing else, and no tensor but `weight` and `other` uses it.
 
     It may be twice as large as the weight: the memory of an earlier pair, which held this weight and another one.
+
+    is_new   whether other tensors that use the storage are ignored, as for `side_by_side`
     """
     storage, size = weight.untyped_storage(), weight.numel() * weight.element_size()
     if storage.nbytes() > 2 * size or (weight.is_cpu and storage.is_shared()):

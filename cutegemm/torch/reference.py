@@ -34,12 +34,14 @@ _COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": 
 
 
 class Values:
-    """Values of expressions as tensors, each computed at its first use.
+    """Evaluates expressions of an epilogue by torch: calling the object with an expression returns its value.
+
+    Each value is computed at its first use.
 
     acc        function that returns the accumulator
     operands   tensors and numbers by name
     shape      extents of D; needed only for reductions
-    known      values that are not computed again
+    known      expression -> value, for values that are not computed again
 
     >>> from cutegemm.torch.epilogue import formula
     >>> (result,) = formula("lambda acc, bias: relu(acc + bias)").results
@@ -98,14 +100,20 @@ class Values:
         raise TypeError(f"{type(node).__name__} {node} is not evaluated by torch.")
 
     def _compared_dtype(self, condition: Expression) -> torch.dtype:
-        """Return the floating type of the operands of a comparison. It selects between two numbers in this type."""
+        """Return the floating type in which a comparison selects between two numbers.
+
+        It is the type of the first operand of `condition` that is a floating tensor, or float32.
+        """
         values = [self(child) for child in condition.children]
         dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
         return dtypes[0] if dtypes else torch.float32
 
 
 def tensor_of(value: Any) -> torch.Tensor:
-    """Return a number as a tensor without dimensions, so that type promotion prefers the type of other tensors."""
+    """Return a number as a tensor without dimensions, and a tensor as it is.
+
+    Type promotion then prefers the type of other tensors.
+    """
     if isinstance(value, torch.Tensor):
         return value
     return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
@@ -120,12 +128,14 @@ def _extreme(is_maximum: bool, left: Any, right: Any) -> Any:
 
 
 def dims_of(node: Reduction) -> list[int]:
-    """Return the dimensions of D that a reduction is taken over."""
+    """Return the dimensions of D, -2 or -1 or both, that a reduction is taken over."""
     return [{"m": -2, "n": -1}[mode] for mode in node.along]
 
 
 def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
     """Return the sum or the maximum of x over one or both of its last two dimensions. The maximum of nothing is -inf.
+
+    node   the reduction, which names the operation and the dimensions
 
     >>> reduced(Reduction("max", ("n",), nodes.Constant(0.0)), torch.tensor([[1.0, 3.0], [2.0, torch.nan]]))
     tensor([3., nan])
@@ -139,12 +149,14 @@ def reduced(node: Reduction, x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """Return the nearest values of an element type, in the type of x."""
+    """Return x rounded to the nearest values of an element type, but as a tensor of the type of x."""
     return stored(x, torch_ops.memory_of(dtype)).to(x.dtype) if dtype.name != "tf32" else x
 
 
 def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return values as a kernel stores them. One-byte and integer types saturate.
+    """Return values in the type of a result, rounded as a kernel stores them. One-byte and integer types saturate.
+
+    dtype   type of the result
 
     >>> stored(torch.tensor([500.0]), torch.float8_e4m3fn).float()
     tensor([448.])
@@ -164,7 +176,7 @@ def stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def half_of(x: torch.Tensor, node: Any) -> torch.Tensor:
-    """Return the columns of x that a `Half` selects.
+    """Return the gate columns or the up columns of x, whichever the expression `node`, a `Half`, selects.
 
     >>> [half_of(torch.arange(4), Half(Expression(), 1, interleaved)) for interleaved in (True, False)]
     [tensor([1, 3]), tensor([2, 3])]
@@ -194,9 +206,11 @@ def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def join_halves(halves: Sequence[tuple[Any, torch.Tensor]]) -> torch.Tensor:
-    """Return the sum of tensors that have nonzero columns only where their `Half` selects them.
+    """Return a tensor with all columns of A @ B, from gradients of its gate and up columns.
 
-    halves   pairs of a `Half` and the columns that it selects
+    Columns without a gradient are 0.
+
+    halves   pairs of a `Half`, which selects gate or up columns, and a tensor with as many columns
 
     >>> gate = Half(Expression(), 0, False)
     >>> join_halves([(gate, torch.tensor([1, 2]))])
@@ -244,7 +258,10 @@ def result_dtypes(
 
 
 def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of the accumulator for factors of a type."""
+    """Return the type of a GEMM's accumulator for factors of type `dtype`.
+
+    It is float32; float64 for float64, and int32 for integers.
+    """
     if not dtype.is_floating_point:
         return torch.int32
     return dtype if dtype == torch.float64 else torch.float32
@@ -288,13 +305,21 @@ def by_torch(
 
 
 def copied_to(outs: Outs, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy results to the tensors in `outs` and return them. A result is returned itself if its `out` is None."""
+    """Copy results of an epilogue to the caller's tensors, and return these.
+
+    outs      tensor for each result. A result is returned itself if its tensor is None; None: all are
+    results   the computed results
+    """
     if outs is None:
         return list(results)
     return [each if out is None else out.copy_(each) for each, out in zip(results, outs, strict=True)]
 
 
 def _widened(x: Any, dtype: torch.dtype) -> Any:
-    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider."""
+    """Return an operand in the type of the accumulator, as a kernel reads it; as it is if its own type is wider.
+
+    x       a tensor, or a number, which is returned as it is
+    dtype   type of the accumulator
+    """
     is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype.itemsize < dtype.itemsize
     return x.to(dtype) if is_narrow and dtype.is_floating_point else x

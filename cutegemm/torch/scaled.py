@@ -118,14 +118,15 @@ def scaled_mm(
 
 
 def _only(value: Any) -> Any:
-    """Return the element of a list of one, else the value itself."""
+    """Return the element of a list or tuple of one element, else the value itself."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _member(value: Any, names: Sequence[str]) -> str | None:
-    """Return the name of an enum's member from the member, its name or its value; None if it is unknown.
+    """Return the name of a member of an enum of torch, from the member, its name or its value; None if it is unknown.
 
-    names   names of all members
+    value   what the caller passes, also in a list of one
+    names   names of all members, by value
 
     >>> _member(["RowWise"], RECIPES), _member(1, RECIPES), _member("Rows", RECIPES)
     ('RowWise', 'RowWise', None)
@@ -138,8 +139,10 @@ def _member(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[str]) -> list[str]:
-    """Check a recipe or a swizzle. A swizzle may also be None.
+    """Return an error message, in a list, if no kernel supports a recipe or a swizzle. A swizzle may also be None.
 
+    name     the caller's name for the argument
+    value    what the caller passes: a member of an enum of torch, its name or its value
     known    names of all members of the enum
     served   names of the members that a kernel has
     """
@@ -151,10 +154,13 @@ def _wrong_member(name: str, value: Any, known: Sequence[str], served: Sequence[
 
 
 def _wrong_scale(name: str, scale: torch.Tensor, recipe: str | None, extent: int, each: str) -> list[str]:
-    """Check a scale.
+    """Return error messages for the shape and the type of a scale.
 
+    name     "scale_a" or "scale_b"
+    scale    the caller's tensor
+    recipe   "TensorWise" or "RowWise"; None for an unknown one
     extent   number of scales of the recipe "RowWise"
-    each     "row of mat_a" or "column of mat_b"
+    each     what has a scale of its own then: "row of mat_a" or "column of mat_b"
     """
     rules = []
     if recipe == "TensorWise" and scale.numel() != 1:

@@ -17,11 +17,12 @@ from cutegemm.torch.modules import JoinedWeights, Linear
 
 
 def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequence[int]]]:
-    """Return the questions that the layers of a model ask when they choose a plan, each with `rows`.
+    """Return a `Question`, which the choice of a plan depends on, for each different kind of layer of a model.
 
-    model    a module, or several
-    rows     numbers of rows of the inputs
-    raises   UnsupportedError if cutegemm computes no layer of the model, or if a layer is not on a CUDA device
+    model     a module, or several
+    rows      numbers of rows of the inputs
+    returns   pairs of a `Question` and `rows`
+    raises    UnsupportedError if cutegemm computes no layer of the model, or if a layer is not on a CUDA device
     """
     modules = [model] if isinstance(model, nn.Module) else list(model)
     layers = {
@@ -53,5 +54,5 @@ def questions_of(model: Any, rows: Sequence[int]) -> list[tuple[Question, Sequen
 
 
 def _weight(layer: Any) -> torch.Tensor:
-    """Return the first weight of a layer, or of its children."""
+    """Return the first parameter of a layer or of its children that is a matrix."""
     return next(each for each in layer.parameters() if each.dim() == 2)

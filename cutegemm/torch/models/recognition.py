@@ -39,14 +39,17 @@ def activation_of(act: Any) -> str | None:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Return whether a module is the linear layer of transformers' GPT-2, or a subclass of it. Its weight is K x N."""
+    """Return whether a module is a Conv1D, the linear layer of transformers' GPT-2, whose weight is K x N.
+
+    A subclass of Conv1D counts too.
+    """
     is_named_so = any(kind.__name__ == "Conv1D" for kind in type(module).__mro__)
     return is_named_so and hasattr(module, "nf") and getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Names of the children of an MLP.
+    """Names of the child modules of an MLP, by what they do in it.
 
     up     layers before the activation: one, or gate and up
     act    activation; before `parts_of`, the names that it may have
@@ -61,7 +64,7 @@ class Parts:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the linear layers."""
+        """Names of the linear layers, in the order in which they compute."""
         return (*self.up, self.down)
 
 
@@ -75,9 +78,11 @@ MLPS = (
 
 
 def parts_of(module: nn.Module) -> Parts | None:
-    """Return the names of the children of an MLP; None if a module lacks some of them, or has others.
+    """Return the names of the children of an MLP, if a module has those of an MLP in a known library.
 
     `act` and `last` of the result hold the names that the module has.
+
+    returns   None if the module lacks some of them, or has others
     """
     children = dict(module.named_children())
     for parts in MLPS:
@@ -100,7 +105,8 @@ def is_on_meta(module: nn.Module) -> bool:
 def bare(module: nn.Module) -> nn.Module:
     """Return a copy of a module and of its children, without hooks and without a `forward` of the instance.
 
-    It shares the parameters. Its buffers and its mode are its own, so that a call of it changes nothing in `module`.
+    It shares the parameters. Its buffers and its training mode are its own, so that a call of it changes nothing in
+    `module`.
 
     >>> norm = nn.BatchNorm1d(2)
     >>> copy = bare(norm).train()
@@ -118,7 +124,9 @@ def bare(module: nn.Module) -> nn.Module:
 
 
 def with_numbers(module: nn.Module, parts: Parts) -> nn.Module:
-    """Return a copy of an MLP on the meta device, with small layers of random numbers instead of its own.
+    """Return a copy of an MLP on the meta device, with small layers of random numbers instead of its own, to call it.
+
+    parts   names of its children
 
     >>> class Mlp(nn.Module):
     ...     def __init__(self):
@@ -140,7 +148,10 @@ def _generator() -> torch.Generator:
 
 
 def _small(layer: Any, numbers: torch.Generator) -> Any:
-    """Return a small copy of a layer, with random parameters of its types."""
+    """Return a small copy of a linear layer, with random parameters of its types.
+
+    numbers   generator of the random numbers
+    """
     copy = bare(layer)
     copy._parameters = {}
     for name, each in layer._parameters.items():
@@ -172,10 +183,13 @@ def is_linear(conv1d: nn.Module) -> bool:
 
 
 def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
-    """Return whether an MLP computes what its parts suggest for four random rows, in training and in evaluation.
+    """Return whether an MLP computes down(act(up(x))), or its gated form, for four random rows.
 
-    A module on the meta device is tried `with_numbers`. A dropout that is a module and comes last is switched off; a
-    dropout that is a function shows as a difference. Hooks are not called.
+    It must do so in training and in evaluation. A module on the meta device is tried `with_numbers`. A dropout that is
+    a module and comes last is switched off; a dropout that is a function shows as a difference. Hooks are not called.
+
+    parts        names of its children
+    activation   name of the activation after its first layer
     """
     try:
         module = with_numbers(module, parts) if is_on_meta(module) else bare(module)
@@ -201,7 +215,7 @@ def computes_so(module: nn.Module, parts: Parts, activation: str) -> bool:
 
 
 def _are_close(results: list[Any], expected: torch.Tensor) -> bool:
-    """Return whether results are tensors of the expected shape and, up to rounding, of the expected values."""
+    """Return whether all results are tensors of the expected shape and, up to rounding, of the expected values."""
     if not all(isinstance(each, torch.Tensor) and each.shape == expected.shape for each in results):
         return False
     near = {"rtol": 0.02, "atol": 0.02 * float(expected.float().abs().max())}

@@ -33,10 +33,10 @@ _RECORD = "_cutegemm"  # attribute of a replaced MLP: a `Record`, or None after 
 
 @dataclass(frozen=True)
 class Record:
-    """What an MLP computed when `use` replaced it.
+    """What an MLP computed when `use` replaced it, to notice later changes.
 
     parts        names of its children
-    activation   as for `mlp`
+    activation   name of the activation, as for `mlp`
     act          module or function of the activation
     """
 
@@ -49,8 +49,8 @@ class Record:
 class Replaced:
     """The modules that `use` has replaced in a model, and those that it has left.
 
-    replaced   what a module is now, by its name
-    left       the reason why a module was not replaced, by its name
+    replaced   name of a module -> description of what replaces it
+    left       name of a module -> reason why it was not replaced
 
     `undo()` restores the model; used as a context manager, the object does so at the end.
     """
@@ -60,7 +60,7 @@ class Replaced:
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
-        """Restore the modules. Parameters keep their present values and their identity."""
+        """Restore the replaced modules. Parameters keep their present values and their identity."""
         while self._undo:
             self._undo.pop()()
 
@@ -134,12 +134,15 @@ def use(model: nn.Module) -> Replaced:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Return whether a module is one that `use` replaces others by."""
+    """Return whether a module is a layer or an MLP that cutegemm computes, after `use` or as a `cutegemm.Linear`."""
     return isinstance(module, (Linear, ReplacedConv1D)) or hasattr(module, _RECORD)
 
 
 class Replacement(fallback.Unscriptable):
-    """First base of the class of a replaced module; the second is its original class, whose forward is the fallback."""
+    """First base of the class that a replaced module gets. The second base is its original class.
+
+    The original class's forward is called if cutegemm cannot compute the module.
+    """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Replacement):  # a bound method from before `Replaced.undo`
@@ -150,7 +153,7 @@ class Replacement(fallback.Unscriptable):
         return super().forward(*args, **kwargs) if y is None else y
 
     def _computed(self, x: Any) -> torch.Tensor | None:
-        """Return the result for x; None if the original forward has to compute it."""
+        """Return the result that cutegemm computes for x; None if the original forward has to compute it."""
         raise NotImplementedError
 
 
@@ -158,16 +161,17 @@ class Replacement(fallback.Unscriptable):
 
 
 class ReplacedConv1D(Replacement):
-    """Layer that returns x @ weight + bias, with a weight of K x N."""
+    """A replaced Conv1D of transformers: returns x @ weight + bias, with a weight of K x N."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         return linear(x, _by_rows(self), self.bias) if _may_compute(self, x) else None
 
 
 def _may_compute(layer: Any, x: Any) -> bool:
-    """Return whether a kernel may compute a replaced Conv1D of x.
+    """Return whether a kernel, instead of the original forward, may compute a replaced Conv1D of x.
 
-    The transpose of an inference tensor does not require gradients, even if the tensor does.
+    It may not if gradients are recorded and the weight is an inference tensor: the transpose of such a tensor does not
+    require gradients, even if the tensor does.
     """
     weight = layer.weight
     if is_replaced_forward(layer._cutegemm_original) or is_left_to_torch(x, weight, layer.bias):
@@ -193,7 +197,7 @@ def _replace_layer(name: str, module: nn.Module, report: Replaced) -> None:
 
 
 def _why_not_layer(module: Any) -> str:
-    """Return why a layer is left as it is; "" if it is replaced."""
+    """Return the reason, for messages, why `use` leaves a linear layer as it is; "" if it is replaced."""
     kind = "Linear" if isinstance(module, nn.Linear) else "Conv1D"
     if type(module) is not nn.Linear and (kind == "Linear" or type(module).__name__ != kind):
         return f"{type(module).__name__}, a subclass of {kind}, may compute something else"
@@ -209,7 +213,7 @@ def _why_not_layer(module: Any) -> str:
 
 
 def _why_not_tensors(layer: Any) -> str:
-    """Return why no kernel computes with the weight and the bias of a layer; "" if one does."""
+    """Return the reason, for messages, why no kernel computes with a layer's weight or bias; "" if one does."""
     for name in ("weight", "bias"):
         tensor = getattr(layer, name, None)
         if isinstance(tensor, torch.Tensor) and (why := fallback.why_left_to_torch(tensor)):
@@ -221,7 +225,7 @@ def _why_not_tensors(layer: Any) -> str:
 
 
 class ReplacedGatedMLP(Replacement, JoinedWeights):
-    """MLP that returns down(act(gate(x)) * up(x)), gate and up by one kernel."""
+    """A replaced gated MLP: returns down(act(gate(x)) * up(x)), gate and up by one kernel."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -229,7 +233,7 @@ class ReplacedGatedMLP(Replacement, JoinedWeights):
 
 
 class ReplacedMLP(Replacement):
-    """MLP that returns down(act(up(x))), the activation as the epilogue of the first layer."""
+    """A replaced MLP: returns down(act(up(x))), with the activation as the epilogue of the first layer's kernel."""
 
     def _computed(self, x: Any) -> torch.Tensor | None:
         record = _unchanged(self)
@@ -249,14 +253,17 @@ class ReplacedMLP(Replacement):
 
 
 def _is_plain(layer: Any, x: Any) -> bool:
-    """Return whether another kernel may compute a layer of x: `is_plain`, or a replaced Conv1D."""
+    """Return whether a kernel may compute a layer of x without calling the layer: `is_plain`, or a replaced Conv1D."""
     if isinstance(layer, ReplacedConv1D):
         return type(layer) is layer._cutegemm_class and not is_customized(layer) and _may_compute(layer, x)
     return is_plain(layer) and not is_left_to_torch(x, layer.weight, layer.bias)
 
 
 def _unchanged(module: Any) -> Record | None:
-    """Return the record of an MLP; None if anything but its layers has changed since."""
+    """Return the record of a replaced MLP; None if anything but its layers has changed since `use` replaced it.
+
+    Then the original forward has to compute it.
+    """
     record: Record | None = getattr(module, _RECORD)
     if record is None or is_replaced_forward(module._cutegemm_original):
         return None
@@ -296,7 +303,11 @@ def _replace_mlp(name: str, module: nn.Module, parts: Parts, report: Replaced) -
 
 
 def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str:
-    """Return why an MLP is left as it is; "" if it is replaced."""
+    """Return the reason, for messages, why `use` leaves an MLP as it is; "" if it is replaced.
+
+    parts        names of its children
+    activation   name of the activation between its layers; None if it is unknown
+    """
     layers = [getattr(module, name) for name in parts.up]
     own = [name for name, each in (*module._parameters.items(), *module._buffers.items()) if each is not None]
     if own:  # it may have no effect yet, such as a scale of ones
@@ -335,7 +346,7 @@ def _why_not_mlp(module: nn.Module, parts: Parts, activation: str | None) -> str
 
 
 def _change(module: nn.Module, kind: type, report: Replaced) -> None:
-    """Give a module another class until `report.undo()`."""
+    """Change the class of a module to `kind` until `report.undo()`."""
     before = type(module)
 
     def become(kind: type) -> None:
@@ -348,9 +359,13 @@ def _change(module: nn.Module, kind: type, report: Replaced) -> None:
 
 
 def _based_on(own: type, kind: type, before: type) -> type:
-    """Return a class with `before` instead of `kind` among its bases.
+    """Return a copy of a class with `before` instead of `kind` among its bases, for `Replaced.undo`.
 
     A module that was parametrized or sharded since `use` has a class that was derived from `kind`.
+
+    own       present class of the module; it is returned itself if `kind` is not among its bases
+    kind      class that `use` gave the module
+    before    class that the module had before
 
     >>> class Parametrized(Linear): ...
     >>> restored = _based_on(Parametrized, Linear, nn.Linear)
@@ -398,6 +413,9 @@ def _derived(replacement: Any, original: Any) -> Any:
 
 
 def _made(replacement: Any, original: Any) -> Any:
-    """Return an empty object of a derived class, for copies and pickles."""
+    """Return an empty object of the class that `_derived` returns, for copies and pickles.
+
+    replacement, original   bases of the class, as for `_derived`
+    """
     kind = _derived(replacement, original)
     return kind.__new__(kind)
