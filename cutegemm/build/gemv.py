@@ -127,10 +127,12 @@ class _GemvBuilder(Builder):
         self.vector = ACCESS_BITS // operands.a.dtype.bits
 
     def mma(self, atom: MmaAtom) -> TiledMma:
-        """Return the tiled MMA with the warps along K.
+        """Return the tiled MMA whose warps lie along K: each multiplies another part of the k-tile.
 
         Each vector that a lane loads serves two k-blocks: one takes its first two registers, the next one the other
         two.
+
+        atom   MMA of a warp
         """
         in_register, vector = self.packed, self.vector
         warp_k = self.vectors * _LANES_K * vector
@@ -154,12 +156,12 @@ class _GemvBuilder(Builder):
         return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sliced_k(self, cluster: int) -> SlicedK:
-        """Return how the accumulators of warps that multiply different k are added.
+        """Return how the accumulators of the warps, which multiply different k, are added through shared memory.
 
         All threads of the CTA add them, neighbouring threads for neighbouring rows of D.
 
         cluster   CTAs of a cluster that split K as well
-        raises   PlanError if the threads do not divide the tile evenly
+        raises    PlanError if the threads do not divide the tile evenly
         """
         rows, columns, _ = self.block
         threads = min(self.warps * WARP_THREADS, rows * columns)

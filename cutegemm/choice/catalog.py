@@ -174,8 +174,9 @@ def built(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """Return the plan of a candidate.
+    """Build the plan of a recipe for a problem, with the repack passes that the recipe asks for.
 
+    recipe       recipe of the plan, such as one that `ranked` yields
     operands     operands with the alignment of A and B that TMA loads see
     by_threads   operands with the alignment that loads of threads see
     raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem
@@ -199,7 +200,7 @@ def built(
 
 @lru_cache(maxsize=4096)
 def _violations(recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device) -> tuple[str, ...]:
-    """Return the rules that the plan of a recipe breaks on an architecture."""
+    """Return the violations, as texts, of the plan of a recipe on an architecture; () if the plan can be launched."""
     return tuple(recipe.build(operands, with_c, arch, device).refusals(arch))
 
 
@@ -228,7 +229,9 @@ def ranked(
 
 
 def _families(request: Request, problem: Problem) -> list[Family]:
-    """Return the families whose plans are candidates.
+    """Return the kernel families (SIMT, mma.sync, gemv, Hopper) whose plans are compared for a problem.
+
+    The list is empty if the request asks for swap A/B only, and neither gemv nor Hopper plans are candidates.
 
     raises   PlanError if no family can implement the operands on the architecture
     """
@@ -258,7 +261,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return whether K is short, or D small with few rows or columns: mma.sync plans are candidates then."""
+    """Return whether mma.sync plans may be faster than wgmma: K is short, or D is small with few rows or columns."""
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
@@ -266,7 +269,14 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
-    """Return operand `name` as the threads of a repack pass load it, with the smaller of its two alignments."""
+    """Return an operand as the threads of a repack pass (a copy kernel before the GEMM) load it.
+
+    Its alignment is the smaller of those that TMA loads and loads of threads see.
+
+    name         "a" or "b"
+    operands     operands with the alignment that TMA loads see
+    by_threads   operands with the alignment that loads of threads see
+    """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
 
@@ -278,5 +288,5 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """Return all candidates of `ranked` as a list."""
+    """Return all candidates for a problem as a list, the one with the lowest predicted time first: see `ranked`."""
     return list(ranked(operands, problem, arch, device, accumulate))

@@ -10,7 +10,7 @@ from cutegemm.errors import PlanError
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Return the integers of a text such as "128x64x32".
+    """Return the integers of a text in which "x" separates them, such as "128x64x32".
 
     >>> parse_tuple("128x64x32")
     (128, 64, 32)
@@ -64,7 +64,7 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
 
 
 def written(value: Any) -> str:
-    """Return the text of an argument, as `parse_options` reads it.
+    """Return an argument of a builder as text, in the form that `parse_options` reads.
 
     >>> written((128, 64, 8)), written(Shared("mn", 4)), written(True), written(None)
     ('128x64x8', 'mn+4', '1', 'none')

@@ -41,13 +41,17 @@ _PER_ACCESS = 2  # registers that the compiler keeps for each cp.async access of
 
 
 def _shared(text: str) -> Shared | str:
-    """Return "swizzled", "padded" or "plain", or the `Shared` of a text: "k+4" is along K, padded by 4 elements."""
+    """Return the value of the argument `shared` of `mma_sync_plan` that a text stands for.
+
+    text   "swizzled", "padded" or "plain", which are returned as they are; or a `Shared`: "k+4" is along K, padded by
+           4 elements
+    """
     major, _, pad = text.partition("+")
     return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
 
 
 def _least(arch: str) -> str:
-    """Return the architecture without the suffix "a", whose instructions these plans do not need."""
+    """Return the architecture without the suffix "a": mma.sync plans do not need its additional instructions."""
     return arch.rstrip("a")
 
 
@@ -86,7 +90,7 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """An mma.sync plan before its operands are known.
+    """The name and the arguments of an mma.sync plan, from which it is built once the operands are known.
 
     rate   speed on large problems relative to `mma_128x256`; None: `choose` does not consider the plan
 
@@ -111,8 +115,9 @@ class MmaSyncRecipe(Recipe):
     rate: float | None = None
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: the first depth and number of stages that fit.
+        """Build the plan for the operands that the kernel sees, with the first (bK, stages) that fit shared memory.
 
+        target   architecture and other properties of what the plan is built for
         raises   PlanError if none fits
         """
         arch, ops = _least(target.arch), operands.as_tf32
@@ -165,10 +170,10 @@ class MmaSyncRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """An mma.sync plan whose k-tiles a producer warp loads by TMA, before its operands are known.
+    """The name and the arguments of an `mma_tma_plan`, from which it is built once the operands are known.
 
-    `options["block"]` is (bM, bN) unless the options are spelled out: bK and the stages follow from what fits shared
-    memory.
+    A producer warp loads its k-tiles by TMA. `options["block"]` is (bM, bN) unless the options are spelled out: bK and
+    the stages follow from what fits shared memory.
     """
 
     family: ClassVar[str] = "mma_tma"
@@ -181,8 +186,9 @@ class MmaTmaRecipe(MmaSyncRecipe):
     splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
+        """Build the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
 
+        target   architecture and other properties of what the plan is built for
         raises   PlanError if neither fits shared memory
         """
         ops = operands.as_tf32

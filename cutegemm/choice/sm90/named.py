@@ -106,7 +106,7 @@ _PROMOTED = (
 
 
 def of_tile(named: NamedTile) -> Sm90Recipe:
-    """Return the recipe of a tile that has a name: see `tiles`."""
+    """Return the recipe of the plan whose name spells out a tile, with a summary in words: see `tiles`."""
     names = " and ".join([name for name, ctas in zip("AB", reversed(named.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     accumulators = ", accumulator promotion" if named.promoted else ""
@@ -123,7 +123,7 @@ def of_tile(named: NamedTile) -> Sm90Recipe:
 
 
 def _recipes(rows: Iterable[tuple[str, dict[str, Any], str]]) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes of rows (name, options, summary)."""
+    """Return one recipe for each row (name, options of the recipe, summary) of a table."""
     return tuple([Sm90Recipe(name, summary, options) for name, options, summary in rows])
 
 
@@ -138,7 +138,10 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether the recipe is the plan that the name of its tile and cluster stands for: see `tiles`."""
+    """Return whether a recipe is the same plan as the one whose name spells out its tile and cluster.
+
+    Such a plan has the default order of tiles, and is not listed twice. See `tiles`.
+    """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1
     return shape.epilogue != "single" and has_usual_order and not has_narrow_epi_stages(recipe.tile)

@@ -28,13 +28,13 @@ _SPLITTING = ("split_k", "stream", "fixup")  # options that say how K is split
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    """Return the L2 policies of A, B and D of a text such as "last+last+first"."""
+    """Return the L2 policies of A, B and D that a text such as "last+last+first" stands for."""
     return tuple([f"evict_{policy}" for policy in text.split("+")])
 
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """A Hopper plan before its operands are known.
+    """The name and the arguments of a Hopper plan, from which it is built once the operands are known.
 
     Unless the options are spelled out, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
     `options["depth"]` times as many. `options["alone"]` says that each CTA computes one tile only.
@@ -89,7 +89,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def may_read(self) -> bool:
-        """Return whether the plan has a form that reads A into registers.
+        """Return whether the plan has a variant that reads A into registers before wgmma multiplies it: see `reading`.
 
         Consumers must be able to share the tile, so that one reads A while others multiply, and must have registers
         left for A.
@@ -101,7 +101,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def reading(self) -> Sm90Recipe:
-        """Return the recipe for an A that threads read into registers.
+        """Return the variant of the recipe whose threads read A into registers.
 
         Its consumers share each tile, and store it before they begin the next one.
         """
@@ -111,12 +111,12 @@ class Sm90Recipe(Recipe):
 
     @property
     def cluster_ctas(self) -> int:
-        """Return the number of CTAs of a cluster."""
+        """Return the number of CTAs of a cluster, including those that split K."""
         return product(self.options.get("cluster", (1, 1))) * self.options.get("cluster_k", 1)
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split, by the name or by the options.
+        """Return how K is split: as the name says, else as the options say.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True
