@@ -217,7 +217,7 @@ class PlanBuilder(Complaints):
 
 @dataclass(frozen=True)
 class Storing:
-    """How a tile of D gets from registers to global memory.
+    """How a tile of D is stored from registers to global memory, directly or through shared memory.
 
     store   copy atom from registers to global memory, or to `smem` if there is one
     smem    layout of the tile in shared memory; None if D is stored from registers
@@ -230,7 +230,7 @@ class Storing:
 
 
 class Builder(PlanBuilder):
-    """Base class of the builders of SIMT, mma.sync and gemv plans, in which all threads both copy and multiply.
+    """Base class of the builders of SIMT, mma.sync and gemv plans, whose threads all copy and multiply.
 
     block    tile (bM, bN, bK) of a CTA
     stages   stages of shared memory

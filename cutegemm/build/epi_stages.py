@@ -165,11 +165,13 @@ class EpiStageBuilder:
         shared_d: str = "swizzled",
         with_operands: bool = False,
     ) -> tuple[int, int, int]:
-        """Return (columns of an epilogue tile, epilogue tiles of a consumer, epilogue stages of a consumer).
+        """Divide a consumer's tile of D into epilogue tiles, which are stored one by one through epilogue stages.
 
         consumer_tile, consumers   (M, N) of D that a consumer computes, and the number of consumers
         epi_tile_n, epi_stages     as in `epi_stages`
+        shared_d                   one of `SHARED_D`: see `sm90_plan`
         with_operands              whether the epilogue reads anything but the accumulators
+        returns                    (columns of an epilogue tile, epilogue tiles and epilogue stages of a consumer)
         raises                     PlanError if no epilogue tiles fill the consumer's tile
         """
         if epi_tile_n is not None:

@@ -21,7 +21,7 @@ _COLUMNS_OF_SEVERAL = 32
 
 
 def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand] | None = None) -> GemmPlan:
-    """Return the plan with another epilogue.
+    """Return a copy of a plan with another epilogue: the expression that computes D from the accumulators.
 
     A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. It is also laid out
     again if threads store long rows and the epilogue needs their registers.

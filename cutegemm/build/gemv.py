@@ -143,7 +143,9 @@ class _GemvBuilder(Builder):
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
     def load(self, cache: str) -> TiledCopy:
-        """Return the tiled copy by which each lane loads the vectors that it multiplies straight to its fragments.
+        """Return the tiled copy that loads A or B from global memory straight to the fragments of mma.sync.
+
+        Each lane loads the vectors that it multiplies.
 
         cache   cache hint of the loads
         """

@@ -132,7 +132,7 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of an `mma_tma_plan`."""
+    """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
         """Return the tiled MMA in which each warp computes a warp tile, contiguous as far as `piece` allows.
@@ -209,8 +209,8 @@ class _Builder(PipelineBuilder):
     ) -> tuple[EpiStages, SharedLayout] | None:
         """Return the epilogue stages of each warp, with their layout in shared memory.
 
-        Of the possible epilogue tiles, those are chosen that leave room for the most mainloop stages. An epilogue tile
-        has the 16 rows of an atom, or 32 rows if the rows of an atom are spread over a line: see `_places`.
+        The chosen epilogue tiles leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom,
+        or 32 rows if the rows of an atom are spread over a line: see `_places`.
 
         mma       tiled MMA of the CTA
         warp      tile (M, N) of D that a warp stores

@@ -319,7 +319,7 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 
 
 def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
-    """Return the default rasterization (order of the tiles) as text, by which clusters of a GPC share what they load.
+    """Return the default rasterization (order of the tiles) as text: it lets clusters of a GPC share what they load.
 
     They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
     In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
@@ -488,13 +488,16 @@ class _Builder(PipelineBuilder):
         return NORMAL_L2
 
     def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
-        """Return the tiled MMA: wgmmas as wide as the tile, or half of it. Consumers that share a tile divide its rows.
+        """Return the tiled MMA of the consumers: wgmmas as wide as the tile, or half of it.
+
+        Consumers that share a tile divide its rows.
 
         loaded     operands as they are loaded, after repack passes
         a_source   "shared" or "register": where wgmma reads A from
         rows       rows of a consumer
         columns    columns of a wgmma
         readers    consumers that share a tile
+        raises     PlanError if the rows of a consumer are not a multiple of 64
         """
         a, b, reads = loaded.a, loaded.b, a_source == "register"
         transposed_operands = [

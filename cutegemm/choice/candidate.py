@@ -35,7 +35,7 @@ class Request:
     """What a plan is chosen for, apart from M, N and K of the problem.
 
     operands     types, majorness and alignment of A, B, C and D; the alignment of A and B is the one that TMA loads see
-    by_threads   the same with the alignment that loads of threads see; None: as `operands`
+    by_threads   operands with the alignment that loads of threads see; None: as `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models take
     accumulate   for fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
@@ -67,7 +67,7 @@ class Request:
 class Candidate:
     """A plan that has not been built yet (its recipe), with its predicted time.
 
-    recipe        arguments from which the plan can be built
+    recipe        name and arguments of the plan; `recipe.build` makes it
     us            predicted time in microseconds, including the repack passes (copies of operands before the GEMM)
     find_bounds   function that returns the value of `bounds`; called only when `bounds` is read
     """

@@ -115,7 +115,7 @@ def chosen(
     can_implement: CanImplement | None = None,
     by_threads: Operands | None = None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the recipe with the lowest predicted time, and its plan.
+    """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
     operands        operands with the alignment of A and B that TMA loads see
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
@@ -144,7 +144,10 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the fastest candidate that can be built and meets `can_implement`, or the fastest that can be built."""
+    """Return the fastest candidate that can be built and meets `can_implement`, else the fastest that can be built.
+
+    The arguments are those of `chosen`; the result is (recipe, plan).
+    """
     fallback: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []
     too_large: list[tuple[object, str]] = []
@@ -214,7 +217,7 @@ def ranked(
     by_threads: Operands | None = None,
     with_c: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield the candidates of all families, the one with the lowest predicted time first; no plan is built yet.
+    """Yield the candidate plans for a problem in ascending order of predicted time; no plan is built yet.
 
     operands, by_threads   see `chosen`
     with_c                 whether a tile of C is read for each tile of D

@@ -70,7 +70,11 @@ _NAME = re.compile(
 
 
 def plans() -> list[tuple[str, str]]:
-    """Return (name, summary) of every plan: plans to use by family, then steps of ladders, then registered plans."""
+    """Return (name, summary) of every plan, for lists.
+
+    First come the plans that `choose` may choose, by family, then steps of the tutorial ladders, then plans that users
+    register.
+    """
     tables = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *GEMV_PLANS)
     to_use = [*simt_names(), *[(recipe.name, recipe.summary) for recipe in tables], *sm90_names()]
     steps = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_LADDER, *SM90_LADDER)

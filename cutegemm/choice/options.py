@@ -37,9 +37,9 @@ _READ: dict[Callable[[str], Any], str] = {
 
 
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Return the arguments in a text of the form "family:name=value,name=value".
+    """Return the arguments (name -> value) in a text of the form "family:name=value,name=value".
 
-    options   the known arguments, each with the function that converts its text to a value
+    options   the known arguments: name -> function that converts the text of a value
     raises    PlanError with every argument that is unknown, given twice, or not valid
 
     >>> parse_options("simt:block=64x64x8,stages=4", {"block": parse_tuple, "stages": int})

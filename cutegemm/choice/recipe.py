@@ -46,7 +46,7 @@ class BuildTarget:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """The name and the arguments of a plan, from which it is built once the operands are known.
+    """The name and the arguments of a plan; `build` makes the plan for given operands.
 
     name          name of tile sizes or of a step of a ladder, or the text that spells out the options
     summary       what is special about the plan, for lists of plans

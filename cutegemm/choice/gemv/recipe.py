@@ -19,7 +19,7 @@ _MANY_WARPS = 8  # warps of a CTA; if a CTA has more, plans for 8-bit elements h
 
 @dataclass(frozen=True)
 class GemvRecipe(Recipe):
-    """The name and the arguments of a gemv plan, from which it is built once the operands are known.
+    """The name and the arguments of a gemv plan; `build` makes the plan for given operands.
 
     is_chosen   whether `choose` considers the plan
     for_one     whether `choose` considers it only if one tile has all columns of D
@@ -43,7 +43,7 @@ class GemvRecipe(Recipe):
         return rows, columns
 
     def fitted(self, bits: int) -> dict[str, Any]:
-        """Return the arguments of `gemv_plan` for elements of `bits` bits.
+        """Return the arguments of `gemv_plan` (name -> value) for operands with elements of `bits` bits.
 
         mma.sync of 8-bit floats converts them to f16 in registers. To avoid spills, plans for more than 8 columns then
         have half as many vectors in flight, or one CTA per SM. Spelled-out options are not changed.

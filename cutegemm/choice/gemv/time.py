@@ -138,6 +138,8 @@ class Model:
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of candidates; infinite if the device cannot run their clusters.
 
+        variants   candidates: plans by their index, without split-K
+
         >>> from cutegemm.choice.names import recipe_named
         >>> from cutegemm.machine.device import device_named
         >>> model = Model.of([recipe_named("gemv_16x8")], Operands.of("bf16"), device_named("h200"))

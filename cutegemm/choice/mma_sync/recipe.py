@@ -56,7 +56,7 @@ def _least(arch: str) -> str:
 
 
 def spills(plan: GemmPlan) -> bool:
-    """Return whether registers are predicted to spill if K is not split, because of many narrow cp.async accesses.
+    """Return whether a plan without split-K is predicted to spill registers, because of many narrow cp.async accesses.
 
     The compiler keeps the addresses of these accesses from one k-tile to the next, in addition to the registers of the
     epilogue. 14890 x 126 x 82 of bf16 takes 16.3 us in 128 x 128, which spills 320 bytes, and 11.8 us in 128 x 64
@@ -74,7 +74,7 @@ def spills(plan: GemmPlan) -> bool:
 
 
 def by_halves(plan: GemmPlan) -> bool:
-    """Return whether a large tile is loaded by accesses of 2 bytes through registers, so that threads hold too many.
+    """Return whether a plan loads a large tile through registers by accesses of 2 bytes, which take too many registers.
 
     114 x 8536 x 4937 of bf16 (nt) takes 164 us in 128 x 256, and 113 us with repack passes and wgmma (H100,
     2026-11-22).
@@ -90,7 +90,7 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """The name and the arguments of an mma.sync plan, from which it is built once the operands are known.
+    """The name and the arguments of an mma.sync plan; `build` makes the plan for given operands.
 
     rate   speed on large problems relative to `mma_128x256`; None: `choose` does not consider the plan
 
@@ -145,10 +145,11 @@ class MmaSyncRecipe(Recipe):
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """Yield (bK, stages) in the order in which they are tried, the deepest k-tiles first.
+        """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
 
-        tile   (bM, bN, largest size of a k-tile along K in bytes)
-        room   bytes of shared memory of a CTA
+        operands   operands that the kernel sees
+        tile       (bM, bN, largest size of a k-tile along K in bytes)
+        room       bytes of shared memory of a CTA
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits
@@ -170,7 +171,7 @@ class MmaSyncRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """The name and the arguments of an `mma_tma_plan`, from which it is built once the operands are known.
+    """The name and the arguments of an `mma_tma_plan`; `build` makes the plan for given operands.
 
     A producer warp loads its k-tiles by TMA. `options["block"]` is (bM, bN) unless the options are spelled out: bK and
     the stages follow from what fits shared memory.

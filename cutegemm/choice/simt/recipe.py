@@ -38,7 +38,7 @@ def _shared(text: str) -> Shared:
 
 @dataclass(frozen=True)
 class SimtRecipe(Recipe):
-    """The name and the arguments of a SIMT plan, from which it is built once the operands are known.
+    """The name and the arguments of a SIMT plan; `build` makes the plan for given operands.
 
     `options["stages"]` may be a pair: the stages if cp.async loads both tiles, and the stages if a tile is loaded
     through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of elements of
@@ -83,8 +83,9 @@ class SimtRecipe(Recipe):
         return plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass pays: K-major ones, or aligned to less than 16
-        bytes.
+        """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
+
+        They are those that are K-major, or aligned to less than 16 bytes: "", "a", "b" or "ab".
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]

@@ -128,7 +128,10 @@ def _recipes(rows: Iterable[tuple[str, dict[str, Any], str]]) -> tuple[Sm90Recip
 
 
 def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes `named`, and one for each tile that they leave out in the default order of tiles."""
+    """Return the recipes `named`, then one for each tile that `choose` considers and that none of them covers.
+
+    promoted   whether these tiles have promoted accumulators
+    """
     covered = {
         NamedTile(recipe.tile, recipe.shape.cluster, promoted, recipe.shape.depth, recipe.shape.cluster_k)
         for recipe in named
@@ -157,9 +160,10 @@ SM90_READING = tuple([one.reading for one in SM90_CHOSEN if one.may_read and not
 
 
 def sm90_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of the Hopper plans; `+repack`, then `/k4` or `/stream`, may follow each name.
+    """Return (name, summary) of the Hopper plans, for lists of plans.
 
-    Names with other tile sizes are valid too; the list has one example of each form.
+    Names with other tile sizes are valid too; the list has one example of each form. `+repack`, then `/k4` or
+    `/stream`, may follow each name.
 
     >>> [name for name, _ in sm90_names()][-2:]
     ['sm90_64x64_2x1x4', 'sm90_overlapped_2x1+repack']

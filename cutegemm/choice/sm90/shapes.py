@@ -28,7 +28,7 @@ _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 @dataclass(frozen=True)
 class TileShape:
-    """The properties of a Hopper plan that its predicted time depends on.
+    """Tile, cluster and other properties of a Hopper plan that its predicted time depends on.
 
     tile                     (bM, bN)
     cluster                  CTAs of a cluster along M and N

@@ -91,7 +91,7 @@ class NamedTile:
 
     @property
     def name(self) -> str:
-        """Return the name of the tile's plan.
+        """Return the name of the plan with this tile, in the form that `of` reads.
 
         >>> NamedTile((128, 144), (2, 1)).name, NamedTile((64, 16), promoted=True).name
         ('sm90_128x144_2x1', 'sm90_promoted_64x16')
@@ -108,7 +108,7 @@ class NamedTile:
 
     @classmethod
     def of(cls, name: str) -> NamedTile | None:
-        """Return the tile that a name stands for; None for a name that `NamedTile.name` does not write.
+        """Return the tile that a plan's name spells out; None if the name does not have this form.
 
         >>> NamedTile.of("sm90_64x32_deep").depth, NamedTile.of("sm90_epi_stages")
         (2, None)

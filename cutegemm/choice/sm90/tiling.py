@@ -68,12 +68,12 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the stream-K fixup of each plan, without the plans in which it shares no tile: see `k_division_of`.
+        """Return the stream-K fixup of the plans that share at least one tile: see `k_division_of`.
 
         tiles     number of tiles of D, one entry per plan
         k_tiles   number of k-tiles of a tile
         grid      number of clusters that run at a time, one entry per plan
-        returns   `at` has the indices of the plans that remain
+        returns   `at` has the indices of these plans
 
         >>> FixupTiles.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])

@@ -477,13 +477,14 @@ def predicted_us(
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
-    """Return the mean cost of the rows of a tile along M or N: rows within D cost 1, other loaded rows `missing`.
+    """Return the mean cost of loading the rows (or columns) of a tile, in rows that lie within D.
 
-    A CTA whose whole tile is beyond D loads the last tile again.
+    Rows within D cost 1, other loaded rows `missing`. A CTA whose whole tile is beyond D loads the last tile again.
 
-    extent   extent of D along this mode
-    tile     extent of the tile
-    loaded   rows that are loaded for a tile, which may be more than the tile has
+    extent    M or N of D, one entry per plan
+    tile      rows of the tile
+    loaded    rows that are loaded for a tile, which may be more than the tile has
+    missing   cost of a row that is loaded but not needed
     """
     own = extent / np.ceil(extent / tile)
     return missing * loaded + (1 - missing) * own
