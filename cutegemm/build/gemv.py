@@ -112,7 +112,7 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """Builder of the components of a gemv plan.
+    """Builder of the components of a gemv plan, for few columns of D.
 
     warps     warps of a CTA, which split K
     vectors   vectors of 16 bytes that a lane loads of each row in a load chunk

@@ -32,7 +32,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is chosen for, apart from M, N and K of the problem.
+    """What a plan is chosen for, apart from the extents M, N, K and L of the problem.
 
     operands     types, majorness and alignment of A, B, C and D; the alignment of A and B is the one that TMA loads see
     by_threads   operands with the alignment that loads of threads see; None: as `operands`

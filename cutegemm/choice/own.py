@@ -46,7 +46,7 @@ class OwnRecipe(Recipe):
     def boxes(self, operands: Operands) -> str | None:
         """Return the names of the operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
 
-        An operand that a repack pass copies first is left out, because threads load it.
+        An operand that a repack pass copies first is left out, because the threads of that pass load it.
         """
         plan = self.build(operands)
         if not isinstance(plan.a.load, TmaBox):

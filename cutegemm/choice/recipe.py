@@ -181,7 +181,7 @@ class Recipe(ABC):
     def boxes(self, operands: Operands) -> str | None:
         """Return the names of the problem's operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
 
-        An operand that a repack pass copies first is left out, because threads load it.
+        An operand that a repack pass copies first is left out, because the threads of that pass load it.
 
         operands   operands of the problem for D, with the alignment that TMA loads see
         """

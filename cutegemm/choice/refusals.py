@@ -13,7 +13,7 @@ class TooLargeError(PlanError):
 
 
 def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
-    """Return the reasons why plans cannot be used as lines of text, each with its first plan and the number of others.
+    """Return one line of text for each reason why plans cannot be used, with its first plan and the number of others.
 
     Reasons that differ only in their numbers count as one; the numbers shown are those of the first plan.
 

@@ -41,6 +41,8 @@ class Ladder:
     """A tutorial: named plans in the order in which a reader should study them.
 
     name       name of the ladder, such as "sm90"
+    title      heading of the tutorial
+    steps      the plans, in order
     operands   operands that the steps are built for and timed with
     data       these operands in words
     """

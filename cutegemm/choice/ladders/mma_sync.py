@@ -130,11 +130,11 @@ def _ladder() -> Iterator[LadderStep]:
 def _step(name: str, number: int, change: str, why: str, options: dict[str, Any]) -> LadderStep:
     """Return a step of the mma.sync tutorial. The summary of its plan is the change and the reason.
 
-    name       name of the plan
-    number     number of the step
-    change     what differs from the step before
-    why        what the change is meant to gain
-    options    arguments of `mma_sync_plan`
+    name      name of the plan
+    number    number of the step
+    change    what differs from the step before
+    why       what the change is meant to gain
+    options   arguments of `mma_sync_plan`
     """
     return LadderStep(MmaSyncRecipe(name, f"{change}: {why}", options), number, change, why, _TF32)
 

@@ -123,10 +123,10 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options of the tile's recipe, apart from the tile: arguments of `sm90_plan`, `depth` and `alone`.
+        """Return the arguments (name -> value) of the tile's recipe, apart from the tile itself.
 
-        `depth` is set if k-tiles have more than 128 bytes along K. `alone` is set if a CTA has one tile only, as it has
-        in clusters of more than two.
+        They are arguments of `sm90_plan`, `depth` and `alone`. `depth` is set if k-tiles have more than 128 bytes along
+        K. `alone` is set if a CTA has one tile only, as it has in clusters of more than two.
 
         >>> NamedTile((192, 160), (1, 2)).options
         {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}
