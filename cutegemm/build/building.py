@@ -35,7 +35,7 @@ LOADS = (None, "cp.async", "register")  # how threads load A and B; None: as the
 
 @dataclass(frozen=True)
 class Shared:
-    """Layout of a tile of A or B in shared memory.
+    """How a tile of A or B is laid out in shared memory.
 
     major     contiguous mode: "mn" for M or N, along which threads read fragments, or "k"
     pad       unused elements after each contiguous run
@@ -57,7 +57,11 @@ class Shared:
             raise PlanError("Shared", violations)
 
     def layout(self, extent: int, bk: int, stages: int) -> SharedLayout:
-        """Return the layout (extent, bK, stages) of all stages.
+        """Return the shared-memory layout (extent, bK, stages) of the tiles of all stages.
+
+        extent   rows of A, or columns of B, of a tile
+        bk       elements of a tile along K
+        stages   number of tiles, one after the other
 
         >>> str(Shared(pad=4).layout(128, 8, 3))
         '(128,8,3):(1,132,1056)'
@@ -70,13 +74,15 @@ class Shared:
 
 
 def vector_copy(operand: Operand, elements: int) -> CopyAtom:
-    """Return a plain copy atom of `elements` elements of an operand, or of 16 bytes if they are more."""
+    """Return a copy atom that moves `elements` elements of an operand at once, but at most 16 bytes."""
     bits = operand.dtype.bits
     return universal_copy(operand.dtype, min(ACCESS_BITS, bits * max(1, elements)))
 
 
 def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
-    """Return a tiled copy of D along its contiguous mode.
+    """Return the tiled copy of a tile of D in which neighbouring threads copy neighbouring vectors of a line.
+
+    A line is a row of an N-major D, or a column of an M-major one.
 
     vector    elements of one access
     run       threads that copy neighbouring vectors of one line; the other threads copy further lines
@@ -89,7 +95,7 @@ def copy_of_lines(d: Operand, vector: int, run: int, threads: int) -> TiledCopy:
 
 
 class _Builds(Protocol[P]):
-    """A builder of plans that also takes an epilogue."""
+    """Type of a plan builder to which `takes_epilogue` has added the arguments `epilogue` and `operands`."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> GemmPlan: ...
@@ -140,7 +146,7 @@ def takes_epilogue(builder: Callable[P, GemmPlan]) -> _Builds[P]:
 
 
 class Complaints:
-    """Collects the violations of several arguments, so that one error reports all of them.
+    """Collects the violations (broken rules) of several arguments, so that one error reports all of them.
 
     subject   what the error is about, such as "sm90_plan 'mine'"
 
@@ -154,7 +160,7 @@ class Complaints:
         self.violations: list[str] = []
 
     def attempt(self, make: Callable[[], T]) -> T | None:
-        """Return the result of `make`, or None if it raises an error of cutegemm, which is collected."""
+        """Return `make()`. If it raises an error of cutegemm, collect the error's violations and return None."""
         try:
             return make()
         except PlanError as error:
@@ -170,22 +176,26 @@ class Complaints:
 
 
 def made(result: T | None) -> T:
-    """Return the result of `Complaints.attempt`, after `check` has ruled out None."""
+    """Return `result` unchanged. It is a result of `Complaints.attempt`, which is not None after `Complaints.check`."""
     assert result is not None
     return result
 
 
 class PlanBuilder(Complaints):
-    """Base class of the plan builders."""
+    """Base class of the plan builders: the operands, and the violations of the arguments.
+
+    subject    what errors are about, such as "sm90_plan 'mine'"
+    operands   types, majorness and alignment of A, B, C and D
+    """
 
     def __init__(self, subject: str, operands: Operands) -> None:
         super().__init__(subject)
         self.operands = operands
 
     def choices(self, **arguments: tuple[object, tuple[object, ...]]) -> None:
-        """Collect a violation for each argument whose value is not allowed.
+        """Collect a violation for each argument whose value is not among the allowed ones.
 
-        arguments   for each argument (value, allowed values)
+        arguments   name of the argument -> (its value, allowed values)
         """
         for name, (value, known) in arguments.items():
             if value not in known:
@@ -193,7 +203,10 @@ class PlanBuilder(Complaints):
                 self.violations.append(f"{name} = {value!r} is neither {names}.")
 
     def order(self, raster: Raster | str) -> Raster | None:
-        """Return the raster, parsed if it is a text; None if it is not valid, which is collected as a violation."""
+        """Return the rasterization (order of the tiles of D), parsed if it is a text.
+
+        None if it is not valid, which is collected as a violation.
+        """
         if isinstance(raster, Raster):
             return raster
         if not isinstance(raster, str):
@@ -204,7 +217,7 @@ class PlanBuilder(Complaints):
 
 @dataclass(frozen=True)
 class Storing:
-    """How a tile of D gets from registers to global memory.
+    """How a tile of D is stored from registers to global memory, directly or through shared memory.
 
     store   copy atom from registers to global memory, or to `smem` if there is one
     smem    layout of the tile in shared memory; None if D is stored from registers
@@ -217,7 +230,11 @@ class Storing:
 
 
 class Builder(PlanBuilder):
-    """Builder of the components of a plan whose threads all copy and multiply."""
+    """Base class of the builders of SIMT, mma.sync and gemv plans, whose threads all copy and multiply.
+
+    block    tile (bM, bN, bK) of a CTA
+    stages   stages of shared memory
+    """
 
     least_stages = 1
 
@@ -228,8 +245,11 @@ class Builder(PlanBuilder):
             self.violations.append(f"stages = {stages}; at least {self.least_stages} is expected.")
 
     def plan(self, mma: TiledMma, a: OperandStream, b: OperandStream, d: Storing, **others: Any) -> GemmPlan:
-        """Return the plan of the components. All threads have the same role and meet at the barrier of the CTA.
+        """Assemble the plan from its components. All threads have the same role and meet at the barrier of the CTA.
 
+        mma      tiled MMA of the CTA's tile
+        a, b     how the tiles of A and B are loaded and read
+        d        how the tile of D is stored
         others   fields of `GemmPlan` that do not follow from the components
         raises   PlanError with every rule that is broken
         """
@@ -257,11 +277,12 @@ class Builder(PlanBuilder):
         cache: str = "cg",
         several: int = 1,
     ) -> TiledCopy:
-        """Return the tiled copy that loads a tile of A or B.
+        """Return the tiled copy by which the threads of a CTA load a tile of A or B.
 
         Neighbouring threads lie along the contiguous mode, the others across it.
 
         extent    extent of the tile along M or N
+        threads   threads of the CTA
         kind      "cp.async" or "register"
         vector    elements of an access at most; fewer if the tile does not have as many for each thread
         k_run     elements along K of a K-major operand that neighbouring threads copy; None: bK
@@ -293,10 +314,11 @@ class Builder(PlanBuilder):
         return make_tiled_copy_tv(atom, thr, Layout((1, own)))
 
     def copy_of_lines(self, vector: int, threads: int) -> TiledCopy:
-        """Return the tiled copy of D from shared to global memory, with neighbouring threads along its lines.
+        """Return the tiled copy of a tile of D from shared to global memory, with neighbouring threads along its lines.
 
-        vector   elements of an access
-        raises   PlanError if the threads do not divide the lines evenly
+        vector    elements of an access
+        threads   threads of the CTA
+        raises    PlanError if the threads do not divide the lines evenly
         """
         d, (bm, bn, _) = self.operands.d, self.block
         line = bn if d.major == "n" else bm

@@ -44,7 +44,9 @@ _FRAGMENT_OF_8 = Layout(((4, 8, 4), (2, 2)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8)
 
 
 def fragment_of(a_source: str, columns: int = WHOLE_COLUMNS) -> Layout:
-    """Return the map (thread, value) -> place in a column-major tile (64, columns) for the accumulators of a consumer.
+    """Return the layout of a consumer warpgroup's accumulators: (thread, value) -> place in a tile (64, columns).
+
+    The tile is column-major: row 1 of column 0 is place 1.
 
     a_source   "shared" or "register": where wgmma reads A from. Rows are permuted if it is "register"
     columns    16 or 8
@@ -68,10 +70,11 @@ def warpgroup_epi_stages(
     most: int | None = None,
     stages: Callable[[SharedLayout], int] | None = None,
 ) -> EpiStageBuilder:
-    """Return the builder of epilogue stages for consumers that are warpgroups.
+    """Return the builder of epilogue stages for plans whose consumers are warpgroups.
 
     Epilogue tiles have a multiple of 16 columns, or of 8 if 16 does not divide `columns`.
 
+    subject    what an error is about
     columns    columns of a consumer's tile
     a_source   "shared" or "register": where wgmma reads A from
     most       largest number of columns of an epilogue tile that the builder chooses; None: no limit
@@ -82,7 +85,9 @@ def warpgroup_epi_stages(
 
 
 class EpiStageBuilder:
-    """Builder of the epilogue stages that D is stored through.
+    """Builder of the epilogue stages: buffers in shared memory that D is stored through, one epilogue tile each.
+
+    A consumer is a warpgroup, or a warp, that multiplies and then stores its tile of D.
 
     fragment    (thread, value) -> place in a column-major tile: a consumer's accumulators, in the order of its
                 registers
@@ -123,6 +128,7 @@ class EpiStageBuilder:
         """Return the epilogue stages and their shared-memory layout (rows, columns, epilogue stages, consumers).
 
         consumer_tile   (M, N) of D that a consumer computes
+        consumers       number of consumers of a CTA
         stored          rows of a TMA box of an N-major D, and the L2 policy of D
         shared_d        one of `SHARED_D`: see `sm90_plan`
         epi_tile_n      columns of an epilogue tile; None: the builder chooses
@@ -159,11 +165,13 @@ class EpiStageBuilder:
         shared_d: str = "swizzled",
         with_operands: bool = False,
     ) -> tuple[int, int, int]:
-        """Return (columns of an epilogue tile, epilogue tiles of a consumer, epilogue stages of a consumer).
+        """Divide a consumer's tile of D into epilogue tiles, which are stored one by one through epilogue stages.
 
         consumer_tile, consumers   (M, N) of D that a consumer computes, and the number of consumers
         epi_tile_n, epi_stages     as in `epi_stages`
+        shared_d                   one of `SHARED_D`: see `sm90_plan`
         with_operands              whether the epilogue reads anything but the accumulators
+        returns                    (columns of an epilogue tile, epilogue tiles and epilogue stages of a consumer)
         raises                     PlanError if no epilogue tiles fill the consumer's tile
         """
         if epi_tile_n is not None:
@@ -179,11 +187,16 @@ class EpiStageBuilder:
         return columns, epi_tiles, epi_stages
 
     def count(self, epi_tiles: int, columns: int, consumers: int, with_operands: bool) -> int:
-        """Return the number of epilogue stages of a consumer if the caller does not give one.
+        """Return the number of epilogue stages of a consumer that the builder chooses by default.
 
         It divides the number of epilogue tiles, and is three rather than two, so that two stores can run while a third
         stage is written. But epilogue stages never take the room of a mainloop stage. 2816 x 2208 x 256 of bf16 in 128
         x 96, clusters of two, takes 10.95 us with three stages and 11.31 us with two (H100, 2026-11-25).
+
+        epi_tiles       number of epilogue tiles of a consumer
+        columns         columns of an epilogue tile
+        consumers       number of consumers of a CTA
+        with_operands   whether the epilogue reads anything but the accumulators
         """
         usual = next((s for s in (2, 3, 5) if epi_tiles % s == 0), max(self.least, epi_tiles))
         if self.stages is None or with_operands or epi_tiles < self.least:
@@ -203,7 +216,7 @@ class EpiStageBuilder:
         return self.stages(Layout((self.tile[0], columns, count, consumers)))
 
     def check_columns(self, columns: int, tile_columns: int) -> None:
-        """Check that epilogue tiles of `columns` columns fill a tile of `tile_columns` columns.
+        """Check that epilogue tiles of `columns` columns fill a consumer's tile of `tile_columns` columns.
 
         raises   PlanError if they do not
         """
@@ -218,13 +231,15 @@ class EpiStageBuilder:
             raise PlanError(self.subject, [rule])
 
     def epi_tile_columns(self, consumer_tile: tuple[int, int], consumers: int, epi_stages: int | None = None) -> int:
-        """Return the number of columns of an epilogue tile that TMA stores, if the caller does not give one.
+        """Return the number of columns that the builder chooses by default for an epilogue tile that TMA stores.
 
         It is the widest row of a swizzle (128, 64 or 32 bytes) that leaves enough epilogue tiles for the epilogue
         stages, and room for mainloop stages. For an M-major D it may also be eight columns.
 
-        epi_stages   epilogue stages of a consumer; None: not given
-        raises       PlanError if no row of a swizzle is possible
+        consumer_tile   (M, N) of D that a consumer computes
+        consumers       number of consumers of a CTA
+        epi_stages      epilogue stages of a consumer; None: not given
+        raises          PlanError if no row of a swizzle is possible
         """
         rows, columns = consumer_tile
         dtype, n_major = self.operands.d.dtype, self.operands.d.major == "n"
@@ -259,9 +274,13 @@ class EpiStageBuilder:
         return widths[0]
 
     def line_columns(self, tile_columns: int, with_operands: bool) -> int:
-        """Return the columns of an epilogue tile that threads store by less than 16 bytes: see `line_columns`.
+        """Return the number of columns of an epilogue tile for a D that threads store, because TMA cannot.
 
-        raises   PlanError if `tile_columns` is not a multiple of the step of columns
+        See the function `line_columns`.
+
+        tile_columns    columns of a consumer's tile
+        with_operands   whether the epilogue reads anything but the accumulators
+        raises          PlanError if `tile_columns` is not a multiple of the step of columns
         """
         step, most = self.tile[1], tile_columns if self.most is None else self.most
         columns = line_columns(self.operands.d, tile_columns, step, most, with_operands)
@@ -273,7 +292,7 @@ class EpiStageBuilder:
     def boxed_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], swizzles: bool, store_rows: int, l2: str
     ) -> tuple[SharedLayout, TmaBox, TmaBox]:
-        """Return the layout of epilogue stages that TMA stores and loads, the box of D and the box of C.
+        """Return (layout of the epilogue stages, TMA box that stores D, TMA box that loads C).
 
         Rows of an odd multiple of 16 bytes are not swizzled: eight such rows begin in eight different groups of banks
         anyway.
@@ -301,11 +320,14 @@ class EpiStageBuilder:
     def padded_epi_stages(
         self, shape: tuple[int, int], copies: tuple[int, int], store_rows: int
     ) -> tuple[SharedLayout, TiledCopy]:
-        """Return the layout of padded epilogue stages, and the copy by which threads store their rows.
+        """Return (layout of epilogue stages with padded rows, tiled copy by which threads store them to global memory).
 
         Neighbouring lanes copy neighbouring vectors of a row; a vector is as wide as D is aligned, at most 16 bytes.
 
-        raises   PlanError if warps are to store their own rows by TMA, or if threads do not divide the rows evenly
+        shape        (rows, columns) of an epilogue tile
+        copies       (epilogue stages of a consumer, consumers)
+        store_rows   rows that are stored at a time; it must be all rows of an epilogue tile
+        raises       PlanError if warps are to store their own rows by TMA, or if threads do not divide the rows evenly
         """
         d = self.operands.d
         inner, across = shape[::-1] if d.major == "n" else shape
@@ -325,9 +347,12 @@ class EpiStageBuilder:
         return layout, copy_of_lines(d, vector, run, threads)
 
     def padded_rows(self, shape: tuple[int, int], copies: tuple[int, int]) -> Layout:
-        """Return a layout whose rows are padded by the bytes of a row that lanes write at once.
+        """Return the layout of epilogue stages whose rows are padded, so that lanes write them without bank conflicts.
 
-        These are 16 bytes for stmatrix, or 32 bytes for pairs of 32-bit elements.
+        The padding is what lanes write of a row at once: 16 bytes for stmatrix, 32 bytes for pairs of 32-bit elements.
+
+        shape    (rows, columns) of an epilogue tile
+        copies   (epilogue stages of a consumer, consumers)
         """
         d = self.operands.d
         n_major = d.major == "n"
@@ -335,10 +360,12 @@ class EpiStageBuilder:
         return _rows(shape, copies, n_major, max(_PAD_BYTES, at_once_bytes) * 8 // d.dtype.bits)
 
     def _matrices(self, move: Callable[..., CopyAtom]) -> CopyAtom:
-        """Return the copy atom between fragments and an epilogue stage.
+        """Return the copy atom between accumulator fragments and an epilogue stage.
 
-        It is `move` (stmatrix or ldmatrix) for 16-bit elements. Other elements are copied as pairs along an N-major D,
-        or one by one: stmatrix of 8-bit elements would need four neighbours per lane, but wgmma gives a lane two.
+        It is `move` for 16-bit elements. Other elements are copied as pairs along an N-major D, or one by one: stmatrix
+        of 8-bit elements would need four neighbours per lane, but wgmma gives a lane two.
+
+        move   `stmatrix` or `ldmatrix`
         """
         d = self.operands.d
         if d.dtype.bits == 16 and self.in_places:
@@ -347,7 +374,9 @@ class EpiStageBuilder:
 
 
 def has_odd_groups(columns: int | None) -> bool:
-    """Return whether a number of columns is an odd number of groups of eight; False for None, a number not yet chosen.
+    """Return whether a tile's columns are an odd number of groups of eight.
+
+    columns   number of columns, a multiple of 8; None: not yet chosen, for which the result is False
 
     >>> has_odd_groups(40), has_odd_groups(48), has_odd_groups(None)
     (True, False, False)
@@ -356,7 +385,7 @@ def has_odd_groups(columns: int | None) -> bool:
 
 
 def odd_columns(tile_columns: int) -> int:
-    """Return the columns of an epilogue tile for a tile with an odd number of groups of eight columns.
+    """Return the number of columns of an epilogue tile for a tile with an odd number of groups of eight columns.
 
     It is the largest odd number of groups that divides the tile and is less than the tile, at most 72 columns.
 
@@ -375,7 +404,7 @@ def line_columns(
     most: int | None = None,
     with_operands: bool = False,
 ) -> int:
-    """Return the columns of an epilogue tile that the threads of a consumer store by less than 16 bytes.
+    """Return the number of columns of an epilogue tile for a D that threads store by accesses of less than 16 bytes.
 
     They are at most `_LINE_BYTES`, so that few sectors are partial, and at most 128 bytes if operands of the epilogue
     need registers. They may be twice as many if the tile would otherwise have many epilogue tiles, since threads wait
@@ -403,13 +432,19 @@ def line_columns(
 
 
 def _either(numbers: list[int]) -> str:
-    """Return numbers as text: "8, 16 or 32"."""
+    """Return the numbers as English text, such as "8, 16 or 32"."""
     *others, last = [str(number) for number in numbers]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: int = 0) -> Layout:
-    """Return the layout of row-major or column-major tiles one after the other, with `pad` elements after each row."""
+    """Return the layout (rows, columns, *copies) of tiles one after the other, without a swizzle.
+
+    shape     (rows, columns) of a tile
+    copies    (epilogue stages of a consumer, consumers)
+    n_major   whether tiles are row-major; else they are column-major
+    pad       unused elements after each contiguous row or column
+    """
     pitch = (shape[1] if n_major else shape[0]) + pad
     size = pitch * (shape[0] if n_major else shape[1])
     return Layout((*shape, *copies), (*((pitch, 1) if n_major else (1, pitch)), size, size * copies[0]))
@@ -417,7 +452,9 @@ def _rows(shape: tuple[int, int], copies: tuple[int, int], n_major: bool, pad: i
 
 @lru_cache(maxsize=1024)
 def swizzled(dtype: DType, second_major: bool, shape: tuple[int, int], copies: tuple[int, ...]) -> ComposedLayout:
-    """Return the layout of tiles one after the other, each in the widest canonical swizzled layout that fits, cached.
+    """Return the swizzled shared-memory layout (*shape, *copies) of tiles one after the other, cached.
+
+    The swizzle is the widest of the canonical ones (128, 64 or 32 bytes) that fits a tile.
 
     second_major   whether the second mode is contiguous: in a K-major (M, K) or an N-major (M, N)
     shape          (M, K), (N, K) or (M, N) of a tile

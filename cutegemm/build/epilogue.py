@@ -21,7 +21,7 @@ _COLUMNS_OF_SEVERAL = 32
 
 
 def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand] | None = None) -> GemmPlan:
-    """Return the plan with another epilogue.
+    """Return a copy of a plan with another epilogue: the expression that computes D from the accumulators.
 
     A gated epilogue halves the columns of D's tile, so the shared memory for D is laid out again. It is also laid out
     again if threads store long rows and the epilogue needs their registers.
@@ -56,9 +56,12 @@ def with_epilogue(epilogue: Epilogue, plan: GemmPlan, aux: Mapping[str, Operand]
 
 
 def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
-    """Return whether epilogue tiles that threads store by less than 16 bytes are too wide for the epilogue.
+    """Return whether a plan's epilogue tiles are so wide that the new epilogue would lack registers.
 
-    They are narrower if the epilogue has functions, operands, auxiliary outputs or reductions, which need registers.
+    It concerns epilogue tiles that threads store by accesses of less than 16 bytes. They must be narrower if the
+    epilogue has functions, operands, auxiliary outputs or reductions.
+
+    epilogue   the new epilogue
     """
     epi_stages = plan.epi_stages
     if epi_stages is None or not epi_stages.rotates_lines or plan.consumer_warps == 1:
@@ -71,17 +74,23 @@ def _takes_registers_of_lines(epilogue: Epilogue, plan: GemmPlan) -> bool:
 
 
 def _most_columns(epilogue: Epilogue, epi_stages: EpiStages) -> int | None:
-    """Return the largest number of columns of the lines that threads store; None: no limit.
+    """Return the largest number of columns of an epilogue tile that threads store; None: no limit.
 
     Auxiliary outputs limit it, because all outputs of a line are computed together.
+
+    epilogue     the new epilogue
+    epi_stages   the plan's present epilogue stages
     """
     return _COLUMNS_OF_SEVERAL if epi_stages.rotates_lines and epilogue.outputs[1:] else None
 
 
 def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """Return a plan that has a thread schedule with another epilogue.
+    """Return a SIMT or mma.sync plan that stores D through shared memory with a gated epilogue.
 
-    mma.sync plans store D through shared memory, SIMT plans from registers.
+    The epilogue halves the columns of D's tile. mma.sync plans then store it through shared memory that is laid out
+    again, SIMT plans from registers.
+
+    operands   the plan's operands with those of the epilogue
     """
     changes: dict[str, Any] = {"smem_d": None, "copy_d": None}
     if plan.family == "mma_sync":
@@ -93,7 +102,10 @@ def _through_shared(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> G
 
 
 def _through_epi_stages(epilogue: Epilogue, plan: GemmPlan, operands: Operands) -> GemmPlan:
-    """Return a plan that has warp roles with another epilogue, and with epilogue stages for D's tile."""
+    """Return a plan that has warp roles with another epilogue, and with new epilogue stages for its tile of D.
+
+    operands   the plan's operands with those of the epilogue
+    """
     epi_stages = plan.epi_stages
     assert epi_stages is not None
     rows, columns = plan.consumer_tile

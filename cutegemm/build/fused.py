@@ -36,11 +36,11 @@ KINDS: Mapping[str, type[Input]] = {
 
 @dataclass(frozen=True)
 class FusedEpilogue:
-    """An epilogue, and the types of its operands and auxiliary outputs.
+    """An epilogue (expression that computes D from the accumulators), and the types of what it reads and writes.
 
-    epilogue   the epilogue
-    kinds      class of each operand by name: Row, Column, Tile, Element or Scalar
-    dtypes     element types of tensor operands and auxiliary outputs by name; the others have the type of D
+    epilogue   the expression
+    kinds      name of each operand -> its class: Row, Column, Tile, Element or Scalar
+    dtypes     name of a tensor operand or auxiliary output -> its element type; others have the type of D
     """
 
     epilogue: Epilogue
@@ -49,7 +49,7 @@ class FusedEpilogue:
 
     @property
     def reads_tiles(self) -> bool:
-        """True if an operand is a tile. The first of these takes the place of C."""
+        """True if the epilogue reads a matrix of D's shape (a tile operand). The first one takes the place of C."""
         return bool(self.epilogue.tiles)
 
     def made_for(self, operands: Operands) -> Operands:
@@ -62,10 +62,11 @@ class FusedEpilogue:
         return replace(operands, c=self._matrix(operands, self.epilogue.tiles[0]))
 
     def ends(self, operands: Operands) -> Operands:
-        """Return the operands of a plan with this epilogue.
+        """Return the operands of a GEMM with this epilogue: A to D, and the tensors that the epilogue reads and writes.
 
-        These are the operands of the GEMM, and the tensors and outputs of the epilogue. Tiles and outputs have
-        the majorness and the alignment of D. The other tensors are aligned to one element.
+        Tiles and outputs have the majorness and the alignment of D. The other tensors are aligned to one element.
+
+        operands   the operands of the GEMM
         """
         others = {}
         for name in self.epilogue.tensors:
@@ -82,7 +83,7 @@ class FusedEpilogue:
         return whole.as_gated(self.epilogue.gated, self.epilogue.halved)
 
     def _matrix(self, operands: Operands, name: str) -> Operand:
-        """Return the operand of the shape of D with the type of `name`, and with D's majorness and alignment."""
+        """Return an operand of D's shape, majorness and alignment, with the element type that is set for `name`."""
         d = operands.d
         dtype = self.dtypes.get(name, d.dtype)
         return Operand(dtype, d.major, min(ACCESS_BITS, d.align_elems * dtype.bits) // 8)
@@ -91,7 +92,7 @@ class FusedEpilogue:
         """Return a plan with its epilogue replaced by this one.
 
         plan      plan of the GEMM
-        swap_ab   True if the plan computes the transpose of D (swap A/B), so that rows become columns
+        swap_ab   whether the plan computes D^T (swap A/B), so that rows of the epilogue's operands become columns
         raises    PlanError if the plan cannot have this epilogue
         """
         epilogue = self.epilogue.transposed if swap_ab else self.epilogue
@@ -100,7 +101,7 @@ class FusedEpilogue:
 
 
 def fused(epilogue: Callable[..., Any] | Epilogue | str, operands: Mapping[str, str] | None) -> FusedEpilogue:
-    """Return the epilogue of the arguments `epilogue` and `operands` of a builder.
+    """Return the epilogue that the arguments `epilogue` and `operands` of a builder describe.
 
     epilogue   a function of the accumulator and of operands by name, as `gemm` takes it; or its text
     operands   kind of each operand by name: row, column, tile, element or scalar, and with a type bias="row:f32".

@@ -112,7 +112,7 @@ def gemv_plan(
 
 
 class _GemvBuilder(Builder):
-    """Builder of the components of a gemv plan.
+    """Builder of the components of a gemv plan, for few columns of D.
 
     warps     warps of a CTA, which split K
     vectors   vectors of 16 bytes that a lane loads of each row in a load chunk
@@ -127,10 +127,12 @@ class _GemvBuilder(Builder):
         self.vector = ACCESS_BITS // operands.a.dtype.bits
 
     def mma(self, atom: MmaAtom) -> TiledMma:
-        """Return the tiled MMA with the warps along K.
+        """Return the tiled MMA whose warps lie along K: each multiplies another part of the k-tile.
 
         Each vector that a lane loads serves two k-blocks: one takes its first two registers, the next one the other
         two.
+
+        atom   MMA of a warp
         """
         in_register, vector = self.packed, self.vector
         warp_k = self.vectors * _LANES_K * vector
@@ -141,7 +143,9 @@ class _GemvBuilder(Builder):
         return TiledMma(atom, Layout((1, 1, self.warps)), (None, None, along_k))
 
     def load(self, cache: str) -> TiledCopy:
-        """Return the tiled copy by which each lane loads the vectors that it multiplies straight to its fragments.
+        """Return the tiled copy that loads A or B from global memory straight to the fragments of mma.sync.
+
+        Each lane loads the vectors that it multiplies.
 
         cache   cache hint of the loads
         """
@@ -154,12 +158,12 @@ class _GemvBuilder(Builder):
         return make_tiled_copy(global_load(operand.dtype, ACCESS_BITS, cache), layout, (_LANES_MN, deep))
 
     def sliced_k(self, cluster: int) -> SlicedK:
-        """Return how the accumulators of warps that multiply different k are added.
+        """Return how the accumulators of the warps, which multiply different k, are added through shared memory.
 
         All threads of the CTA add them, neighbouring threads for neighbouring rows of D.
 
         cluster   CTAs of a cluster that split K as well
-        raises   PlanError if the threads do not divide the tile evenly
+        raises    PlanError if the threads do not divide the tile evenly
         """
         rows, columns, _ = self.block
         threads = min(self.warps * WARP_THREADS, rows * columns)

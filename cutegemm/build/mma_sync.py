@@ -166,10 +166,13 @@ def mma_sync_plan(
 
 
 def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
-    """Return the copy atom from shared memory to fragments.
+    """Return the copy atom by which mma.sync plans read fragments of A or B from shared memory.
 
     It is ldmatrix if `read` asks for it and the layout allows it. Otherwise it copies one register of neighbours along
     K, or one element.
+
+    read     "ldmatrix" or "plain"
+    shared   layout of the tile in shared memory
     """
     dtype, along_k = operand.dtype, _runs_along_k(shared)
     if read == "ldmatrix" and (along_k or dtype.bits == 16):
@@ -178,7 +181,7 @@ def reader(operand: Operand, read: str, shared: SharedLayout) -> CopyAtom:
 
 
 def _runs_along_k(shared: SharedLayout) -> bool:
-    """Return whether K is the contiguous mode of a layout in shared memory."""
+    """Return whether K is the contiguous mode of a shared-memory layout (extent, bK, stages)."""
     outer = shared.outer if isinstance(shared, ComposedLayout) else shared
     return bool(outer(0, 1, 0) == 1)
 
@@ -187,14 +190,15 @@ class _MmaBuilder(Builder):
     """Builder of the components of an mma.sync plan."""
 
     def mma(self, atom: MmaAtom, warp: tuple[int, int], warps_along: str) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a warp tile of the block.
+        """Return the tiled MMA in which each warp computes a warp tile of the CTA's tile.
 
-        The rows of a warp tile are contiguous if `_warp_rows` finds a layout for that; else they are interleaved.
+        The rows of a warp tile are contiguous if that keeps cache lines whole, else they are interleaved: see
+        `_warp_rows`.
 
+        atom          MMA of a warp
         warp          (M, N) of a warp tile
         warps_along   "m" or "n": the mode along which neighbouring warps lie
-
-        raises   PlanError if the block does not divide into warp tiles of whole atoms
+        raises        PlanError if the CTA's tile does not divide into warp tiles of whole atoms
         """
         counts, permutation, wrong = [], [], []
         for mode, extent, own, step in zip("MN", self.block[:2], warp, atom.shape_mnk[:2], strict=True):
@@ -211,9 +215,11 @@ class _MmaBuilder(Builder):
         return TiledMma(atom, Layout((*counts, 1), strides), (permutation[0], permutation[1], None))
 
     def schedule(self, deep: int, fragments: int, load_chunks: int | None) -> ThreadSchedule:
-        """Return the thread schedule: one stage, or a mainloop pipeline of several stages.
+        """Return the mainloop's schedule: the textbook loop for one stage, else a pipeline of several stages.
 
-        deep   elements along K of the atom
+        deep                     elements along K of the MMA atom
+        fragments, load_chunks   as in `mma_sync_plan`
+        raises                   PlanError if `deep` does not divide bK, or `load_chunks` is out of range
         """
         k_blocks = self.block[2] // deep
         if k_blocks < 1 or self.block[2] % deep:
@@ -237,8 +243,12 @@ class _MmaBuilder(Builder):
         load_bytes: int,
         **how: Any,
     ) -> OperandStream | None:
-        """Return how the tile of operand `name` is loaded, or None with violations collected.
+        """Return how the tiles of A or B are loaded, laid out in shared memory and read; None after a violation.
 
+        A violation is collected for `Complaints.check`.
+
+        name                             "a" or "b"
+        threads                          threads of the CTA
         shared, read, load, load_bytes   as in `mma_sync_plan`
         how                              further arguments of `Builder.copy`
         """
@@ -255,9 +265,11 @@ class _MmaBuilder(Builder):
         return OperandStream(name, "mn"[first], copy, layout, reader(operand, read, layout))
 
     def storing(self, threads: int, store: str, store_elems: int) -> Storing:
-        """Return how D is stored: through swizzled shared memory, without bank conflicts, or from registers.
+        """Return how a tile of D is stored: through swizzled shared memory, without bank conflicts, or from registers.
 
-        store, store_elems   as in `mma_sync_plan`, but `store` is not None
+        threads       threads of the CTA
+        store         "shared" or "direct"
+        store_elems   neighbours that a thread stores at once, 1 or 2
         """
         d, (bm, bn, _) = self.operands.d, self.block
         atom = vector_copy(d, min(store_elems, d.align_elems) if d.major == "n" else 1)
@@ -281,21 +293,23 @@ class _MmaBuilder(Builder):
 def lines_of_d(subject: str, operands: Operands, tile: tuple[int, int, int], threads: int, store_elems: int) -> Storing:
     """Return how an mma.sync plan stores a tile of D through shared memory, by whole lines.
 
-    tile          (bM, bN, bK) of D's tile
+    subject       what an error is about
+    tile          (bM, bN, bK), with the rows and columns of D's tile
+    threads       threads of the CTA
     store_elems   neighbours that a thread writes to shared memory at once, 1 or 2
     """
     return _MmaBuilder(subject, operands, tile, 1).storing(threads, "shared", store_elems)
 
 
 def _warp_rows(extent: int, own: int, step: int) -> Layout:
-    """Return the permutation (atom, warps, atoms of a warp) -> place along M or N of the block.
+    """Return where the rows (or columns) of warp tiles lie in the CTA's tile: (atom, warps, atoms of a warp) -> place.
 
     Each warp tile is contiguous. If that would cut cache lines of 128 bytes, each warp has the largest contiguous
     pieces that keep lines whole.
 
-    extent   extent of the block
-    own      extent of a warp tile
-    step     extent of the atom
+    extent   rows of the CTA's tile
+    own      rows of a warp tile
+    step     rows of the MMA atom
 
     >>> print(_warp_rows(256, 64, 8), _warp_rows(192, 96, 8))
     (8,4,8):(1,64,8) (8,2,(4,3)):(1,32,(8,64))
@@ -308,19 +322,19 @@ def _warp_rows(extent: int, own: int, step: int) -> Layout:
 
 
 def _k_tile(operands: Operands) -> int:
-    """Return the default bK: 128 bytes along K, or 64 bytes for 8-bit elements."""
+    """Return the default bK in elements: 128 bytes along K, or 64 bytes for 8-bit elements."""
     bits = operands.a.dtype.bits
     return CACHE_LINE_BYTES * 8 // max(16, bits)
 
 
 def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -> None:
-    """Check that mma.sync kernels can multiply the operands.
+    """Check that mma.sync kernels can multiply the types of A and B.
 
     There are mma.sync atoms for 8-bit integers, but no kernel uses them. Float8 operands are loaded and read by at
     least four elements along K.
 
     subject      what the error is about
-    least_bits   fewest bits of an element
+    least_bits   smallest size of an element that the plan can multiply, in bits
     raises       PlanError with every rule that is broken
 
     >>> check_is_multiplied("mma_sync_plan", Operands.of("s8"))
@@ -354,8 +368,10 @@ def check_is_multiplied(subject: str, operands: Operands, least_bits: int = 8) -
 
 
 def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shared | str) -> SharedLayout:
-    """Return the layout (extent, bK, stages) of a tile of A or B in shared memory.
+    """Return the shared-memory layout (extent, bK, stages) of the tiles of A or B of all stages.
 
+    extent   rows of A, or columns of B, of a tile
+    bk       elements of a tile along K
     shared   a `Shared`, or "swizzled" (fragments are read without bank conflicts), "padded" or "plain"
     raises   PlanError for any other text
     """
@@ -376,11 +392,13 @@ def _in_shared(operand: Operand, extent: int, bk: int, stages: int, shared: Shar
 
 
 def _lines_of_words(extent: int) -> ComposedLayout:
-    """Return the layout (row, 4) of 32-bit elements along M or N, which plain reads access without bank conflicts.
+    """Return a swizzled layout (rows, 4 k) of 32-bit elements of an M- or N-major tile, read without bank conflicts.
 
     ldmatrix cannot transpose 32-bit elements, so a read takes 8 neighbours for each of 4 k. The two low bits of k
     select one of four groups of 8 banks: by the swizzle, or by the stride if a row is too short for four groups. A row
     of 128 bytes is then written in one wavefront, and each read takes one wavefront.
+
+    extent   rows of A, or columns of B, of the tile
     """
     row = gcd(extent, CACHE_LINE_BYTES * 8 // 32)
     swizzle = Swizzle(max(0, (row // _PAD_ELEMS).bit_length() - 1), 3, 2)

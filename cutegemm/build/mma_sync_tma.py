@@ -111,12 +111,13 @@ def mma_tma_plan(
 
 
 def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str, Any]:
-    """Return the fields of an `mma_tma_plan` that change if B is gated, with their values.
+    """Return the fields of an `mma_tma_plan` that change if B is gated (gate and up projection): name -> new value.
 
     Each warp multiplies gate columns of the first half of the tile and their up columns of the second half. Its
     epilogue stages have half as many columns.
 
     subject    what an error is about
+    plan       the plan without a gate
     operands   operands with the gated B
     raises     PlanError with every rule that is broken
     """
@@ -131,11 +132,13 @@ def by_gated_warps(subject: str, plan: GemmPlan, operands: Operands) -> dict[str
 
 
 class _Builder(PipelineBuilder):
-    """Builder of the components of an `mma_tma_plan`."""
+    """Builder of the components of an `mma_tma_plan`: a producer warp loads by TMA, others multiply by mma.sync."""
 
     def tiled_mma(self, atom: MmaAtom, warp: tuple[int, int]) -> TiledMma:
-        """Return the tiled MMA in which each warp computes a contiguous warp tile, as far as `piece` allows.
+        """Return the tiled MMA in which each warp computes a warp tile, contiguous as far as `piece` allows.
 
+        atom     MMA of a warp
+        warp     (M, N) of a warp tile
         raises   PlanError with every rule that the tiles break
         """
         wrong, permutation, counts = [], [], []
@@ -177,13 +180,13 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((*counts, 1), (counts[1], 1, 0)), (permutation[0], permutation[1], None))
 
     def piece(self, mode: str, extent: int, own: int) -> int:
-        """Return how many rows or columns of a warp are contiguous in the tile.
+        """Return the number of rows (or columns) of a warp tile that lie next to each other in the CTA's tile.
 
         They are all of the warp's, or half of them for a gated B. If that would cut lines of shared memory, it is the
-        largest piece that keeps lines whole.
+        largest number that keeps lines whole.
 
         mode     "M" or "N"
-        extent   extent of the tile along the mode
+        extent   extent of the CTA's tile along the mode
         own      extent of a warp tile along the mode
         """
         operand = self.operands.a if mode == "M" else self.operands.b
@@ -195,7 +198,10 @@ class _Builder(PipelineBuilder):
 
     @property
     def is_spread(self) -> tuple[bool, bool]:
-        """Return whether rows of an atom are spread over a line of A, and columns over a line of B: see `_places`."""
+        """Return whether an atom's rows are spread over a line of A, and its columns over a line of B.
+
+        They are for 32-bit elements that ldmatrix cannot transpose: see `_places`.
+        """
         return _is_spread(self.operands.a), _is_spread(self.operands.b)
 
     def storing(
@@ -203,9 +209,10 @@ class _Builder(PipelineBuilder):
     ) -> tuple[EpiStages, SharedLayout] | None:
         """Return the epilogue stages of each warp, with their layout in shared memory.
 
-        Of the possible epilogue tiles, those are chosen that leave room for the most mainloop stages. An epilogue tile
-        has the 16 rows of an atom, or 32 rows if the rows of an atom are spread over a line: see `_places`.
+        The chosen epilogue tiles leave room for the most mainloop stages. An epilogue tile has the 16 rows of an atom,
+        or 32 rows if the rows of an atom are spread over a line: see `_places`.
 
+        mma       tiled MMA of the CTA
         warp      tile (M, N) of D that a warp stores
         stages    mainloop stages that the caller gives, or None
         returns   None if D must be stored from registers: no epilogue stages fit, or D is not aligned to 16 bytes and
@@ -242,7 +249,7 @@ class _Builder(PipelineBuilder):
         most = MAX_STAGES if stages is None else stages
 
         def worth(candidate: tuple[EpiStages, SharedLayout]) -> tuple[int, int]:
-            """Return the mainloop stages that fit, then the elements in epilogue stages: more is better."""
+            """Return the sort key of a candidate: (mainloop stages that fit, elements in epilogue stages)."""
             made_stages, smem_d = candidate
             return min(most, self.stages_that_fit(smem_d)), product(made_stages.epi_tile) * made_stages.count
 
@@ -250,18 +257,19 @@ class _Builder(PipelineBuilder):
 
 
 def _is_spread(operand: Operand) -> bool:
-    """Return whether plain loads read an operand, because ldmatrix cannot transpose its 32-bit elements.
+    """Return whether an operand is read by plain loads, because ldmatrix cannot transpose its 32-bit elements.
 
-    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k.
+    Such a load takes 8 neighbours along M or N for each of 4 neighbouring k. The rows of an atom are then spread over a
+    line of shared memory: see `_places`.
     """
     return operand.dtype.bits > 16 and operand.major != "k"
 
 
 def _places(step: int, own: int, is_spread: bool) -> tuple[Layout, Layout]:
-    """Return two layouts along M or N: where the rows of an atom lie in the tile, and where the atoms of a warp lie.
+    """Return two layouts along M or N of a warp tile: atom's row -> place, and atom's index -> place of its first row.
 
-    own         extent of a warp tile
-    step        extent of the atom
+    step        rows of the MMA atom
+    own         rows of a warp tile
     is_spread   whether the rows of an atom are spread over a line of 32 elements
 
     Rows stand for columns along N. In memory that TMA swizzles, k selects among the eight 16-byte chunks of a line by

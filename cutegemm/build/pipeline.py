@@ -36,15 +36,15 @@ _REGISTERS = {2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 
 
 def rounding_of(operands: Operands) -> str:
-    """Return the rounding of operands that TMA loads: "rne" (to nearest) for tf32, else "rz"."""
+    """Return how operands that TMA loads are rounded for the tensor cores: "rne" (to nearest) for tf32, else "rz"."""
     return "rne" if operands.a.dtype is tf32 else "rz"
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """How A and B are loaded to shared memory, and how D is stored.
+    """Shared-memory buffers of a plan with warp roles: how A and B are loaded, and how D is stored.
 
-    stages       mainloop stages
+    stages       number of mainloop stages
     a, b         operand streams: their TMA boxes, and the layouts of all stages in shared memory
     store        copy atom from registers to an epilogue stage, or to global memory if there are no epilogue stages
     epi_stages   epilogue stages, or None
@@ -60,7 +60,12 @@ class Buffers:
 
 
 class PipelineBuilder(PlanBuilder):
-    """Builder of the components of a plan whose producer fills a mainloop pipeline by TMA."""
+    """Base class of the builders of plans with warp roles: a producer fills a mainloop pipeline by TMA.
+
+    tile          (bM, bN, bK) of a CTA
+    arch          architecture, whose shared memory is the limit
+    ctas_per_sm   CTAs that share the shared memory of a multiprocessor
+    """
 
     def __init__(
         self,
@@ -77,13 +82,13 @@ class PipelineBuilder(PlanBuilder):
 
     @property
     def stage_bytes(self) -> int:
-        """Return the bytes of A and B in a mainloop stage."""
+        """Return the size of a mainloop stage, with a k-tile of A and of B, in bytes."""
         bm, _, bk = self.tile
         return (bm * bk * self.operands.a.dtype.bits + self.b_columns * bk * self.operands.b.dtype.bits) // 8
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes of shared memory of a CTA for mainloop stages and epilogue stages."""
+        """Return the shared memory that a CTA has for mainloop stages and epilogue stages together, in bytes."""
         return arch_named(self.arch).smem_of_each_bytes(self.ctas_per_sm) - _SLACK_BYTES - self.partials_bytes_
 
     def keep_room(self, consumer_tile: tuple[int, int], consumers: int, cluster_k: int) -> None:
@@ -112,7 +117,7 @@ class PipelineBuilder(PlanBuilder):
         sharers: tuple[int, int] = (1, 1),
         l2: tuple[str, str, str] = NORMAL_L2,
     ) -> Buffers | None:
-        """Return the mainloop and epilogue buffers, or None with violations collected.
+        """Return the mainloop and epilogue buffers; None after a violation, which is collected for `check`.
 
         loaded    operands as they are loaded, after repack passes
         storing   epilogue stages of D and their shared memory; None: D is stored from registers
@@ -148,13 +153,18 @@ class PipelineBuilder(PlanBuilder):
         further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
-        """Return the plan of the components.
+        """Assemble the plan from its components.
 
-        registers   registers of a thread of the producer and of a consumer; None: all threads have the same number
-        reads       copy atoms by which fragments are read from shared memory, by operand stream
-        further     operand streams besides A and B
-        others      fields of `GemmPlan` that do not follow from the components
-        raises      PlanError with every rule that is broken
+        mma          tiled MMA of the consumers
+        buffers      how A and B are loaded, and how D is stored
+        pipeline     warp roles: the producer and the consumers
+        registers    registers of a thread of the producer and of a consumer; None: all threads have the same number
+        reads        name of an operand -> copy atom by which its fragments are read from shared memory
+        cluster_mn   CTAs of a cluster along M and N
+        split        how K is split; None: it is not
+        further      operand streams besides A and B
+        others       fields of `GemmPlan` that do not follow from the components
+        raises       PlanError with every rule that is broken
         """
         return GemmPlan(
             operands=self.operands,
@@ -177,7 +187,14 @@ class PipelineBuilder(PlanBuilder):
     def _stream(
         self, name: str, operand: Operand, extent: int, cluster: tuple[int, int], stages: int, l2: str
     ) -> OperandStream:
-        """Return the stream of A or B; an error names the arguments that the user gave."""
+        """Return how TMA loads A or B: see `operand`. An error names the arguments that the user gave.
+
+        name      "a" or "b"
+        extent    rows of A, or columns of B, of a tile
+        cluster   CTAs of a cluster along M and N
+        stages    number of mainloop stages
+        l2        L2 policy of the operand
+        """
         sharers = cluster["ba".index(name)]
         try:
             return self.operand(name, operand, extent, sharers, stages, l2)
@@ -189,14 +206,17 @@ class PipelineBuilder(PlanBuilder):
     def operand(
         self, name: str, operand: Operand, extent: int, sharers: int, stages: int, l2: str = "evict_normal"
     ) -> OperandStream:
-        """Return the stream of an operand that is loaded by TMA.
+        """Return the operand stream of A or B: the TMA box that loads it, and the layout of its mainloop stages.
 
         With multicast, a box is the share of a tile that one of `sharers` CTAs loads for all of them. A share may begin
         at any row, because the swizzle permutes bits of addresses.
 
-        extent   rows of A, or columns of B, of a tile
-        l2       L2 policy of the operand
-        raises   PlanError if the tile does not divide into shares that TMA can load
+        name      "a" or "b"
+        extent    rows of A, or columns of B, of a tile
+        sharers   number of CTAs of a cluster that load the same tile; 1: no multicast
+        stages    number of mainloop stages
+        l2        L2 policy of the operand
+        raises    PlanError if the tile does not divide into shares that TMA can load
         """
         bk = self.tile[2]
         dtype = operand.dtype
@@ -223,16 +243,21 @@ class PipelineBuilder(PlanBuilder):
         return OperandStream(name, {"a": "m", "b": "n"}[name], box, smem)
 
     def direct_store(self) -> CopyAtom:
-        """Return the store from registers: two neighbours of a thread at once if an N-major D is aligned to both."""
+        """Return the copy atom that stores D from registers to global memory.
+
+        It stores two neighbours of a thread at once if D is N-major and aligned to two elements.
+        """
         d = self.operands.d
         pair = d.major == "n" and d.align_elems >= 2
         return universal_copy(d.dtype, d.dtype.bits * (2 if pair else 1))
 
 
 def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
-    """Return the registers of a thread of the producer and of a consumer; None: every thread keeps those of the launch.
+    """Return the number of registers of a producer's thread and of a consumer's, which setmaxnreg sets.
 
-    many   whether consumers need as many registers as they can get
+    pipeline   warp roles of the plan
+    many       whether consumers need as many registers as they can get
+    returns    None if every thread keeps those of the launch
     """
     warpgroups = pipeline.consumers * pipeline.consumer_threads // WARPGROUP_THREADS
     if pipeline.kind == "single" or warpgroups not in _REGISTERS:
@@ -241,8 +266,9 @@ def registers_of(pipeline: WarpRoles, many: bool) -> tuple[int, int] | None:
 
 
 def roles_of(pipeline: WarpRoles, registers: tuple[int, int] | None) -> tuple[Role, ...]:
-    """Return the roles of the warps: the producer, unless the plan has none, then the consumers.
+    """Return the roles of a CTA's warps: the producer, unless the plan has none, then the consumers.
 
+    pipeline    warp roles of the plan
     registers   registers of a thread of the producer and of a consumer; None: those of the launch
     """
     producer_registers, consumer_registers = registers or (None, None)

@@ -158,15 +158,17 @@ class _SimtBuilder(Builder):
 
     @property
     def accessed(self) -> Operands:
-        """Return the operands with an alignment of at most `access_bits`."""
+        """Return the operands with their alignment limited to `access_bits`, so that no access is wider."""
         if self.access_bits >= ACCESS_BITS:
             return self.operands
         return self.operands.aligned(max(self.access_bits, self.operands.a.dtype.bits) // 8)
 
     def schedule(self, unroll: int | None, prefetch: bool) -> ThreadSchedule:
-        """Return the thread schedule for the number of stages.
+        """Return the mainloop's schedule for the number of stages: direct, single-stage, prefetched or multistage.
 
-        raises   PlanError if a k-tile has too many k-blocks, or `unroll` does not divide them
+        unroll     k-blocks that the code unrolls; None: all of a k-tile
+        prefetch   with one stage: whether the next k-tile is loaded to registers while one is multiplied
+        raises     PlanError if a k-tile has too many k-blocks, or `unroll` does not divide them
         """
         k_blocks = self.block[2]
         if k_blocks > MAX_K_BLOCKS:
@@ -185,8 +187,13 @@ class _SimtBuilder(Builder):
     def operand(
         self, name: str, mma: TiledMma, repacks: tuple[Repack, ...], load: str | None, shared: Shared | None
     ) -> OperandStream | None:
-        """Return how the tile of operand `name` is loaded, or None with violations collected.
+        """Return how the tiles of A or B are loaded, laid out in shared memory and read; None after a violation.
 
+        A violation is collected for `Complaints.check`.
+
+        name           "a" or "b"
+        mma            tiled MMA of the CTA
+        repacks        repack passes that copy operands first
         load, shared   as `load_a` and `shared_a` of `simt_plan`
         """
         first = "ab".index(name)
@@ -212,12 +219,14 @@ class _SimtBuilder(Builder):
         return OperandStream(name, "mn"[first], copy, layout, vector_copy(operand, neighbours))
 
     def storing(self, threads: int, store: str | None, is_split: bool) -> Storing:
-        """Return how D is stored: from registers, or through shared memory.
+        """Return how a tile of D is stored: from registers, or through shared memory.
 
         In shared memory the lanes of a warp write vectors whose lines are a quad apart. The swizzle moves those of four
         neighbouring quads to different banks.
 
-        store   as in `simt_plan`
+        threads    threads of the CTA
+        store      "direct", "shared" or None, as in `simt_plan`
+        is_split   whether K is split
         """
         d, (bm, bn, _) = self.operands.d, self.block
         along, across = self.quad[::-1] if d.major == "n" else self.quad

@@ -222,7 +222,12 @@ def sm90_plan(
 
 
 def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> Operands:
-    """Return the operands with scales of A and B; raises PlanError for an unknown granularity."""
+    """Return the operands with scale factors for A and B, for block-scaled fp8.
+
+    subject   what an error is about
+    scales    granularity of the scales of A and of B: "1x128" or "128x128"
+    raises    PlanError for an unknown granularity
+    """
     known = " or ".join(map(repr, GRANULARITIES))
     if not isinstance(scales, tuple) or len(scales) != 2 or any(each not in GRANULARITIES for each in scales):
         raise PlanError(subject, [f"scales = {scales!r}; two of {known} are needed, for A and for B."])
@@ -231,7 +236,7 @@ def _with_scales(subject: str, operands: Operands, scales: tuple[str, str]) -> O
 
 @dataclass(frozen=True)
 class _Accumulators:
-    """Registers of a thread of a consumer for accumulators.
+    """How many registers a consumer thread needs for accumulators.
 
     tile        (M, N) of a consumer, with all columns that it multiplies
     bits        bits of an accumulator
@@ -248,23 +253,26 @@ class _Accumulators:
 
     @property
     def per_thread(self) -> int:
-        """Return the registers of a thread for the accumulators of the whole tile."""
+        """Return the number of registers that a thread needs to hold the accumulators of the whole tile once."""
         return product(self.tile) * self.bits // (32 * WARPGROUP_THREADS)
 
     @property
     def _are_halves(self) -> bool:
-        """Return whether a wgmma computes half of the columns because accumulators are promoted."""
+        """Return whether promotion needs so many registers that a wgmma computes only half of the tile's columns."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
         return self.promoted and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
-        """Return the columns of a wgmma: those of the tile, or half of them."""
+        """Return the number of columns (N) of a wgmma: those of the tile, or half of them."""
         return self.tile[1] // (1 + (self._are_halves or self.tile[1] > MAX_WGMMA_COLUMNS))
 
     @property
     def in_all(self) -> int:
-        """Return the registers of a thread for all accumulators: the total, and with promotion one or two more sets."""
+        """Return the number of registers of a thread for all accumulators.
+
+        They are those of the tile; with promotion, the total and one or two more sets.
+        """
         return self.per_thread * (1 + self.promoted * (1 if self._are_halves else 2))
 
 
@@ -275,9 +283,14 @@ def _gpc_raster(
     cluster: tuple[int, int],
     ctas: int | None,
 ) -> GpcRaster | None:
-    """Return the GPC-aware order of the clusters; None if it is not known or `requested` is False.
+    """Return the GPC-aware order in which clusters take tiles; None if it is not known or `requested` is False.
 
     If it is requested but not known, that is collected as a violation of the builder `b`.
+
+    requested    True, False, or None if the caller leaves it open
+    tpc_rounds   order in which the hardware hands out CTAs: see `Device`
+    cluster      CTAs of a cluster along M and N
+    ctas         CTAs of the persistent grid; None: one CTA for each tile
     """
     if any(after > before for before, after in pairwise(tpc_rounds)):
         b.violations.append(f"tpc_rounds = {tpc_rounds}; each round must be at most as large as the one before.")
@@ -292,9 +305,12 @@ def _gpc_raster(
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
-    """Return whether clusters take tiles in GPC-aware order by default, if the order of the device is known.
+    """Return whether clusters take tiles in GPC-aware order by default, on devices whose order of CTAs is known.
 
     Plans with smaller tiles, or with larger clusters, whose loads are multicast, were not faster in this order.
+
+    tile      (bM, bN), or (bM, bN, bK)
+    cluster   CTAs of a cluster along M and N
 
     >>> is_gpc_aware((128, 128), (2, 1)), is_gpc_aware((64, 64), (1, 1)), is_gpc_aware((128, 128), (2, 2))
     (True, False, False)
@@ -303,10 +319,14 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
 
 
 def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
-    """Return the default raster, as text: clusters of a GPC have the same tiles of the operand that is not multicast.
+    """Return the default rasterization (order of the tiles) as text: it lets clusters of a GPC share what they load.
 
-    Their loads of it then coalesce on the way to L2. In GPC-aware order, clusters with neighbouring numbers are in one
-    GPC, and CTAs without a cluster have a block of tiles. Otherwise every eighth cluster has the same tiles.
+    They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
+    In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
+    tiles. Otherwise every eighth cluster has the same tiles.
+
+    cluster      CTAs of a cluster along M and N
+    gpc_raster   GPC-aware order; None if it is not used
     """
     is_wide = cluster[1] > cluster[0]
     if gpc_raster is None:
@@ -317,7 +337,7 @@ def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
 
 
 def columns_loaded(b: Operand, tile: tuple[int, ...]) -> int:
-    """Return the columns of B that are loaded for a k-tile: those of the tile, or those of whole cache lines.
+    """Return the number of columns of B that are loaded for a k-tile: those of the tile, or those of whole cache lines.
 
     Boxes of part of a line cost more than extra columns if B is N-major. wgmma reads rows of 32 bytes at half its rate.
     It reads rows of 64 bytes nearly as fast as whole lines, but L2 looks up more lines for them; then whole lines are
@@ -350,10 +370,11 @@ def pipeline_of(
     cluster_k: int = 1,
     ctas_per_sm: int = 1,
 ) -> tuple[int, int]:
-    """Return the mainloop stages of a plan and the epilogue tiles of a consumer, without building the plan.
+    """Return (mainloop stages of a plan, epilogue tiles of a consumer), without building the plan.
 
     tile                     (bM, bN, bK) of a CTA
     consumer_tile            (M, N) of D that a consumer stores
+    consumers                number of consumer warpgroups
     epi_tile_n, epi_stages   as in `sm90_plan`
     is_direct                whether D is stored from registers, as it also is if no epilogue tiles fill the tile
     cluster_k                CTAs of a cluster that split K, whose accumulators need shared memory
@@ -392,11 +413,16 @@ class _Builder(PipelineBuilder):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of A, B and scales of their rows and columns in a stage."""
+        """Size of a mainloop stage in bytes: a k-tile of A and of B, and the scales of their rows and columns."""
         return super().stage_bytes + sum(4 * each.smem.cosize() for each in self.scale_streams(1))
 
     def scale_streams(self, stages: int) -> tuple[OperandStream, ...]:
-        """Return the streams of the scales that rows and columns have: one box of a k-tile's scales in each stage."""
+        """Return an operand stream for each vector of scales of rows or columns: one TMA box per stage.
+
+        Empty if the operands have no such scales.
+
+        stages   number of mainloop stages
+        """
         found = []
         for name in self.operands.of_mainloop:
             operand = self.operands.matrix(name)
@@ -409,8 +435,9 @@ class _Builder(PipelineBuilder):
         return tuple(found)
 
     def most_columns(self, consumers: int, stages: int | None, has_few_registers: bool) -> int | None:
-        """Return the largest number of columns of an epilogue tile; None: no limit.
+        """Return the largest number of columns of an epilogue tile that the builder may choose; None: no limit.
 
+        consumers           number of consumer warpgroups
         stages              mainloop stages that the caller gives, or None
         has_few_registers   whether the accumulators leave threads few registers
         """
@@ -420,20 +447,25 @@ class _Builder(PipelineBuilder):
         return self.line_columns(consumers, stages) if d.align_bytes < TMA_INNER_ALIGNED_BYTES else None
 
     def line_columns(self, consumers: int, stages: int | None) -> int:
-        """Return the largest number of columns of an epilogue tile that threads store, so that enough mainloop stages
-        fit.
+        """Return the largest number of columns of an epilogue tile that leaves room for enough mainloop stages.
 
-        Enough are `stages`, or `_LEAST_STAGES` if `stages` is less or None. See `EpiStageBuilder.line_columns`.
+        It is for a D that threads store: see `EpiStageBuilder.line_columns`. Enough are `stages`, or `_LEAST_STAGES` if
+        `stages` is less or None.
+
+        consumers   number of consumer warpgroups
+        stages      mainloop stages that the caller gives, or None
         """
         used = self.stage_bytes * max(_LEAST_STAGES, stages or 0)
         row_bytes = (self.free_bytes - used) // (consumers * WGMMA_M) - MOST_PAD_BYTES
         return max(0, row_bytes) * 8 // self.operands.d.dtype.bits
 
     def cluster_k(self, requested: int, cluster: tuple[int, int]) -> int:
-        """Return the number of CTAs of a cluster that split K: the number requested, or 1 if that breaks a rule.
+        """Return the number of CTAs of a cluster that split K: `requested`, or 1 if the tile's columns do not divide.
 
         Two rules are checked, and collected as violations: each CTA stores an equal number of the tile's columns; and
         the cluster has one tile along N, since its CTAs along N are those that split K.
+
+        cluster   CTAs of a cluster along M and N that have different tiles
         """
         columns = self.tile[1]
         if requested > 1 and cluster[1] > 1:
@@ -456,13 +488,16 @@ class _Builder(PipelineBuilder):
         return NORMAL_L2
 
     def tiled_mma(self, loaded: Operands, a_source: str, rows: int, columns: int, readers: int) -> TiledMma:
-        """Return the tiled MMA: wgmmas as wide as the tile, or half of it. Consumers that share a tile divide its rows.
+        """Return the tiled MMA of the consumers: wgmmas as wide as the tile, or half of it.
+
+        Consumers that share a tile divide its rows.
 
         loaded     operands as they are loaded, after repack passes
         a_source   "shared" or "register": where wgmma reads A from
         rows       rows of a consumer
         columns    columns of a wgmma
         readers    consumers that share a tile
+        raises     PlanError if the rows of a consumer are not a multiple of 64
         """
         a, b, reads = loaded.a, loaded.b, a_source == "register"
         transposed_operands = [
@@ -483,7 +518,10 @@ class _Builder(PipelineBuilder):
         return TiledMma(atom, Layout((readers, 1, 1)), (along_m, None, None))
 
     def _how_to_transpose(self, names: list[str], dtype: DType) -> str:
-        """Return the violation of operands that wgmma does not take in their majorness, with the remedy."""
+        """Return the text of a violation: wgmma does not take operands in their majorness; with the remedy.
+
+        names   names of these operands, "a" or "b"
+        """
         majors = " and ".join(f"{name.upper()} is {getattr(self.operands, name).major}-major" for name in names)
         repack = repacked_for_wgmma(self.operands)
         return (

@@ -32,15 +32,15 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is chosen for, apart from the extents of the problem.
+    """What a plan is chosen for, apart from the extents M, N, K and L of the problem.
 
-    operands     operands with the alignment of A and B that TMA loads see
+    operands     types, majorness and alignment of A, B, C and D; the alignment of A and B is the one that TMA loads see
     by_threads   operands with the alignment that loads of threads see; None: as `operands`
     arch         architecture, such as "sm_90a"
     device       device whose rates the time models take
     accumulate   for fp8: "fast" accumulates as wgmma does, with about 14 bits; "promoted" promotes the accumulators of
                  each k-tile to f32. Other types are accumulated in full either way
-    swap_ab      True: plans for D^T only; False: plans for D only; None: both
+    swap_ab      True: only plans that compute D^T = B^T A^T; False: only plans that compute D; None: both
     with_c       whether a tile of C is read for each tile of D
     """
 
@@ -54,21 +54,22 @@ class Request:
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands with the alignment that loads of threads see."""
+        """Return the operands with the alignment that loads of threads see: `by_threads`, or `operands` by default."""
         return self.by_threads or self.operands
 
     @property
     def variants(self) -> tuple[bool, ...]:
-        """Return the values of `swap_ab` that plans may have: (False, True) if the request has None."""
+        """Return the values of `swap_ab` to try: (False, True) if the request leaves it None, else its only value."""
         return (False, True) if self.swap_ab is None else (self.swap_ab,)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe with its predicted time.
+    """A plan that has not been built yet (its recipe), with its predicted time.
 
-    us            predicted time in microseconds, with the repack passes
-    find_bounds   returns the microseconds that each bound would take by itself; called only when `bounds` is read
+    recipe        name and arguments of the plan; `recipe.build` makes it
+    us            predicted time in microseconds, including the repack passes (copies of operands before the GEMM)
+    find_bounds   function that returns the value of `bounds`; called only when `bounds` is read
     """
 
     recipe: Recipe
@@ -77,29 +78,31 @@ class Candidate:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Microseconds that each bound would take by itself, by its name."""
+        """Time that each possible bottleneck would take by itself: its name, such as "L2" -> microseconds."""
         return self.find_bounds()
 
     @property
     def bound(self) -> str:
-        """Return the name of the bound that takes most of the time, such as "L2" or "tensor cores"."""
+        """Return the name of the bottleneck: what takes most of the time, such as "L2" or "tensor cores"."""
         return _highest(self.bounds)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Columns of predicted times, one entry for each candidate.
+    """Predicted times of many candidate plans, as arrays with one entry for each candidate.
 
     us       microseconds after a flush of the L2 cache; infinite if the device cannot run the plan
-    bounds   function that returns, for each bound such as "DRAM", the microseconds that it takes by itself: a column,
-             or a number that holds for all plans
+    bounds   function that returns a dict: name of a possible bottleneck, such as "DRAM" -> the microseconds that it
+             takes by itself, as an array, or as a number that holds for all candidates
     """
 
     us: Column
     bounds: Callable[[], dict[str, Column]]
 
     def bounds_of(self, row: int) -> dict[str, float]:
-        """Return the microseconds that each bound of the candidate at index `row` would take by itself.
+        """Return the time of each possible bottleneck of one candidate: its name -> microseconds by itself.
+
+        row   index of the candidate
 
         >>> Predicted([3.0, 5.0], lambda: {"L2": [2, 1], "DRAM": [1, 4]}).bounds_of(1)
         {'L2': 1.0, 'DRAM': 4.0}
@@ -107,20 +110,22 @@ class Predicted:
         return {name: float(us[row] if np.ndim(us) else us) for name, us in self.bounds().items()}
 
     def bound(self, row: int) -> str:
-        """Return the name of the bound that takes most of the time of a plan."""
+        """Return the name of the bottleneck with the longest time for the candidate at index `row`."""
         return _highest(self.bounds_of(row))
 
 
 def _highest(bounds: dict[str, float]) -> str:
-    """Return the name of the bound with the most microseconds."""
+    """Return the key of `bounds` (bottleneck -> microseconds) with the largest value."""
     return max(bounds, key=bounds.__getitem__)
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Columns of candidates, each a recipe with one division of K. A number holds for all candidates.
+    """Candidates as parallel arrays: each is a recipe (an unbuilt plan) together with one way to divide K among CTAs.
 
-    recipe   index of the recipe
+    A field that is a number instead of an array holds for all candidates.
+
+    recipe   index of the recipe in the family's `recipes`
     splits   split-K: number of K splits of each tile; 1 without split-K
     ctas     stream-K: CTAs that share evenly the k-tiles of the tiles that do not fill the grid; 0 without it
     fixup    whether stream-K fixup divides the k-tiles of the tiles that do not fill the grid
@@ -133,7 +138,7 @@ class Variants:
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> Variants:
-        """Return each recipe once, with the division of K of its name or options.
+        """Return one candidate per recipe, divided along K as the recipe's name or options say.
 
         >>> from cutegemm.choice.names import recipe_named
         >>> variants = Variants.of([recipe_named(name) for name in ("sm90_epi_stages/k3", "sm90_epi_stages/fixup")])
@@ -146,7 +151,11 @@ class Variants:
         return cls(np.arange(len(k_splits)), splits, ctas, fixup)
 
     def recipe_at(self, place: int, recipes: Sequence[Recipe]) -> Recipe:
-        """Return the recipe of the candidate at index `place`, with its division of K."""
+        """Return the recipe of one candidate, changed to divide K as the candidate does.
+
+        place     index of the candidate
+        recipes   the recipes that the `recipe` column indexes
+        """
         splits, ctas, fixup = [
             column[place] if isinstance(column, np.ndarray) else column
             for column in (self.splits, self.ctas, self.fixup)
@@ -156,7 +165,10 @@ class Variants:
 
 @lru_cache(maxsize=8192)
 def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
-    """Return a recipe with a division of K, cached; the recipe itself if K is not divided."""
+    """Return a variant of the recipe that divides K as the arguments say, cached; the recipe itself if they do not.
+
+    splits, ctas, fixup   as the columns of `Variants`
+    """
     if ctas:
         return replace(recipe, split=_EVENLY, ctas=ctas)
     if splits == 1 and not fixup:
@@ -165,21 +177,24 @@ def _divided(recipe: Recipe, splits: int, ctas: int, fixup: bool) -> Recipe:
 
 
 class Family(Protocol):
-    """Recipes that can implement the operands, and the model of their times."""
+    """Interface of a kernel family, such as SIMT or Hopper plans: its recipes for given operands, and their time model.
+
+    The operands are fixed when the family is made; a recipe is a plan that has not been built yet.
+    """
 
     @property
     def recipes(self) -> Sequence[Recipe]:
-        """Return the recipes; an empty sequence if none can implement the operands."""
+        """Return the recipes that can implement the operands; an empty sequence if none can."""
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes that may be the fastest for a problem, each with the divisions of K to try."""
+        """Return the candidates for a problem: recipes that may be the fastest, each with the divisions of K to try."""
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of the candidates `variants`."""
+        """Return the predicted times of `variants` for a problem, as arrays in the order of `variants`."""
 
 
 def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
-    """Yield the candidates of a family, the one with the lowest predicted time first; no plan is built yet.
+    """Yield a family's candidates for a problem in ascending order of predicted time; no plan is built yet.
 
     Candidates that the device cannot run are left out, unless it can run none of them.
     """
@@ -197,10 +212,11 @@ def ranked(family: Family, problem: Problem) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class Serving(Generic[AnyRecipe]):
-    """Recipes whose plans can implement operands on an architecture, and why the other recipes cannot.
+    """The recipes of a family that can implement given operands on an architecture, and why the others cannot.
 
-    plans      the plan of each recipe
-    refusals   recipes that cannot implement the operands, each with a rule that its plan breaks
+    recipes    the recipes that can
+    plans      the built plan of each of these recipes, in the same order
+    refusals   (recipe, violated rule) for each recipe that cannot; several entries if it violates several rules
     """
 
     recipes: tuple[AnyRecipe, ...]
@@ -216,9 +232,9 @@ class Serving(Generic[AnyRecipe]):
         device: Device,
         rule: Callable[[GemmPlan], str] = lambda _: "",
     ) -> Serving[AnyRecipe]:
-        """Build all recipes, and keep those whose plans break no rule.
+        """Build the plan of each recipe, and separate the recipes that can implement the operands from the others.
 
-        rule   function that returns one more rule that a plan breaks, or ""
+        rule   function that checks a plan for one more rule: returns the violation as text, or "" if there is none
         """
         plans: dict[AnyRecipe, GemmPlan] = {}
         refusals: list[tuple[object, str]] = []
@@ -234,6 +250,6 @@ class Serving(Generic[AnyRecipe]):
         return cls(tuple(plans), tuple(plans.values()), tuple(refusals))
 
     def error(self, request: Request) -> PlanError:
-        """Return the error that gives the reasons why no recipe can implement the operands."""
+        """Return the PlanError that lists why no recipe can implement the operands of `request`."""
         subject = f"choose: no named plan for {request.loaded} on {request.arch}"
         return PlanError(subject, by_reason(self.refusals))

@@ -115,7 +115,7 @@ def chosen(
     can_implement: CanImplement | None = None,
     by_threads: Operands | None = None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the recipe with the lowest predicted time, and its plan.
+    """Return the recipe (name and arguments) of the plan with the lowest predicted time, and the plan itself.
 
     operands        operands with the alignment of A and B that TMA loads see
     accumulate      "fast" or "promoted" accumulation of fp8: see `Request`
@@ -144,7 +144,10 @@ def _chosen(
     swap_ab: bool | None,
     can_implement: CanImplement | None,
 ) -> tuple[Recipe, GemmPlan]:
-    """Return the fastest candidate that can be built and meets `can_implement`, or the fastest that can be built."""
+    """Return the fastest candidate that can be built and meets `can_implement`, else the fastest that can be built.
+
+    The arguments are those of `chosen`; the result is (recipe, plan).
+    """
     fallback: tuple[Recipe, GemmPlan] | None = None
     unsuited: list[tuple[object, str]] = []
     too_large: list[tuple[object, str]] = []
@@ -174,8 +177,9 @@ def built(
     device: Device = DEFAULT_DEVICE,
     with_c: bool = False,
 ) -> GemmPlan:
-    """Return the plan of a candidate.
+    """Build the plan of a recipe for a problem, with the repack passes that the recipe asks for.
 
+    recipe       recipe of the plan, such as one that `ranked` yields
     operands     operands with the alignment of A and B that TMA loads see
     by_threads   operands with the alignment that loads of threads see
     raises       PlanError if the operands or the architecture break rules of the plan; TooLargeError if the problem
@@ -199,7 +203,7 @@ def built(
 
 @lru_cache(maxsize=4096)
 def _violations(recipe: Recipe, operands: Operands, with_c: bool, arch: str, device: Device) -> tuple[str, ...]:
-    """Return the rules that the plan of a recipe breaks on an architecture."""
+    """Return the violations, as texts, of the plan of a recipe on an architecture; () if the plan can be launched."""
     return tuple(recipe.build(operands, with_c, arch, device).refusals(arch))
 
 
@@ -213,7 +217,7 @@ def ranked(
     by_threads: Operands | None = None,
     with_c: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield the candidates of all families, the one with the lowest predicted time first; no plan is built yet.
+    """Yield the candidate plans for a problem in ascending order of predicted time; no plan is built yet.
 
     operands, by_threads   see `chosen`
     with_c                 whether a tile of C is read for each tile of D
@@ -228,7 +232,9 @@ def ranked(
 
 
 def _families(request: Request, problem: Problem) -> list[Family]:
-    """Return the families whose plans are candidates.
+    """Return the kernel families (SIMT, mma.sync, gemv, Hopper) whose plans are compared for a problem.
+
+    The list is empty if the request asks for swap A/B only, and neither gemv nor Hopper plans are candidates.
 
     raises   PlanError if no family can implement the operands on the architecture
     """
@@ -258,7 +264,7 @@ def _families(request: Request, problem: Problem) -> list[Family]:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return whether K is short, or D small with few rows or columns: mma.sync plans are candidates then."""
+    """Return whether mma.sync plans may be faster than wgmma: K is short, or D is small with few rows or columns."""
     elements = problem.m * problem.n * problem.l
     is_short = problem.k <= _SHORT_K and elements <= _SHORT_ELEMENTS
     has_few = min(problem.m, problem.n) <= _FEW and elements <= _FEW_ELEMENTS
@@ -266,7 +272,14 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _to_repack(name: str, operands: Operands, by_threads: Operands) -> Operand:
-    """Return operand `name` as the threads of a repack pass load it, with the smaller of its two alignments."""
+    """Return an operand as the threads of a repack pass (a copy kernel before the GEMM) load it.
+
+    Its alignment is the smaller of those that TMA loads and loads of threads see.
+
+    name         "a" or "b"
+    operands     operands with the alignment that TMA loads see
+    by_threads   operands with the alignment that loads of threads see
+    """
     boxed, read = getattr(operands, name), getattr(by_threads, name)
     return replace(boxed, align_bytes=min(boxed.align_bytes, read.align_bytes))
 
@@ -278,5 +291,5 @@ def candidates(
     device: Device = DEFAULT_DEVICE,
     accumulate: str = "fast",
 ) -> list[Candidate]:
-    """Return all candidates of `ranked` as a list."""
+    """Return all candidates for a problem as a list, the one with the lowest predicted time first: see `ranked`."""
     return list(ranked(operands, problem, arch, device, accumulate))

@@ -15,7 +15,10 @@ _FOURTH = 4.0
 
 
 def of_rows(column: Column, rows: Column) -> Column:
-    """Return the entries of `column` at the indices `rows`. A number stands for equal entries, and is returned itself.
+    """Return the entries of `column` at the indices `rows`: `column[rows]`.
+
+    column   array with one entry per plan, or a number that holds for all plans and is returned itself
+    rows     indices of plans; an index may occur several times
 
     >>> of_rows(np.array([1, 2, 3]), np.array([2, 2])), of_rows(5, np.array([2]))
     (array([3, 3]), 5)
@@ -24,13 +27,16 @@ def of_rows(column: Column, rows: Column) -> Column:
 
 
 def partials_us(bm: Column, bn: Column, operands: Operands, device: Device) -> Column:
-    """Return the microseconds to write the accumulators of one K split of a bm x bn tile to L2, and to read them."""
+    """Return the microseconds to write the accumulators of one K split of a tile to L2, and to read them again.
+
+    bm, bn   rows and columns of the tile, one entry per plan
+    """
     moved_bytes = 2 * bm * bn * operands.acc.bits / 8
     return moved_bytes / (device.measured.partials_gb_s * 1e3)
 
 
 def by_time(us: Column) -> Iterator[int]:
-    """Yield the indices of a column of times, the least time first.
+    """Yield the indices of the array `us` (predicted times, one per plan) in ascending order of time.
 
     The first index is found without sorting, because callers seldom need more than one.
 
@@ -43,9 +49,9 @@ def by_time(us: Column) -> Iterator[int]:
 
 
 def together(exponent: float, *us: Column) -> Column:
-    """Return the time of activities that run at the same time: the longest one, and more if others are nearly as long.
+    """Return the predicted time of activities that overlap: the p-norm of their times, at least the longest one.
 
-    exponent   p of the p-norm of the times; the larger, the less the shorter ones add
+    exponent   p of the norm; the larger, the less the shorter activities add
     us         time of each activity, in microseconds
 
     >>> together(2.0, 3.0, 4.0), round(together(4.0, 3.0, 4.0), 2)

@@ -70,7 +70,11 @@ _NAME = re.compile(
 
 
 def plans() -> list[tuple[str, str]]:
-    """Return (name, summary) of every plan: plans to use by family, then steps of ladders, then registered plans."""
+    """Return (name, summary) of every plan, for lists.
+
+    First come the plans that `choose` may choose, by family, then steps of the tutorial ladders, then plans that users
+    register.
+    """
     tables = (*MMA_SYNC_PLANS, *MMA_SYNC_FED, *GEMV_PLANS)
     to_use = [*simt_names(), *[(recipe.name, recipe.summary) for recipe in tables], *sm90_names()]
     steps = (*[step.recipe for step in SIMT_LADDER.steps], *MMA_SYNC_LADDER, *SM90_LADDER)
@@ -79,7 +83,7 @@ def plans() -> list[tuple[str, str]]:
 
 
 def _own_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of registered plans, then of the plans of installed packages.
+    """Return (name, summary) of the plans that users add: registered in this process, then of installed packages.
 
     The summary of a plan that cannot be loaded is the reason.
     """
@@ -97,12 +101,14 @@ def _own_names() -> list[tuple[str, str]]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name of `plans` is registered, or comes from an installed package."""
+    """Return whether a user added the plan `name`: by `register_plan`, or by a package's entry point."""
     return name in _OWN or (name in installed() and _of_package(name) is None)
 
 
 def step_of(name: str) -> tuple[Ladder, LadderStep] | None:
-    """Return the ladder and the step that a name stands for; None if the plan is not a step, or is also a plan to use.
+    """Return the tutorial ladder and the step that a plan's name stands for.
+
+    None if the plan is not a step, or is also a plan that `choose` considers.
 
     >>> ladder, step = step_of("sm90_pingpong")
     >>> ladder.name, step.number
@@ -147,11 +153,12 @@ def register_plan(name: str, plan: str | Recipe | Make, summary: str = "") -> Re
 
 
 def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
-    """Return the recipe for a plan that a user registers under a name, or that an installed package offers.
+    """Return the recipe (unbuilt plan) that a user's plan gets: one that is registered, or an installed package's.
 
+    name      name of the plan
     plan      text or recipe of a plan, or a function that builds it from operands
-    summary   what is special about the plan, in one sentence
-    raises   PlanError with every rule that is broken
+    summary   what is special about the plan, in one sentence; "": the summary of `plan`
+    raises    PlanError with every rule that is broken
     """
     violations = []
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
@@ -179,13 +186,16 @@ def _own(name: str, plan: str | Recipe | Make, summary: str) -> Recipe:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> Recipe | None:
-    """Return the recipe of an entry point; None if no installed package has one of this name."""
+    """Return the recipe of the plan that an installed package offers under `name`, cached.
+
+    None if no package does, or if a built-in plan has this name.
+    """
     return _own(name, loaded(name), "") if name in installed() and _of_package(name) is None else None
 
 
 @lru_cache(maxsize=4096)
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe that a name stands for.
+    """Return the recipe (unbuilt plan) that a name stands for, with its prefix and suffixes, cached.
 
     raises   UnsupportedError for an unknown name; PlanError if the arguments of a builder are not valid
 
@@ -216,13 +226,16 @@ def recipe_named(name: str) -> Recipe:
 
 
 def _of_package(name: str) -> Recipe | None:
-    """Return the recipe of a built-in name, of a table, a ladder or a tile; None for other names."""
+    """Return the recipe of a built-in plan: of a table, a ladder or a named tile. None for other names."""
     tile = NamedTile.of(name)
     return _FIXED.get(name) or _VARIED.get(name) or (None if tile is None else of_tile(tile))
 
 
 def _varied(name: str) -> Recipe | None:
-    """Return the recipe of a name and its suffixes for repack passes and the division of K; None if it is unknown."""
+    """Return the recipe of a name with its suffixes, such as +repack or /k4; None if name or suffix is unknown.
+
+    raises   PlanError if the division of K that the suffix asks for is not valid
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         return None

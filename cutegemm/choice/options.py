@@ -10,7 +10,7 @@ from cutegemm.errors import PlanError
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Return the integers of a text such as "128x64x32".
+    """Return the integers of a text in which "x" separates them, such as "128x64x32".
 
     >>> parse_tuple("128x64x32")
     (128, 64, 32)
@@ -37,9 +37,9 @@ _READ: dict[Callable[[str], Any], str] = {
 
 
 def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """Return the arguments in a text of the form "family:name=value,name=value".
+    """Return the arguments (name -> value) in a text of the form "family:name=value,name=value".
 
-    options   the known arguments, each with the function that converts its text to a value
+    options   the known arguments: name -> function that converts the text of a value
     raises    PlanError with every argument that is unknown, given twice, or not valid
 
     >>> parse_options("simt:block=64x64x8,stages=4", {"block": parse_tuple, "stages": int})
@@ -64,7 +64,7 @@ def parse_options(text: str, options: Mapping[str, Callable[[str], Any]]) -> dic
 
 
 def written(value: Any) -> str:
-    """Return the text of an argument, as `parse_options` reads it.
+    """Return an argument of a builder as text, in the form that `parse_options` reads.
 
     >>> written((128, 64, 8)), written(Shared("mn", 4)), written(True), written(None)
     ('128x64x8', 'mn+4', '1', 'none')

@@ -21,9 +21,10 @@ Make = Callable[[Operands], GemmPlan]
 
 @dataclass(frozen=True)
 class OwnRecipe(Recipe):
-    """A plan that a user's function of the operands makes.
+    """A named plan that a user's function builds.
 
-    make   called with the operands that the kernel sees; raises PlanError if it cannot implement them
+    make   function of the operands that the kernel sees; returns a GemmPlan, or raises PlanError if it cannot implement
+           them
     """
 
     family: ClassVar[str] = "own"
@@ -32,8 +33,9 @@ class OwnRecipe(Recipe):
     make: Make = field(kw_only=True)
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan that the function makes, with the registered name.
+        """Return the plan that the user's function makes, renamed to the registered name.
 
+        target   not used: the function depends on the operands only
         raises   PlanError if the function returns anything but a GemmPlan
         """
         plan = self.make(operands)
@@ -42,7 +44,10 @@ class OwnRecipe(Recipe):
         return plan.with_(name=self.name, summary=self.summary or plan.summary)
 
     def boxes(self, operands: Operands) -> str | None:
-        """Return the names of the operands that TMA loads, in "ab"; None if threads load both."""
+        """Return the names of the operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
+
+        An operand that a repack pass copies first is left out, because the threads of that pass load it.
+        """
         plan = self.build(operands)
         if not isinstance(plan.a.load, TmaBox):
             return None
@@ -54,12 +59,15 @@ class OwnRecipe(Recipe):
 
 @cache
 def installed() -> Mapping[str, Any]:
-    """Return the entry points of installed packages under `ENTRY_POINTS`, by name; none of them is loaded yet."""
+    """Return the entry points of installed packages in the group `ENTRY_POINTS`: name of the plan -> entry point.
+
+    None of them is loaded yet.
+    """
     return {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
 
 
 def loaded(name: str) -> Any:
-    """Return the text, recipe or function that an installed package offers under `name`.
+    """Load the entry point `name`, and return what the package offers: the text or recipe of a plan, or a function.
 
     raises   UnsupportedError if the package cannot be imported or does not have the attribute
     """

@@ -30,7 +30,7 @@ SWAPPED = str.maketrans("ab", "ba")  # operand names of a problem to those of it
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """What a plan is built for besides its operands. Each family uses the fields that its plans depend on.
+    """Architecture and device properties that a plan is built for. Each family uses those that its plans depend on.
 
     arch         architecture, such as "sm_90a"; its shared memory limits mma.sync plans
     sms          number of multiprocessors that the clusters of a persistent grid fill
@@ -46,13 +46,13 @@ class BuildTarget:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """A named plan before its operands are known.
+    """The name and the arguments of a plan; `build` makes the plan for given operands.
 
     name          name of tile sizes or of a step of a ladder, or the text that spells out the options
     summary       what is special about the plan, for lists of plans
     options       arguments of the family's builder
     spelled_out   whether the builder gets the options unchanged, without values that are derived from the operands
-    is_repacked   whether the operands that `to_repack` returns go through a repack pass
+    is_repacked   whether the operands that `to_repack` returns go through a repack pass (a copy kernel before the GEMM)
     split         how K is split, if the name says it; None: as `options` say
     ctas          CTAs of the persistent grid that `split` divides k-tiles among, if the name says it; None: as
                   `options` say
@@ -85,7 +85,7 @@ class Recipe(ABC):
 
     @property
     def plan_name(self) -> str:
-        """Return the name of the plan, without the prefix for swap A/B."""
+        """Return the name of the plan with its suffixes, such as "/k4", but without the prefix "swap_ab:"."""
         return f"{self.name}{REPACK * self.is_repacked}{self._split_text}"
 
     @property
@@ -104,12 +104,15 @@ class Recipe(ABC):
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split, by the name or by the options."""
+        """Return how K is split: as the name says, else without a split. Families may also read their options."""
         return self.split or KSplit()
 
     @property
     def split_options(self) -> dict[str, Any]:
-        """Return `split` and `ctas` as arguments of the builders of SIMT and mma.sync plans."""
+        """Return `split` and `ctas` as arguments of the builders of SIMT and mma.sync plans: name -> value.
+
+        Empty if the name does not say how K is split.
+        """
         options: dict[str, Any] = {} if self.ctas is None else {"persistent": self.ctas}
         if self.split is not None:
             split = self.split
@@ -117,7 +120,7 @@ class Recipe(ABC):
         return options
 
     def __str__(self) -> str:
-        """Return the name of the plan, with the prefix for swap A/B."""
+        """Return the full name of the plan, which `recipe_named` reads: with "swap_ab:" if it swaps A and B."""
         return f"{SWAP_AB if self.swap_ab else ''}{self.plan_name}"
 
     def build(
@@ -127,12 +130,13 @@ class Recipe(ABC):
         arch: str = DEFAULT_ARCH,
         device: Device = DEFAULT_DEVICE,
     ) -> GemmPlan:
-        """Return the plan for `operands`, which are those of the problem for D also if the recipe swaps A and B.
+        """Build the plan for the operands of the problem, cached.
 
-        with_c   whether the kernel of a Hopper plan must be able to read C; other kernels always can
-        arch     architecture, such as "sm_90a"; its shared memory limits mma.sync plans
-        device   device whose multiprocessors a persistent grid fills
-        raises   PlanError if the operands break rules of the plan
+        operands   operands of the problem for D; they are transposed first if the recipe swaps A and B
+        with_c     whether the kernel of a Hopper plan must be able to read C; other kernels always can
+        arch       architecture, such as "sm_90a"; its shared memory limits mma.sync plans
+        device     device whose multiprocessors a persistent grid fills
+        raises     PlanError if the operands break rules of the plan
         """
         size, at_a_time = self.cluster_ctas, device.clusters_by_size
         sms = at_a_time[size] * size if size < len(at_a_time) else device.sms  # no plan has larger clusters
@@ -140,26 +144,34 @@ class Recipe(ABC):
 
     @property
     def cluster_ctas(self) -> int:
-        """Return the number of CTAs of a cluster."""
+        """Return the number of CTAs of a cluster, including those that split K; 1 without clusters."""
         return 1
 
     @abstractmethod
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: the transposed ones if the recipe swaps A and B."""
+        """Build the plan for the operands that the kernel sees: the transposed ones if the recipe swaps A and B.
+
+        target   architecture and other properties of what the plan is built for
+        """
 
     def as_launched(self, plan: GemmPlan) -> GemmPlan:
-        """Return `plan`, which this recipe has built, marked with swap A/B if the recipe has it: see `GemmPlan`."""
+        """Return `plan` with its field `swap_ab` set if this recipe swaps A and B, so that it is launched for D^T.
+
+        plan   plan that this recipe has built: see `GemmPlan`
+        """
         return plan.with_(swap_ab=True) if self.swap_ab else plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass pays: "a", "b" or "ab"; "" if there are none.
+        """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
+
+        They are "a", "b" or "ab"; "" if there are none.
 
         operands   as the kernel sees them: transposed if the recipe swaps A and B
         """
         return ""
 
     def repacked(self, operands: Operands) -> str:
-        """Return the names of the operands that the plan repacks: "", "a", "b" or "ab".
+        """Return the names of the operands that this plan copies by a repack pass first: "", "a", "b" or "ab".
 
         operands   as the kernel sees them: transposed if the recipe swaps A and B
         """
@@ -167,7 +179,9 @@ class Recipe(ABC):
         return self.to_repack(operands) if asked == NEEDED else asked
 
     def boxes(self, operands: Operands) -> str | None:
-        """Return the names of the operands that TMA loads, in "ab"; None if threads load both.
+        """Return the names of the problem's operands that TMA loads: "ab", "a", "b" or ""; None if threads load both.
+
+        An operand that a repack pass copies first is left out, because the threads of that pass load it.
 
         operands   operands of the problem for D, with the alignment that TMA loads see
         """
@@ -182,7 +196,10 @@ class Recipe(ABC):
 
 @cache
 def _built(recipe: Recipe, operands: Operands, target: BuildTarget) -> GemmPlan:
-    """Return the plan of a recipe, cached. An error of a plan with swap A/B says that its A is B^T."""
+    """Build the plan of a recipe for the operands of the problem, cached.
+
+    An error of a plan with swap A/B says that the plan's A is B^T.
+    """
     if not recipe.swap_ab:
         return recipe.build_for(operands, target)
     try:

@@ -9,15 +9,15 @@ from cutegemm.errors import PlanError
 
 
 class TooLargeError(PlanError):
-    """The problem is too large for a plan that could implement it otherwise."""
+    """Raised if a problem's extents exceed the limits of a plan that could implement the operands otherwise."""
 
 
 def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
-    """Return the reasons why plans were refused, each once, with its first plan and the number of further plans.
+    """Return one line of text for each reason why plans cannot be used, with its first plan and the number of others.
 
     Reasons that differ only in their numbers count as one; the numbers shown are those of the first plan.
 
-    refusals   recipes of plans, or their names, each with a rule that the plan breaks
+    refusals   (recipe or name of a plan, rule that the plan breaks)
 
     >>> by_reason([("small", "no room"), ("large", "no room"), ("large", "odd")])
     ['small and 1 more: no room', 'large: odd']
@@ -31,7 +31,10 @@ def by_reason(refusals: Sequence[tuple[object, str]]) -> list[str]:
 
 
 def _reason_text(group: list[tuple[object, str]]) -> str:
-    """Return one line for the plans of a group, which broke the same rule."""
+    """Return the line of `by_reason` for plans that break the same rule.
+
+    group   (recipe or name of a plan, rule), the first plan first
+    """
     (plan, rule), *others = group
     if not others:
         return f"{plan}: {rule}"

@@ -28,7 +28,9 @@ Weigh = Callable[[int], Sequence[Candidate]]
 
 
 def looked_at(most: int = MOST_ROWS) -> list[int]:
-    """Return the sampled numbers of rows from 1 to `most`: equally many in each octave, and further large ones.
+    """Return the numbers of rows from 1 to `most` at which plans are compared, in ascending order.
+
+    They are equally many in each octave (from n to 2n), with further large ones.
 
     >>> looked_at(16)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16]
@@ -41,9 +43,12 @@ def looked_at(most: int = MOST_ROWS) -> list[int]:
 
 
 def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = None) -> tuple[Recipe, ...]:
-    """Return at most `most` recipes with the lowest mean of time / least time over numbers of rows.
+    """Choose at most `most` plans (recipes) that together serve any number of rows with the least loss of time.
 
-    weigh     returns the candidates for a number of rows, with predicted times. Rows without candidates are left out
+    The loss is the mean, over numbers of rows, of the time by the best chosen plan / the time by the best plan.
+
+    weigh     function that returns the candidates for a number of rows, with predicted times; a number of rows without
+              candidates is left out
     most      the largest number of recipes
     rows      the numbers of rows of the mean, in ascending order; None: those of `looked_at`. Each stands for the rows
               nearest to it. One share of the mean counts each octave alike, the rest each number of rows
@@ -79,9 +84,11 @@ def few(weigh: Weigh, most: int = MOST_KERNELS, rows: Iterable[int] | None = Non
 
 
 class _Table:
-    """Time / least time of each recipe for each number of rows, and the search for a few recipes.
+    """Slowdown of each recipe at each number of rows, and the search for a few recipes with the least mean slowdown.
 
-    slower    time / least time, shape (recipes, rows)
+    The slowdown is the recipe's time / the least time of any recipe.
+
+    slower    slowdowns, shape (recipes, rows)
     serving   whether each recipe serves all rows, shape (recipes,); if none does, any recipe may be the first
     rows      the numbers of rows, in ascending order
     """
@@ -92,11 +99,14 @@ class _Table:
         self.is_first = np.where(serving, 0.0, np.inf) if serving.any() else np.zeros(len(slower))
 
     def mean(self, chosen: list[int]) -> float:
-        """Return the mean of time / least time, if each number of rows takes the fastest of the recipes `chosen`."""
+        """Return the weighted mean slowdown if each number of rows takes the fastest of the chosen recipes.
+
+        chosen   indices of recipes
+        """
         return float(self.slower[chosen].min(0) @ self.weights)
 
     def search(self, most: int, beginning: int) -> list[int]:
-        """Return the indices of at most `most` recipes; the first one serves all rows.
+        """Return the indices of at most `most` recipes with a low mean slowdown; the first one serves all rows.
 
         beginning   rank of the recipe to start from, among those that serve all rows: 0 is the best of them by itself
         """
@@ -111,7 +121,11 @@ class _Table:
         return chosen
 
     def _exchange(self, chosen: list[int]) -> bool:
-        """Replace one index of `chosen` by one with a lower mean, in place, and return whether there was one."""
+        """Replace one entry of `chosen`, in place, by a recipe that lowers the mean slowdown.
+
+        chosen    indices of recipes
+        returns   False if no exchange lowers the mean
+        """
         for place in range(len(chosen)):
             others = [self.slower[index] for at, index in enumerate(chosen) if at != place]
             rest = np.min(others, axis=0) if others else np.full(len(self.rows), np.inf)
@@ -124,7 +138,9 @@ class _Table:
 
 
 def _shares(places: np.ndarray) -> np.ndarray:
-    """Return the share of a line that is nearest to each of its points; the shares add up to 1.
+    """Return the weight of each point: the share of the line from first to last that is nearest to it.
+
+    The weights add up to 1.
 
     places   positions of the points, in ascending order
 

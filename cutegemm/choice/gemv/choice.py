@@ -24,14 +24,14 @@ _MOST_COLUMNS = 128  # columns of a small D; plans were not timed with more
 
 @dataclass(frozen=True, eq=False)
 class GemvFamily(Model):
-    """The gemv plans that can implement the operands: see `candidate.Family`."""
+    """The gemv plans that can implement given operands, with their time model. It implements `candidate.Family`."""
 
     recipes: tuple[GemvRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes for few columns of D, or of D^T, and for a small D.
+        """Return the candidates for a problem: plans for few columns of D, or of D^T, or for a small D.
 
-        There are none if K is not a multiple of 16 bytes.
+        There are none if a row of K elements is not a multiple of 16 bytes.
         """
         can_implement = np.zeros(len(self.recipes), bool)
         elements = problem.m * problem.n * problem.l
@@ -42,7 +42,7 @@ class GemvFamily(Model):
         return Variants(np.flatnonzero(can_implement))
 
     def _can_implement(self, columns: int, is_small: bool) -> Column:
-        """Return whether each recipe may be the fastest for a number of columns.
+        """Return whether each recipe may be the fastest for a D with `columns` columns, as an array of flags.
 
         columns    columns of D as the kernel sees it
         is_small   whether D has at most `SMALL` elements
@@ -55,12 +55,14 @@ class GemvFamily(Model):
 
     @cached_property
     def _is_for_one(self) -> Column:
-        """Return whether each recipe is a candidate only if one tile has all columns."""
+        """Return whether each recipe is a candidate only if a single tile has all columns of D."""
         return np.array([recipe.for_one for recipe in self.recipes])
 
 
 def family(request: Request) -> GemvFamily:
-    """Return the gemv plans for D, for D^T, or for both, as the request says. Plans with swap A/B serve few rows.
+    """Return the gemv plans that can implement the operands of a request; without recipes if none can.
+
+    Plans with swap A/B, which compute D^T, serve a D of few rows.
 
     >>> from itertools import islice
     >>> from cutegemm.choice.candidate import ranked
@@ -76,7 +78,10 @@ def family(request: Request) -> GemvFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> GemvFamily:
-    """Return the gemv plans for operands and for these values of `swap_ab`, cached."""
+    """Return the gemv plans for `operands`, cached.
+
+    variants   values of `swap_ab`: False for plans that compute D, True for D^T
+    """
     chosen = [recipe for recipe in GEMV_PLANS if recipe.is_chosen and _may_stream(operands)]
     recipes = [replace(recipe, swap_ab=swap_ab) for swap_ab in variants for recipe in chosen]
     # If predicted times are equal the first plan is chosen: the one with more warps
@@ -86,7 +91,10 @@ def _family(operands: Operands, variants: tuple[bool, ...], device: Device) -> G
 
 
 def _may_stream(operands: Operands) -> bool:
-    """Return whether gemv plans can load A and B, apart from the length of K: see `gemv_plan`."""
+    """Return whether gemv plans can load A and B, by their types, majorness and alignment: see `gemv_plan`.
+
+    The length of K is checked for each problem.
+    """
     a, b = operands.a, operands.b
     is_streamed = a.dtype.is_float and (a.dtype.bits <= tf32.bits // 2 or a.dtype is tf32)
     along_k = a.major == b.major == "k" and min(a.align_bytes, b.align_bytes) * 8 >= ACCESS_BITS

@@ -46,7 +46,7 @@ _DEFAULTS = {name: parameter.default for name, parameter in signature(gemv_plan)
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """Columns of the properties of gemv plans that their time depends on.
+    """Properties of gemv plans that their predicted time depends on, as arrays with one entry per plan.
 
     rows, columns   tile of a cluster
     ctas            CTAs of a cluster that split K
@@ -68,7 +68,7 @@ class Streams:
 
     @classmethod
     def of(cls, plans: Sequence[Mapping[str, Any]], bits: int) -> Streams:
-        """Return the columns of plans.
+        """Return the properties of several gemv plans.
 
         plans   arguments of `gemv_plan` for each plan
         bits    bits of an element of A and B
@@ -86,20 +86,24 @@ class Streams:
 
     @cached_property
     def after_kernel_us(self) -> Column:
-        """Return `AFTER_KERNEL_US` for plans of more than 8 columns without cluster split-K, else 0."""
+        """Return `AFTER_KERNEL_US` for each plan of more than 8 columns without cluster split-K, 0 for the others."""
         return AFTER_KERNEL_US * ((self.ctas == 1) & (self.columns > _ATOM_MN[1]))
 
     def take(self, rows: Column) -> Streams:
-        """Return the columns of the plans at the indices `rows`."""
+        """Return the properties of the plans at the indices `rows`."""
         return Streams(*[getattr(self, field.name).take(rows) for field in fields(self)])
 
     def resident(self, device: Device) -> Column:
-        """Return the number of clusters that run on the device at a time; 0 if it cannot run such clusters."""
+        """Return the number of clusters of each plan that run at a time; 0 if the device cannot run such clusters."""
         return np.array(device.clusters_by_size)[self.ctas.astype(int)] * self.ctas_per_sm
 
 
 def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
-    """Return the values of the columns of `Streams` for one plan."""
+    """Return the properties of one gemv plan, in the order of the fields of `Streams`.
+
+    options   arguments of `gemv_plan`
+    bits      bits of an element of A and B
+    """
     (rows, columns), warps, load_chunks = options["tile"], options["warps"], options["load_chunks"]
     vectors, is_bytes = options["vectors"] * load_chunks, bits == _BYTE_BITS
     read_us = READ_US * (WIDEN if is_bytes else 1.0) * (rows + columns) / 8 * vectors
@@ -112,8 +116,9 @@ def _stream(options: Mapping[str, Any], bits: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of gemv plans.
+    """Time model of many gemv plans on a device.
 
+    streams   properties of the plans, one entry per plan
     swap_ab   whether each plan computes D^T
     bits      bits of an element of A and B
     """
@@ -125,13 +130,15 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[GemvRecipe], operands: Operands, device: Device) -> Model:
-        """Return the model of the plans of recipes."""
+        """Return the time model of the plans that the recipes describe, for the element type of `operands`."""
         bits = operands.a.dtype.bits
         streams = Streams.of([recipe.fitted(bits) for recipe in recipes], bits)
         return cls(streams, np.array([recipe.swap_ab for recipe in recipes]), bits, device)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
         """Return the predicted times of candidates; infinite if the device cannot run their clusters.
+
+        variants   candidates: plans by their index, without split-K
 
         >>> from cutegemm.choice.names import recipe_named
         >>> from cutegemm.machine.device import device_named

@@ -11,9 +11,9 @@ from cutegemm.plan.problem import Operands
 
 @dataclass(frozen=True)
 class LadderStep:
-    """A step of a tutorial ladder.
+    """A step of a tutorial ladder: a plan that changes one thing of the plan before it.
 
-    recipe     recipe of the step's plan
+    recipe     name and arguments of the step's plan
     number     number of the step; several plans may share one
     change     what differs from the step before
     why        what the change is meant to gain, and what to look at
@@ -32,14 +32,17 @@ class LadderStep:
         return str(self.recipe)
 
     def build(self, operands: Operands | None = None) -> GemmPlan:
-        """Return the plan of the step for `operands`; None: for the operands of the step."""
+        """Build the plan of the step for `operands`; None: for the operands of the step."""
         return self.recipe.build(operands or self.operands)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Named plans in the order of a tutorial.
+    """A tutorial: named plans in the order in which a reader should study them.
 
+    name       name of the ladder, such as "sm90"
+    title      heading of the tutorial
+    steps      the plans, in order
     operands   operands that the steps are built for and timed with
     data       these operands in words
     """
@@ -51,5 +54,5 @@ class Ladder:
     data: str
 
     def step(self, name: str) -> LadderStep:
-        """Return the step whose plan has a name; StopIteration if there is none."""
+        """Return the step whose plan is called `name`; raises StopIteration if there is none."""
         return next(step for step in self.steps if step.name == name)

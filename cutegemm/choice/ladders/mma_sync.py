@@ -116,7 +116,7 @@ _VARIANTS: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
 
 
 def _ladder() -> Iterator[LadderStep]:
-    """Yield the steps in order, then the alternatives with the number of their step."""
+    """Yield the steps of the mma.sync tutorial in order, then alternatives, each with the number of its step."""
     options: dict[str, Any] = dict(_FIRST)
     options_of, numbers = {}, {}
     for number, (name, change, why, changes) in enumerate(_STEPS):
@@ -128,12 +128,19 @@ def _ladder() -> Iterator[LadderStep]:
 
 
 def _step(name: str, number: int, change: str, why: str, options: dict[str, Any]) -> LadderStep:
-    """Return a step, whose recipe has the change and the reason as its summary."""
+    """Return a step of the mma.sync tutorial. The summary of its plan is the change and the reason.
+
+    name      name of the plan
+    number    number of the step
+    change    what differs from the step before
+    why       what the change is meant to gain
+    options   arguments of `mma_sync_plan`
+    """
     return LadderStep(MmaSyncRecipe(name, f"{change}: {why}", options), number, change, why, _TF32)
 
 
 def _changed(options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `changes`; None takes an option back to the builder's default."""
+    """Return the arguments of a builder with `changes`; a change to None removes the argument."""
     return {key: value for key, value in {**options, **changes}.items() if value is not None}
 
 

@@ -22,7 +22,14 @@ _OPERANDS = Operands.of("f32")
 
 
 def _step(name: str, number: int, change: str, why: str, options: Mapping[str, Any]) -> LadderStep:
-    """Return a step for the operands of the ladder, whose recipe has the change as its summary."""
+    """Return a step of the SIMT tutorial. The summary of its plan is the change.
+
+    name      name of the plan
+    number    number of the step
+    change    what differs from the step before
+    why       what the change is meant to gain
+    options   arguments of `simt_plan`
+    """
     recipe = SimtRecipe(name, f"step {number}: {change}", options)
     return LadderStep(recipe, number, change, why, _OPERANDS)
 

@@ -77,7 +77,7 @@ _STEPS = (
 
 
 def _recipes() -> Iterator[Sm90Recipe]:
-    """Yield the recipes of the steps in order."""
+    """Yield the recipes of the Hopper tutorial's steps in order."""
     candidates = {recipe.name: recipe for recipe in SM90_PLANS}
     for step in _STEPS:
         if isinstance(step, str):
@@ -88,7 +88,11 @@ def _recipes() -> Iterator[Sm90Recipe]:
 
 
 def _step(number: int, recipe: Sm90Recipe) -> LadderStep:
-    """Return a step with the change and the reason from the recipe's summary, "change: why"."""
+    """Return a step of the Hopper tutorial.
+
+    number   number of the step
+    recipe   recipe of the plan, with a summary of the form "change: why", which becomes the step's change and reason
+    """
     change, _, why = recipe.summary.partition(": ")
     return LadderStep(recipe, number, change, why, _OPERANDS)
 

@@ -24,16 +24,16 @@ _IS_BETWEEN = ~np.isin(np.arange(MAX_SPLITS + 1), (0, 1, *SPLITS))  # by number 
 
 @dataclass(frozen=True, eq=False)
 class MmaSyncFamily(Model):
-    """The mma.sync plans that can implement the operands: see `candidate.Family`.
+    """The mma.sync plans that can implement given operands, with their time model. It implements `candidate.Family`.
 
-    may_be_whole   whether each recipe is a candidate with K undivided: see `spills`
+    may_be_whole   whether each recipe is a candidate without split-K: see `spills`
     """
 
     recipes: tuple[MmaSyncRecipe, ...] = ()
     may_be_whole: Column = True
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes with K undivided, and with split-K.
+        """Return the candidates for a problem: recipes without split-K, and with several numbers of K splits.
 
         The numbers of K splits are: as many as the SMs run at a time, but at most one for each k-tile; and all smaller
         numbers in `SPLITS`.
@@ -49,7 +49,7 @@ class MmaSyncFamily(Model):
 
 
 def family(request: Request) -> MmaSyncFamily:
-    """Return the mma.sync plans.
+    """Return the mma.sync plans that can implement the operands of a request.
 
     raises   PlanError with the reasons if no named plan can implement the operands
 
@@ -68,7 +68,10 @@ def family(request: Request) -> MmaSyncFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaSyncRecipe], MmaSyncFamily | None]:
-    """Return the recipes that can implement the operands, and their family. Without recipes the family is None."""
+    """Build all named mma.sync plans for the operands, and return those that can implement them, cached.
+
+    returns   (the recipes that can, and the reasons why others cannot; their family, or None if no recipe can)
+    """
     serving = Serving.of(MMA_SYNC_PLANS, operands, arch, device, _rule)
     if not serving.recipes:
         return serving, None
@@ -81,5 +84,5 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[MmaS
 
 
 def _rule(plan: GemmPlan) -> str:
-    """Return the rule that the plan of a large tile breaks if it loads elements of 2 bytes one at a time, or ""."""
+    """Return the violation of a plan with a large tile that loads elements of 2 bytes one at a time; "" otherwise."""
     return "elements of 2 bytes are loaded one at a time, and threads hold too many of them." if by_halves(plan) else ""

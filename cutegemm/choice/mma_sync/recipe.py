@@ -41,18 +41,22 @@ _PER_ACCESS = 2  # registers that the compiler keeps for each cp.async access of
 
 
 def _shared(text: str) -> Shared | str:
-    """Return "swizzled", "padded" or "plain", or the `Shared` of a text: "k+4" is along K, padded by 4 elements."""
+    """Return the value of the argument `shared` of `mma_sync_plan` that a text stands for.
+
+    text   "swizzled", "padded" or "plain", which are returned as they are; or a `Shared`: "k+4" is along K, padded by
+           4 elements
+    """
     major, _, pad = text.partition("+")
     return text if major not in ("k", "mn") else Shared(major=major, pad=int(pad or 0))
 
 
 def _least(arch: str) -> str:
-    """Return the architecture without the suffix "a", whose instructions these plans do not need."""
+    """Return the architecture without the suffix "a": mma.sync plans do not need its additional instructions."""
     return arch.rstrip("a")
 
 
 def spills(plan: GemmPlan) -> bool:
-    """Return whether registers are predicted to spill if K is not split, because of many narrow cp.async accesses.
+    """Return whether a plan without split-K is predicted to spill registers, because of many narrow cp.async accesses.
 
     The compiler keeps the addresses of these accesses from one k-tile to the next, in addition to the registers of the
     epilogue. 14890 x 126 x 82 of bf16 takes 16.3 us in 128 x 128, which spills 320 bytes, and 11.8 us in 128 x 64
@@ -70,7 +74,7 @@ def spills(plan: GemmPlan) -> bool:
 
 
 def by_halves(plan: GemmPlan) -> bool:
-    """Return whether a large tile is loaded by accesses of 2 bytes through registers, so that threads hold too many.
+    """Return whether a plan loads a large tile through registers by accesses of 2 bytes, which take too many registers.
 
     114 x 8536 x 4937 of bf16 (nt) takes 164 us in 128 x 256, and 113 us with repack passes and wgmma (H100,
     2026-11-22).
@@ -86,7 +90,7 @@ def by_halves(plan: GemmPlan) -> bool:
 
 @dataclass(frozen=True)
 class MmaSyncRecipe(Recipe):
-    """An mma.sync plan before its operands are known.
+    """The name and the arguments of an mma.sync plan; `build` makes the plan for given operands.
 
     rate   speed on large problems relative to `mma_128x256`; None: `choose` does not consider the plan
 
@@ -111,8 +115,9 @@ class MmaSyncRecipe(Recipe):
     rate: float | None = None
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: the first depth and number of stages that fit.
+        """Build the plan for the operands that the kernel sees, with the first (bK, stages) that fit shared memory.
 
+        target   architecture and other properties of what the plan is built for
         raises   PlanError if none fits
         """
         arch, ops = _least(target.arch), operands.as_tf32
@@ -140,10 +145,11 @@ class MmaSyncRecipe(Recipe):
         raise error
 
     def _depths(self, operands: Operands, tile: tuple[int, int, int], room: int) -> Iterator[tuple[int, int]]:
-        """Yield (bK, stages) in the order in which they are tried, the deepest k-tiles first.
+        """Yield the pairs (bK, stages) to try, the deepest k-tiles first; `build_for` takes the first that works.
 
-        tile   (bM, bN, largest size of a k-tile along K in bytes)
-        room   bytes of shared memory of a CTA
+        operands   operands that the kernel sees
+        tile       (bM, bN, largest size of a k-tile along K in bytes)
+        room       bytes of shared memory of a CTA
         """
         (bm, bn, k_bytes), bits = tile, operands.a.dtype.bits
         rows, deepest = bm + bn, k_bytes * 8 // bits
@@ -165,10 +171,10 @@ class MmaSyncRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MmaTmaRecipe(MmaSyncRecipe):
-    """An mma.sync plan whose k-tiles a producer warp loads by TMA, before its operands are known.
+    """The name and the arguments of an `mma_tma_plan`; `build` makes the plan for given operands.
 
-    `options["block"]` is (bM, bN) unless the options are spelled out: bK and the stages follow from what fits shared
-    memory.
+    A producer warp loads its k-tiles by TMA. `options["block"]` is (bM, bN) unless the options are spelled out: bK and
+    the stages follow from what fits shared memory.
     """
 
     family: ClassVar[str] = "mma_tma"
@@ -181,8 +187,9 @@ class MmaTmaRecipe(MmaSyncRecipe):
     splits: ClassVar[frozenset[str]] = frozenset()
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
+        """Build the plan for the operands that the kernel sees, with k-tiles of 128 bytes along K, or of 64 bytes.
 
+        target   architecture and other properties of what the plan is built for
         raises   PlanError if neither fits shared memory
         """
         ops = operands.as_tf32

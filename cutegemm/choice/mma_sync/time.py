@@ -88,14 +88,14 @@ COSTS = MmaCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of the properties of mma.sync plans that their time depends on.
+    """Properties of mma.sync plans that their predicted time depends on, as arrays with one entry per plan.
 
     bm, bn, bk                      tile of a CTA
     ctas                            CTAs that share an SM
     ahead                           k-tiles in flight while one is multiplied
     warps                           warps of a CTA
-    quads, doubles, words, halves   accesses of warps for a k-tile, of 16, 8, 4 and 2 bytes per lane
-    stores                          accesses of warps for a tile of D
+    quads, doubles, words, halves   load instructions of warps for a k-tile, with 16, 8, 4 and 2 bytes per lane
+    stores                          store instructions of warps for a tile of D
     rate                            speed on large problems, relative to `mma_128x256`
     """
 
@@ -114,7 +114,10 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan], rates: Sequence[float]) -> Tiles:
-        """Return the columns of plans whose K is not divided, with their rates."""
+        """Return the properties of the plans. No plan may split K.
+
+        rates   speed of each plan on large problems, relative to `mma_128x256`
+        """
         accesses = [_accesses(plan) for plan in plans]
         tiles = [plan.cta_tile for plan in plans]
         return cls(
@@ -133,23 +136,26 @@ class Tiles:
         )
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Return the number of tiles of D for each plan."""
+        """Return the number of tiles of D, over all batches, for each plan."""
         return -(-problem.m // self.bm) * -(-problem.n // self.bn) * problem.l
 
 
 def _loads(plan: GemmPlan) -> list[TiledCopy]:
-    """Return the copies of A and B by threads; TMA loads are left out."""
+    """Return the tiled copies of A and B that threads execute; an operand that TMA loads is left out."""
     return [load for load in (plan.a.load, plan.b.load) if isinstance(load, TiledCopy)]
 
 
 def _ahead(plan: GemmPlan) -> int:
-    """Return the number of k-tiles in flight while one is multiplied: 1 if a tile is loaded through registers."""
+    """Return the number of k-tiles in flight while one is multiplied: 1 if a tile is loaded through registers.
+
+    Otherwise it is one less than the stages, at least 1.
+    """
     by_registers = any(not load.atom.is_async for load in _loads(plan))
     return 1 if by_registers else max(1, plan.stages - 1)
 
 
 def _accesses(plan: GemmPlan) -> dict[int, float]:
-    """Return the accesses of warps for a k-tile, by the bytes of a lane.
+    """Return the number of load instructions of warps for a k-tile: bytes per lane (16, 8, 4 or 2) -> number.
 
     TMA loads do not count, because one thread issues them.
     """
@@ -162,7 +168,7 @@ def _accesses(plan: GemmPlan) -> dict[int, float]:
 
 
 def _stores(plan: GemmPlan) -> float:
-    """Return the store accesses of warps for a tile of D, of whole lines through shared memory or from registers."""
+    """Return the number of store instructions of warps for a tile of D: whole lines, or fragments from registers."""
     bm, bn, _ = plan.cta_tile
     values = plan.store_d.values if plan.copy_d is None else plan.copy_d.atom.values
     return bm * bn / (values * WARP_THREADS)
@@ -170,9 +176,11 @@ def _stores(plan: GemmPlan) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of mma.sync plans.
+    """Time model of many mma.sync plans for given operands on a device. Methods return arrays with one entry per plan.
 
+    tiles         properties of the plans
     peak_tflops   peak rate of the tensor cores by mma.sync, in TFLOP/s; None if the device has none for the type
+    costs         fitted constants
     """
 
     tiles: Tiles
@@ -183,13 +191,19 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[MmaSyncRecipe], operands: Operands, device: Device, costs: MmaCosts = COSTS) -> Model:
-        """Return the model of the plans of recipes; all of them have a rate."""
+        """Return the time model of the plans of `recipes`. Each recipe must have a rate.
+
+        costs   fitted constants
+        """
         plans = [replace(recipe, split=None).build(operands, device=device) for recipe in recipes]
         tiles = Tiles.of(plans, [recipe.rate or 0.0 for recipe in recipes])
         return cls(tiles, device.peak_tflops(plans[0].tiled_mma.atom), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates: see `candidate.Family`."""
+        """Return the predicted times of candidates; infinite if the device cannot multiply the type by mma.sync.
+
+        variants   candidates: recipes by their index, each with a number of K splits
+        """
         recipes, splits = variants.recipe, variants.splits
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         k_tiles = np.maximum(1.0, np.ceil(np.ceil(problem.k / tiles.bk.take(recipes)) / splits))
@@ -201,7 +215,10 @@ class Model:
         latency_us, loads_us, mma_us = [of_rows(us, recipes) for us in (self._latency_us, self._loads_us, self._mma_us)]
 
         def steps_us(at_a_time: Column) -> Column:
-            """Return the time of all k-tiles, if an SM runs `at_a_time` CTAs: few CTAs hide less latency."""
+            """Return the microseconds of all k-tiles of an SM's CTAs that run at the same time.
+
+            at_a_time   number of these CTAs; few CTAs hide less latency
+            """
             slower = np.sqrt(ctas / np.maximum(1.0, at_a_time))
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * slower)
 
@@ -221,7 +238,7 @@ class Model:
             us = np.full(len(us), np.inf)
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds of each bound."""
+            """Return the time of each possible bottleneck of all candidates: its name -> microseconds."""
             k_tiles_of_sm = k_tiles * per_sm
             waited = latency_us * k_tiles * (rounds + is_rest)
             us_of = waited, loads_us * k_tiles_of_sm, mma_us * k_tiles_of_sm, memory_us, ends_us, added_us
@@ -231,39 +248,42 @@ class Model:
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the time that a k-tile waits for memory."""
+        """Return the microseconds that a k-tile waits for its load from memory."""
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.own_halves * tiles.halves / tiles.warps
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Return the time of all accesses of a CTA for a k-tile."""
+        """Return the microseconds of the load instructions of a CTA for a k-tile."""
         costs, tiles = self.costs, self.tiles
         wide_us = costs.quads * tiles.quads + costs.doubles * tiles.doubles
         return wide_us + costs.words * tiles.words + costs.halves * tiles.halves
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the time of the MMAs of a CTA for a k-tile."""
+        """Return the microseconds of the MMAs of a CTA for a k-tile."""
         tiles, peak = self.tiles, (self.peak_tflops or 1.0) * 1e6 / self.device.sms
         return 2.0 * tiles.bm * tiles.bn * tiles.bk / (peak * self.costs.peak * tiles.rate)
 
     @cached_property
     def _fill_us(self) -> Column:
-        """Return the time that the bytes of a CTA's first k-tile take to arrive."""
+        """Return the microseconds that a CTA's first k-tile takes to arrive, because of its bytes."""
         tiles = self.tiles
         filled = (tiles.bm + tiles.bn) * tiles.bk * (self.operands.a.dtype.bits / 8 / _FILLED)
         return self.costs.fill * filled
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Return the time that the accumulators of one K split of a tile take to be written and read."""
+        """Return the microseconds to write and read the accumulators of one K split of a tile."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     def _sectors_of_slice(self, problem: Problem, recipes: Column, splits: Column) -> Column:
-        """Return how many sectors of first k-tiles all CTAs together request from one slice of L2.
+        """Return the number of sectors that all CTAs together request from one slice of L2 for their first k-tiles.
 
         It is large if all CTAs request the same few lines of a small operand.
+
+        recipes   index of each candidate's plan
+        splits    number of K splits of each candidate's tiles
         """
         tiles = self.tiles
         rows, columns = np.ceil(problem.m / tiles.bm), np.ceil(problem.n / tiles.bn)
@@ -281,7 +301,12 @@ class Model:
         return most
 
     def _sectors_of_line(self, name: str, extent: int, tile: Column, problem: Problem) -> Column:
-        """Return the sectors of a k-tile of an operand, for each of its cache lines that L2 delivers at a time."""
+        """Return the number of sectors of an operand's k-tile, divided by the cache lines that L2 delivers at a time.
+
+        name     "a" or "b"
+        extent   M for A, N for B
+        tile     bM or bN of each plan
+        """
         operand = getattr(self.operands, name)
         along_mn, along_k = np.minimum(extent, tile), np.minimum(problem.k, self.tiles.bk)
         is_k_major = operand.major == "k"

@@ -33,15 +33,18 @@ _DEEPEST, _WIDE, _NARROW, _MOST_CTAS = 8, 256, 16, 3
 
 @dataclass(frozen=True, eq=False)
 class SimtFamily(Model):
-    """The SIMT plans that can implement the operands, with and without repack passes: see `candidate.Family`."""
+    """The SIMT plans that can implement given operands, with their time model. It implements `candidate.Family`.
+
+    Each plan is there as it is, and with repack passes if they make an operand faster to load.
+    """
 
     recipes: tuple[SimtRecipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes with K undivided, with split-K, and with k-tiles divided evenly among CTAs (stream-K).
+        """Return the candidates for a problem: recipes without a division of K, with split-K, and with stream-K.
 
         The numbers of K splits are: as many as the SMs run at a time, the next larger number in `SPLITS`, and all
-        smaller ones.
+        smaller ones. Stream-K divides k-tiles evenly among CTAs.
         """
         tiles, sms = self.tiles, self.device.sms
         count, at_once = tiles.tiles_of(problem), sms * tiles.ctas
@@ -61,23 +64,28 @@ class SimtFamily(Model):
 
     @cached_property
     def _has_thirds(self) -> Column:
-        """Return whether the rows or columns of each tile are three times a power of two."""
+        """Return whether each recipe's tile has a number of rows or columns that three divides: 48, 96 or 192."""
         return (self.tiles.bm % 3 == 0) | (self.tiles.bn % 3 == 0)
 
     @cached_property
     def _may_share(self) -> Column:
-        """Return whether stream-K is tried for each plan, cached: see `may_share`."""
+        """Return whether stream-K is tried for each recipe, cached: see `may_share`."""
         return may_share(self.tiles)
 
 
 def may_share(tiles: Tiles) -> Column:
-    """Return whether stream-K, with k-tiles divided evenly among CTAs, is tried for plans with these tiles."""
+    """Return whether stream-K (k-tiles divided evenly among CTAs) is tried for each plan, as an array of flags.
+
+    Outside of the limits that are checked here, stream-K takes longer than predicted.
+
+    tiles   properties of the plans
+    """
     is_deep = (tiles.by_registers > 0) & (tiles.bk > _DEEPEST) & (np.maximum(tiles.bm, tiles.bn) >= _WIDE)
     return ~is_deep & (np.minimum(tiles.bm, tiles.bn) > _NARROW) & (tiles.ctas <= _MOST_CTAS)
 
 
 def family(request: Request) -> SimtFamily:
-    """Return the plans for f32 and f64.
+    """Return the SIMT plans that can implement the f32 or f64 operands of a request.
 
     raises   PlanError with the reasons if no named plan can implement the operands
     """
@@ -89,7 +97,10 @@ def family(request: Request) -> SimtFamily:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[SimtRecipe], SimtFamily | None]:
-    """Return the recipes that can implement the operands, and their family. Without recipes the family is None."""
+    """Build all named SIMT plans for the operands, and return those that can implement them, cached.
+
+    returns   (the recipes that can, and the reasons why others cannot; their family, or None if no recipe can)
+    """
     serving = Serving.of(_recipes(operands), operands, arch, device)
     if not serving.recipes:
         return serving, None
@@ -97,7 +108,7 @@ def _family(operands: Operands, arch: str, device: Device) -> tuple[Serving[Simt
 
 
 def _recipes(operands: Operands) -> Iterator[SimtRecipe]:
-    """Yield each plan as it is, and with repack passes if they make an operand faster to load."""
+    """Yield the recipe of each named SIMT plan, and its variant with repack passes if these make loads faster."""
     for recipe in SIMT_PLANS:
         yield recipe
         if recipe.to_repack(operands):

@@ -23,7 +23,11 @@ from cutegemm.tile.tiled_copy import TiledCopy
 
 
 def _shared(text: str) -> Shared:
-    """Return the `Shared` of a text: "mn+4" is along M or N, padded by 4 elements; "k^2.3.4" along K, swizzled."""
+    """Return the `Shared` (layout of a tile in shared memory) that a text stands for.
+
+    text   contiguous mode, then the padding or the swizzle: "mn+4" is along M or N, padded by 4 elements; "k^2.3.4" is
+           along K, swizzled
+    """
     text, _, swizzle = text.partition("^")
     major, _, pad = text.partition("+")
     if not swizzle:
@@ -34,7 +38,7 @@ def _shared(text: str) -> Shared:
 
 @dataclass(frozen=True)
 class SimtRecipe(Recipe):
-    """A SIMT plan before its operands are known.
+    """The name and the arguments of a SIMT plan; `build` makes the plan for given operands.
 
     `options["stages"]` may be a pair: the stages if cp.async loads both tiles, and the stages if a tile is loaded
     through registers, which then hold one more k-tile. `options["access_elems"]` is the largest number of elements of
@@ -54,9 +58,10 @@ class SimtRecipe(Recipe):
     reduction: ClassVar[str] = "kernel"
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees: `simt_plan` with options that suit their types.
+        """Build the plan for the operands that the kernel sees: `simt_plan` with options that suit their types.
 
-        raises   PlanError if they break rules of the plan
+        target   architecture and other properties of what the plan is built for
+        raises   PlanError if the operands break rules of the plan
         """
         widest = max(operands.a.dtype.bits, operands.b.dtype.bits, operands.acc.bits)
         quad = min(4, ACCESS_BITS // widest)
@@ -78,8 +83,9 @@ class SimtRecipe(Recipe):
         return plan
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands for which a repack pass pays: K-major ones, or aligned to less than 16
-        bytes.
+        """Return the names of the operands for which a repack pass (a copy kernel before the GEMM) pays.
+
+        They are those that are K-major, or aligned to less than 16 bytes: "", "a", "b" or "ab".
 
         >>> plan = SimtRecipe("mine", "", {})
         >>> [plan.to_repack(Operands.of("f32", layout=layout)) for layout in ("nn", "tn")]

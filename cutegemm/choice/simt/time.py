@@ -114,16 +114,16 @@ COSTS = SimtCosts()
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Columns of the properties of SIMT plans that their time depends on.
+    """Properties of SIMT plans that their predicted time depends on, as arrays with one entry per plan.
 
     bm, bn, bk                        tile of a CTA
     ctas                              CTAs that share an SM
     ahead                             k-tiles in flight while one is multiplied
     by_registers                      1 if a tile of A or B is loaded through registers, else 0
     warps                             warps of a CTA
-    wide, narrow, transposes, reads   accesses of warps for a k-tile: see `SimtCosts`
+    wide, narrow, transposes, reads   memory instructions of warps for a k-tile: see `SimtCosts`
     across                            1 if a thread has more columns than rows, else 0
-    stores                            accesses of warps for a tile of D
+    stores                            store instructions of warps for a tile of D
     torn, torn_even                   writes of partial sectors per sector of D; `torn_even`: with stream-K
     runs                              size of a cache line, divided by the size of a contiguous run of D in a tile
     packs_a, packs_b                  1 if a repack pass copies the operand, else 0
@@ -150,19 +150,16 @@ class Tiles:
 
     @classmethod
     def of(cls, plans: Sequence[GemmPlan]) -> Tiles:
-        """Return the columns for a list of plans. None of the plans may split K.
-
-        One row of each column belongs to one plan.
-        """
+        """Return the properties of the plans, in the order of `plans`. No plan may split K."""
         return cls(*np.array([_row(plan) for plan in plans], dtype=float).T)
 
     def tiles_of(self, problem: Problem) -> Column:
-        """Return the number of tiles of D for each plan."""
+        """Return the number of tiles of D, over all batches, for each plan."""
         return np.ceil(problem.m / self.bm) * np.ceil(problem.n / self.bn) * problem.l
 
 
 def _row(plan: GemmPlan) -> tuple[float, ...]:
-    """Return the values of the columns of `Tiles` for one plan."""
+    """Return the properties of one SIMT plan, in the order of the fields of `Tiles`."""
     (bm, bn, bk), warps = plan.cta_tile, plan.threads / WARP_THREADS
     wide = narrow = transposes = 0.0
     by_registers = False
@@ -188,13 +185,16 @@ def _row(plan: GemmPlan) -> tuple[float, ...]:
 
 
 def _runs(plan: GemmPlan) -> float:
-    """Return the size of a cache line, divided by the size of a contiguous run of D in a tile."""
+    """Return the size of a cache line, divided by the contiguous length of a tile of D: less than 1 for long rows."""
     operand, (bm, bn, _) = plan.operands.d, plan.cta_tile
     return CACHE_LINE_BYTES * 8 / operand.dtype.bits / (bn if operand.major == "n" else bm)
 
 
 def _torn(plan: GemmPlan) -> tuple[float, float]:
-    """Return the writes of partial sectors per sector of D: as the plan stores D, and with stores from registers."""
+    """Return the writes of partial L2 sectors per sector of D, twice: as the plan stores D, and from registers.
+
+    The second number holds for stream-K, which stores from registers. 0 if all sectors are written whole.
+    """
     operand = plan.operands.d
     sector, vector = SECTOR_BYTES * 8 // operand.dtype.bits, ACCESS_BITS // operand.dtype.bits
     by_threads = vector / plan.store_d.values if plan.store_d.values < vector else 0.0
@@ -206,17 +206,19 @@ def _torn(plan: GemmPlan) -> tuple[float, float]:
 
 
 def _thread_tile(plan: GemmPlan) -> tuple[int, int]:
-    """Return the (M, N) elements of D that a thread computes."""
+    """Return the (M, N) extents of the elements of D that a thread computes."""
     (bm, bn, _), mma = plan.cta_tile, plan.tiled_mma
     return product(mma.partition_shape_A((bm, 1))), product(mma.partition_shape_B((bn, 1)))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Columns of the work of the SM with the most to do, and of the K splits.
+    """Work of the busiest multiprocessor (SM) and of the K splits, as arrays with one entry per candidate.
 
-    rounds     full rounds of CTAs, each with `deep` k-tiles
-    rest       CTAs of a last round, each with `last` k-tiles
+    rounds     full rounds of CTAs that run at the same time
+    deep       k-tiles of each CTA of these rounds
+    rest       CTAs of a last, partial round; 0 if there is none
+    last       k-tiles of each CTA of the last round
     slots      accumulator tiles that are written to the workspace
     added      K splits of a tile
     is_split   whether K is divided
@@ -236,15 +238,17 @@ class _Work:
 def _work(
     resident: Column, count: Column, k_tiles: Column, splits: Column, grid: Column, sms: int, costs: SimtCosts
 ) -> _Work:
-    """Return the work of the SM with the most to do.
+    """Return the work of the multiprocessor (SM) that has the most to do, for each candidate.
 
     The first CTAs spread over all SMs. The CTAs of a last round start wherever others end, so some SMs get several of
     them; the more rounds there were, the fewer.
 
-    resident         CTAs that share an SM
-    count, k_tiles   tiles of D, and k-tiles of each
-    splits           K splits of each tile
-    grid             CTAs of a stream-K grid; 0 without stream-K
+    resident         number of CTAs that share an SM
+    count, k_tiles   number of tiles of D, and of k-tiles of each
+    splits           number of K splits of each tile
+    grid             number of CTAs of a stream-K grid; 0 without stream-K
+    sms              number of SMs of the device
+    costs            fitted constants
     """
     ctas, at_once, deep = count * splits, sms * resident, np.ceil(k_tiles / splits)
     rounds = np.floor(ctas / at_once)
@@ -261,7 +265,7 @@ def _work(
     slots = workers + shared - 1
 
     def either(even: Column, split: Column) -> Column:
-        """Select `even` for candidates with stream-K, else `split`."""
+        """Return `even` for candidates with stream-K, and `split` for the others."""
         return np.where(is_even, even, split)
 
     return _Work(
@@ -278,7 +282,7 @@ def _work(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of SIMT plans."""
+    """Time model of many SIMT plans for given operands on a device. Methods return arrays with one entry per plan."""
 
     tiles: Tiles
     operands: Operands
@@ -287,12 +291,18 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[SimtRecipe], operands: Operands, device: Device, costs: SimtCosts = COSTS) -> Model:
-        """Return the model of the plans of recipes."""
+        """Return the time model of the plans of `recipes`, built without a division of K.
+
+        costs   fitted constants
+        """
         plans = [replace(recipe, split=None, ctas=None).build(operands, device=device) for recipe in recipes]
         return cls(Tiles.of(plans), operands, device, costs)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates: see `candidate.Family`."""
+        """Return the predicted times of candidates, including their repack passes.
+
+        variants   candidates: recipes by their index, each with a division of K (split-K or stream-K)
+        """
         recipes, splits, grid = variants.recipe, variants.splits, variants.ctas
         costs, tiles = self.costs, self.tiles
         resident, count = of_rows(tiles.ctas, recipes), of_rows(tiles.tiles_of(problem), recipes)
@@ -303,7 +313,7 @@ class Model:
         ]
 
         def steps_us(ctas: Column, k_tiles: Column) -> Column:
-            """Return the time of `k_tiles` k-tiles, if an SM runs `ctas` CTAs at a time."""
+            """Return the microseconds of `k_tiles` k-tiles of each of `ctas` CTAs that an SM runs at the same time."""
             at_a_time = np.maximum(1.0, ctas)
             idle = _idle(np.ceil(at_a_time) * warps) * (resident / at_a_time) ** costs.few
             return k_tiles * together(costs.within, latency_us, at_a_time * loads_us, at_a_time * mma_us * idle)
@@ -324,7 +334,7 @@ class Model:
         us = ends_us + body_us + added_us + repack_start_us
 
         def bounds() -> dict[str, Column]:
-            """Return, for each candidate, the microseconds that each bound would take by itself."""
+            """Return the time of each possible bottleneck of all candidates: its name -> microseconds by itself."""
             k_tiles_of_sm = work.rounds * resident * work.deep + work.rest * work.last
             waited = latency_us * (work.rounds * work.deep + np.ceil(is_rest) * work.last)
             ends = ends_us + written_us
@@ -335,27 +345,27 @@ class Model:
 
     @cached_property
     def _start_us(self) -> Column:
-        """Return the time of the kernel's start, and of the multiply-adds of the last k-tile."""
+        """Return the microseconds of the kernel's start, plus those of the multiply-adds of the last k-tile."""
         costs, tiles = self.costs, self.tiles
         drain_us = costs.drain * self._mma_us * WARP_SCHEDULERS / tiles.warps
         return costs.start + costs.alone / tiles.ctas + drain_us
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the time that a k-tile waits, for memory, its barrier and its first fragments."""
+        """Return the microseconds that a k-tile waits: for memory, for its barrier and for its first fragments."""
         costs, tiles = self.costs, self.tiles
         return costs.latency / tiles.ahead + costs.step + costs.block * tiles.bk
 
     @cached_property
     def _loads_us(self) -> Column:
-        """Return the time of all accesses of a CTA for a k-tile."""
+        """Return the microseconds of a CTA's memory instructions for a k-tile: global loads and shared memory."""
         costs, tiles = self.costs, self.tiles
         loads_us = costs.wide * tiles.wide + costs.narrow * tiles.narrow
         return loads_us + costs.transposes * tiles.transposes + costs.reads * tiles.reads
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the time of the multiply-adds of a CTA for a k-tile."""
+        """Return the microseconds of the multiply-adds of a CTA for a k-tile."""
         costs, tiles = self.costs, self.tiles
         per_us = self.device.measured.ffma_tflops * 1e6 / self.device.sms
         per_us = per_us * _share_of_f32(self.operands, self.device)
@@ -365,22 +375,26 @@ class Model:
 
     @cached_property
     def _full(self) -> Column:
-        """Return the factor on writing D for threads with many accumulators: see `SimtCosts.full`."""
+        """Return the factor on the time to write D if threads hold many accumulators, else 1: see `SimtCosts.full`."""
         tiles = self.tiles
         return np.where(tiles.bm * tiles.bn > tiles.warps * (WARP_THREADS * _FULL_ACCUMULATORS), self.costs.full, 1.0)
 
     @cached_property
     def _partials_us(self) -> Column:
-        """Return the time that the accumulators of one K split of a tile take to be written and read."""
+        """Return the microseconds to write and read the accumulators of one K split of a tile."""
         return self.costs.accumulators * partials_us(self.tiles.bm, self.tiles.bn, self.operands, self.device)
 
     @cached_property
     def _sectors_torn_by_partials(self) -> Column:
-        """Return the writes of partial sectors per sector of D by the kernel that adds K splits, at most 1."""
+        """Return the writes of partial L2 sectors per sector of D, at most 1, by the kernel that adds K splits."""
         return np.minimum(1.0, self.tiles.torn_even)
 
     def _written_us(self, problem: Problem, recipes: Column, work: _Work) -> Column:
-        """Return the time that D takes to be written to memory."""
+        """Return the microseconds that D takes to be written to memory, for each candidate.
+
+        recipes   index of each candidate's plan
+        work      work of each candidate
+        """
         costs, tiles = self.costs, self.tiles
         by_partials = of_rows(self._sectors_torn_by_partials, recipes)
         torn: Column = np.where(work.is_split, by_partials, of_rows(tiles.torn, recipes))
@@ -391,7 +405,10 @@ class Model:
         return d_us * (1 + costs.runs * of_rows(tiles.runs, recipes) + costs.torn * torn)
 
     def _memory_us(self, problem: Problem) -> tuple[Column, Column]:
-        """Return the time to read A and B from memory, without repacked operands, and the time of the repack passes."""
+        """Return (microseconds to read A and B from memory, microseconds of the repack passes) for each plan.
+
+        The first time leaves out repacked operands.
+        """
         costs, tiles, rates = self.costs, self.tiles, self.device.measured
         a_bytes = problem.m * problem.k * problem.l * self.operands.a.dtype.bits / 8
         b_bytes = problem.n * problem.k * problem.l * self.operands.b.dtype.bits / 8
@@ -402,7 +419,11 @@ class Model:
 
 
 def _idle(warps: Column) -> Column:
-    """Return the factor on multiply-adds if schedulers idle: with fewer warps than schedulers, or an uneven division.
+    """Return the factor by which multiply-adds take longer if warp schedulers idle.
+
+    They idle if an SM has fewer warps than schedulers, or if the schedulers have unequal numbers of warps.
+
+    warps   number of warps that run on an SM
 
     >>> _idle(np.array([2, 4, 6, 8])).round(2).tolist()
     [2.0, 1.0, 1.15, 1.0]
@@ -412,6 +433,6 @@ def _idle(warps: Column) -> Column:
 
 
 def _share_of_f32(operands: Operands, device: Device) -> float:
-    """Return the peak rate of multiply-adds of the accumulator type, divided by that of f32."""
+    """Return the device's peak rate of multiply-adds for the accumulator type, as a fraction of that for f32."""
     peaks = device.tflops
     return peaks.get(f"fma.{operands.acc}", peaks["fma.f32"]) / peaks["fma.f32"]

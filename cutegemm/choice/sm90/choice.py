@@ -41,12 +41,19 @@ _FIXUP_STAGES = 4  # stages of the mainloop pipeline that stream-K fixup needs
 
 @dataclass(frozen=True, eq=False)
 class Sm90Family(Model):
-    """The Hopper plans that can implement the operands, for D and for D^T: see `candidate.Family`."""
+    """The Hopper plans that can implement given operands, for D and for D^T, with their time model.
+
+    It implements `candidate.Family`. Its properties are arrays with one entry per recipe, most of them limits that a
+    problem must meet so that the recipe is a candidate.
+    """
 
     recipes: tuple[Sm90Recipe, ...] = ()
 
     def candidates(self, problem: Problem) -> Variants:
-        """Return the recipes with K undivided, with split-K that fits the grid, and with stream-K fixup."""
+        """Return the candidates for a problem: recipes without split-K, with split-K that fits the grid, or with fixup.
+
+        Fixup is stream-K fixup: CTAs that the last wave leaves idle take k-tiles of its tiles.
+        """
         tiling, k_tiles = self.tiling(problem), self.k_tiles(problem)
         tiles, grid = tiling.tiles, tiling.grid
         may_be_whole = (self._least_k_tiles <= k_tiles) & (tiling.n <= self._most_columns)
@@ -77,12 +84,12 @@ class Sm90Family(Model):
 
     @cached_property
     def _is_small(self) -> Column:
-        """Return whether tiles are so small that split-K in less than a wave may gain something."""
+        """Return whether each recipe's tile is so small that split-K may pay if the tiles do not fill the grid."""
         return self.shapes.bm * self.shapes.bn < UNSPLIT
 
     @cached_property
     def _needs_one(self) -> Column:
-        """Return whether a shape is a candidate only if each CTA has one tile, for a D of more than few rows.
+        """Return whether each recipe is a candidate only if each CTA has one tile, for a D of more than few rows.
 
         With several tiles per CTA, one warpgroup, clusters of four or eight, and deep k-tiles are 5 to 30% slower.
         Cluster split-K with several tiles is left to plans that stream A.
@@ -93,18 +100,18 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_alone(self) -> Column:
-        """Return, for each tile shape, the largest number of tiles of D for which it is a candidate.
+        """Return the largest number of tiles of D for which each recipe is a candidate, by the form of its tile.
 
-        Some shapes come in two forms: one for grids in which each CTA has a single tile, one for more tiles. For the
-        first form it is the number of CTAs; for shapes with a single form it is infinite.
+        Some tiles come in two forms: one for grids in which each CTA has a single tile, one for more tiles. The limit
+        of the first form is the number of CTAs. Other recipes have no limit (infinity).
         """
         return np.where(self.shapes.has_other_form, self.grid, np.inf)
 
     @cached_property
     def _most_tiles(self) -> Column:
-        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D is not small.
+        """Return the largest number of tiles for which each recipe is a candidate without split-K, if D is not small.
 
-        A D is small if it has at most `FEW_ROWS` rows or columns.
+        D is small if it has at most `FEW_ROWS` rows or columns. Infinity if there is no limit.
         """
         shapes = self.shapes
         most = self.grid * most_waves(shapes.cm * shapes.cn, shapes.bm * shapes.bn)
@@ -112,11 +119,11 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_tiles_of_few(self) -> Column:
-        """Return the largest number of tiles for which each shape is a candidate with K undivided, if D has few rows.
+        """Return the largest number of tiles for which each recipe is a candidate without split-K, if D has few rows.
 
-        It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup. A second cluster of eight would
-        wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes 8.2 us,
-        cuBLAS 7.0 us (H200, 2026-11-25).
+        It is one tile per CTA for clusters of eight, and for CTAs of one warpgroup, else infinity. A second cluster of
+        eight would wait for the first, and one warpgroup cannot overlap its stores: 16368 x 32 x 128 in 64 x 32 takes
+        8.2 us, cuBLAS 7.0 us (H200, 2026-11-25).
         """
         shapes = self.shapes
         needs_one = shapes.single | (shapes.cm * shapes.cn > _FOUR)
@@ -124,16 +131,16 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_columns(self) -> Column:
-        """Return the largest number of columns of D for which each shape is a candidate with K undivided.
+        """Return the largest number of columns of D for which each recipe is a candidate without split-K.
 
-        Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128 x 32, and 5.8 us by cuBLAS
-        (H100, 2026-11-22).
+        It is infinity for most tiles. Tiles of few columns are slow if D has many: 704 x 1680 x 64 takes 8.4 us in 128
+        x 32, and 5.8 us by cuBLAS (H100, 2026-11-22).
         """
         return np.where(~self._needs_one & self.shapes.is_for_few, FEW_COLUMNS, np.inf)
 
     @cached_property
     def _least_k_tiles(self) -> Column:
-        """Return the smallest number of k-tiles for which each shape is a candidate.
+        """Return the smallest number of k-tiles (128 bytes along K each) for which each recipe is a candidate.
 
         With cluster split-K it is `LEAST_K_TILES` for each CTA that splits K, else 0.
         """
@@ -141,9 +148,9 @@ class Sm90Family(Model):
 
     @cached_property
     def _most_k_tiles(self) -> Column:
-        """Return the largest number of k-tiles for which each shape is a candidate with K undivided, if D is not small.
+        """Return the largest number of k-tiles for which each recipe is a candidate without split-K, if D is not small.
 
-        Only shapes with deep k-tiles have a limit; it is infinite for others.
+        Only recipes with deep k-tiles (more than 128 bytes along K) have a limit; it is infinity for others.
         """
         shapes = self.shapes
         deep = self._needs_one & shapes.is_deep & ~shapes.is_large_cluster
@@ -151,14 +158,14 @@ class Sm90Family(Model):
 
     @cached_property
     def _may_split(self) -> Column:
-        """Return whether split-K is tried for each shape."""
+        """Return whether split-K is tried for each recipe."""
         shapes = self.shapes
         is_usual = self._is_small & ~shapes.single & ~shapes.splits_k_in_cluster
         return is_usual & (shapes.is_large_cluster | ~(shapes.is_for_few | shapes.has_other_form))
 
     @cached_property
     def _may_fix_up(self) -> Column:
-        """Return whether stream-K fixup is tried for each shape.
+        """Return whether stream-K fixup is tried for each recipe.
 
         A pipeline of three stages runs empty when a CTA goes on to the k-tiles of another tile: 5000 x 5000 x 5000 (tn)
         takes 414 us in 256 x 192 with fixup, 381 us in 128 x 256 (H200, 2026-11-26).
@@ -170,10 +177,12 @@ class Sm90Family(Model):
 
 
 def most_waves(ctas: Column, elements: Column) -> Column:
-    """Return the largest number of waves for shapes for one tile per CTA: 1, or more for large tiles in large clusters.
+    """Return the largest number of waves for plans that are best with one tile per CTA.
 
-    ctas       CTAs of a cluster
-    elements   elements of a tile
+    It is 1, or more for large tiles in large clusters. A wave is one tile of D for each multiprocessor.
+
+    ctas       CTAs of a cluster, one entry per plan
+    elements   elements of a tile, one entry per plan
 
     >>> most_waves(np.array([2, 8, 8]), np.array([128 * 224, 128 * 192, 128 * 224])).tolist()
     [1, 1, 4]
@@ -182,7 +191,9 @@ def most_waves(ctas: Column, elements: Column) -> Column:
 
 
 def family(request: Request, k: int) -> Sm90Family:
-    """Return the Hopper plans for D, for D^T, or for both, as the request says, with the repack passes that they need.
+    """Return the Hopper plans that can implement the operands of a request, with the repack passes that they need.
+
+    They compute D, D^T, or one of both, as the request says.
 
     k        extent along K. The accumulators of a single k-tile are not promoted, because there is no total to add them
              to
@@ -204,9 +215,11 @@ def family(request: Request, k: int) -> Sm90Family:
 
 @lru_cache(maxsize=256)
 def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with_c: bool, device: Device) -> Sm90Family:
-    """Return the recipes for these values of `swap_ab` whose plans store D well, cached: see `_stores_well`.
+    """Return the Hopper plans that store D in large enough pieces, cached: see `_stores_well`.
 
-    promotes   whether accumulators of fp8 are promoted
+    variants   values of `swap_ab`: False for plans that compute D, True for D^T
+    promotes   whether accumulators of fp8 are promoted to f32 after each k-tile
+    with_c     whether a tile of C is read for each tile of D
     """
     repacked = repacked_for_wgmma(operands)
     loaded = _as_loaded(operands, repacked)
@@ -236,15 +249,17 @@ def _family(operands: Operands, variants: tuple[bool, ...], promotes: bool, with
 
 
 def _can_store(operands: Operands, swap_ab: bool) -> bool:
-    """Return whether the kernel can store D from its fragments.
+    """Return whether a Hopper kernel can store D from its accumulator fragments.
 
     Fragments hold pairs along N, so an 8-bit D must be N-major as the kernel sees it.
+
+    swap_ab   whether the kernel computes D^T = B^T A^T
     """
     return operands.d.dtype.bits > _BYTE_BITS or (operands.d.major == "m") == swap_ab
 
 
 def _stores_well(shapes: Shapes, d: Operand) -> Column:
-    """Return whether each shape stores D in large enough pieces.
+    """Return whether each plan of `shapes` stores D in large enough pieces, as an array of flags.
 
     An epilogue tile of eight columns stores only 16 or 32 bytes of each row of D, but whole lines of a D^T: bf16 5000 x
     5000 x 5000 in 256 x 152 takes 453 us for D and 430 us for D^T (H200, 2026-11-26).
@@ -258,6 +273,9 @@ def _stores_well(shapes: Shapes, d: Operand) -> Column:
 
 
 def _as_loaded(operands: Operands, repacked: str) -> Operands:
-    """Return the operands as the GEMM loads them, after the repack passes of the operands named in `repacked`."""
+    """Return the operands as the GEMM loads them after the repack passes: repacked ones are K-major and aligned.
+
+    repacked   names of the operands that a repack pass copies first: "", "a", "b" or "ab"
+    """
     made = {name: replace(getattr(operands, name), major="k", align_bytes=ALIGN_BYTES) for name in repacked}
     return replace(operands, **made) if made else operands

@@ -106,7 +106,7 @@ _PROMOTED = (
 
 
 def of_tile(named: NamedTile) -> Sm90Recipe:
-    """Return the recipe of a tile that has a name: see `tiles`."""
+    """Return the recipe of the plan whose name spells out a tile, with a summary in words: see `tiles`."""
     names = " and ".join([name for name, ctas in zip("AB", reversed(named.cluster), strict=True) if ctas > 1])
     shared = f", in clusters that share {names}" if names else ""
     accumulators = ", accumulator promotion" if named.promoted else ""
@@ -123,12 +123,15 @@ def of_tile(named: NamedTile) -> Sm90Recipe:
 
 
 def _recipes(rows: Iterable[tuple[str, dict[str, Any], str]]) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes of rows (name, options, summary)."""
+    """Return one recipe for each row (name, options of the recipe, summary) of a table."""
     return tuple([Sm90Recipe(name, summary, options) for name, options, summary in rows])
 
 
 def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Recipe, ...]:
-    """Return the recipes `named`, and one for each tile that they leave out in the default order of tiles."""
+    """Return the recipes `named`, then one for each tile that `choose` considers and that none of them covers.
+
+    promoted   whether these tiles have promoted accumulators
+    """
     covered = {
         NamedTile(recipe.tile, recipe.shape.cluster, promoted, recipe.shape.depth, recipe.shape.cluster_k)
         for recipe in named
@@ -138,7 +141,10 @@ def _with_tiles(named: tuple[Sm90Recipe, ...], promoted: bool) -> tuple[Sm90Reci
 
 
 def _is_usual(recipe: Sm90Recipe) -> bool:
-    """Return whether the recipe is the plan that the name of its tile and cluster stands for: see `tiles`."""
+    """Return whether a recipe is the same plan as the one whose name spells out its tile and cluster.
+
+    Such a plan has the default order of tiles, and is not listed twice. See `tiles`.
+    """
     shape = recipe.shape
     has_usual_order = shape.raster == TileShape.raster and shape.ctas_per_sm == 1
     return shape.epilogue != "single" and has_usual_order and not has_narrow_epi_stages(recipe.tile)
@@ -154,9 +160,10 @@ SM90_READING = tuple([one.reading for one in SM90_CHOSEN if one.may_read and not
 
 
 def sm90_names() -> list[tuple[str, str]]:
-    """Return (name, summary) of the Hopper plans; `+repack`, then `/k4` or `/stream`, may follow each name.
+    """Return (name, summary) of the Hopper plans, for lists of plans.
 
-    Names with other tile sizes are valid too; the list has one example of each form.
+    Names with other tile sizes are valid too; the list has one example of each form. `+repack`, then `/k4` or
+    `/stream`, may follow each name.
 
     >>> [name for name, _ in sm90_names()][-2:]
     ['sm90_64x64_2x1x4', 'sm90_overlapped_2x1+repack']

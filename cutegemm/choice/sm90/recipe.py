@@ -28,13 +28,13 @@ _SPLITTING = ("split_k", "stream", "fixup")  # options that say how K is split
 
 
 def _policies(text: str) -> tuple[str, ...]:
-    """Return the L2 policies of A, B and D of a text such as "last+last+first"."""
+    """Return the L2 policies of A, B and D that a text such as "last+last+first" stands for."""
     return tuple([f"evict_{policy}" for policy in text.split("+")])
 
 
 @dataclass(frozen=True)
 class Sm90Recipe(Recipe):
-    """A Hopper plan before its operands are known.
+    """The name and the arguments of a Hopper plan; `build` makes the plan for given operands.
 
     Unless the options are spelled out, `options["tile"]` is (bM, bN), and a k-tile has 128 bytes along K, or
     `options["depth"]` times as many. `options["alone"]` says that each CTA computes one tile only.
@@ -61,7 +61,7 @@ class Sm90Recipe(Recipe):
 
     @cached_property
     def shape(self) -> TileShape:
-        """Return the properties of the plan that its predicted time depends on.
+        """Return the tile, cluster and other properties of the plan that its predicted time depends on.
 
         >>> options = {"tile": (256, 160), "schedule": "cooperative", "raster": "along_n"}
         >>> Sm90Recipe("mine", "", options).shape  # doctest: +NORMALIZE_WHITESPACE
@@ -89,7 +89,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def may_read(self) -> bool:
-        """Return whether the plan has a form that reads A into registers.
+        """Return whether the plan has a variant that reads A into registers before wgmma multiplies it: see `reading`.
 
         Consumers must be able to share the tile, so that one reads A while others multiply, and must have registers
         left for A.
@@ -101,7 +101,7 @@ class Sm90Recipe(Recipe):
 
     @property
     def reading(self) -> Sm90Recipe:
-        """Return the recipe for an A that threads read into registers.
+        """Return the variant of the recipe whose threads read A into registers.
 
         Its consumers share each tile, and store it before they begin the next one.
         """
@@ -111,12 +111,12 @@ class Sm90Recipe(Recipe):
 
     @property
     def cluster_ctas(self) -> int:
-        """Return the number of CTAs of a cluster."""
+        """Return the number of CTAs of a cluster, including those that split K."""
         return product(self.options.get("cluster", (1, 1))) * self.options.get("cluster_k", 1)
 
     @property
     def division(self) -> KSplit:
-        """Return how K is split, by the name or by the options.
+        """Return how K is split: as the name says, else as the options say.
 
         >>> Sm90Recipe("mine", "", {"tile": (128, 128), "fixup": True}).division.fixup
         True
@@ -126,7 +126,7 @@ class Sm90Recipe(Recipe):
         return by_last_cta(**{name: self.options[name] for name in _SPLITTING if name in self.options})
 
     def build_for(self, operands: Operands, target: BuildTarget) -> GemmPlan:
-        """Return the plan for the operands that the kernel sees.
+        """Build the plan for the operands that the kernel sees: the transposed ones with swap A/B.
 
         A D that is not aligned to 16 bytes is stored by the threads: line by line through padded epilogue stages, or
         from registers if no epilogue tiles fill the tile or if they do not fit shared memory.
@@ -135,6 +135,7 @@ class Sm90Recipe(Recipe):
         reads C or if `may_overlap` is False. Consumers alternate instead of sharing a single tile if `may_share` is
         False. Consumers share each tile if threads read A into registers.
 
+        target   architecture and other properties of what the plan is built for
         raises   PlanError if the operands break rules of the plan
         """
         ops, with_c = operands.as_tf32, target.with_c
@@ -171,19 +172,22 @@ class Sm90Recipe(Recipe):
             return sm90_plan(ops, **{**options, "store": "direct"})
 
     def to_repack(self, operands: Operands) -> str:
-        """Return the names of the operands that TMA cannot load, or wgmma cannot multiply, as they are.
+        """Return the names of the operands that need a repack pass, a copy before the GEMM: "", "a", "b" or "ab".
 
-        It is "b" instead of "ab" if threads can read A into registers.
+        TMA cannot load these operands as they are, or wgmma cannot multiply them. It is "b" instead of "ab" if threads
+        can read A into registers.
+
+        operands   as the kernel sees them: transposed if the recipe swaps A and B
         """
         needed = repacked_for_wgmma(operands)
         return "b" if needed == "ab" and self.may_read and can_read(operands) else needed
 
 
 def can_read(operands: Operands) -> bool:
-    """Return whether threads can read A into registers: TMA can load A, and the plan can store D.
+    """Return whether a Hopper plan can read A into registers by its threads, for given operands.
 
-    The rows of such a plan are permuted in groups of four, but stmatrix stores an M-major D of 16 bits in groups of
-    eight.
+    TMA must be able to load A, and the plan must be able to store D. The rows of such a plan are permuted in groups of
+    four, but stmatrix stores an M-major D of 16 bits in groups of eight.
 
     >>> [can_read(Operands.of("tf32", layout=layout)) for layout in ("tn", "nt")], can_read(Operands.of("bf16"))
     ([True, False], False)

@@ -18,9 +18,11 @@ REPACK_START_US, MEETS_US, MEETS_EARLY_US = 2.0, 2.0, 0.5
 
 
 def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Device, repacked: str) -> Column:
-    """Return the microseconds that repack passes add to each plan. An A that threads read into registers needs none.
+    """Return the microseconds that repack passes (copies of operands before the GEMM) add to each plan of `shapes`.
 
-    repacked   names of the operands that other plans repack: "", "a", "b" or "ab"
+    An A that threads read into registers needs none.
+
+    repacked   names of the operands that the other plans repack: "", "a", "b" or "ab"
     """
     if not repacked:
         return 0.0
@@ -31,7 +33,7 @@ def repack_us(shapes: Shapes, operands: Operands, problem: Problem, device: Devi
 
 
 def read_by(swap_ab: bool) -> str:
-    """Return the name of the operand of the problem that is the A of the kernel.
+    """Return the name, "a" or "b", of the problem's operand that is the A of the kernel.
 
     swap_ab   whether the plan computes D^T = B^T A^T
     """
@@ -41,12 +43,13 @@ def read_by(swap_ab: bool) -> str:
 def repacking_us(
     operands: Operands, problem: Problem, device: Device = DEFAULT_DEVICE, names: str | None = None
 ) -> float:
-    """Return the microseconds of a repack kernel, and from its end to the first MMA of the GEMM.
+    """Return the microseconds from the start of a repack kernel to the first MMA of the GEMM that follows it.
 
     The kernel is assumed to run at the speed of memory, although L2 may hold some of the operands.
 
-    names   names of the operands that are repacked; None: all that TMA cannot load, or wgmma cannot multiply, as they
-            are
+    names     names of the operands that are repacked, in "ab"; None: all that TMA cannot load, or wgmma cannot
+              multiply, as they are
+    returns   0 if no operand is repacked
 
     >>> round(repacking_us(Operands.of("bf16", layout="nt", align_bytes=2), Problem(4096, 4096, 4096)), 1)
     36.0

@@ -28,7 +28,7 @@ _BAND = 8  # rows of tiles in a band, if the raster follows from the cluster
 
 @dataclass(frozen=True)
 class TileShape:
-    """The properties of a Hopper plan that its predicted time depends on.
+    """Tile, cluster and other properties of a Hopper plan that its predicted time depends on.
 
     tile                     (bM, bN)
     cluster                  CTAs of a cluster along M and N
@@ -61,11 +61,11 @@ class TileShape:
 
     @property
     def streams(self) -> bool:
-        """Return whether CTAs of a cluster split the K of a tile of so few columns that loads of A hide the rest."""
+        """Return whether the loads of A take most of the time: cluster split-K of a tile of few columns."""
         return bool(_streams(self.cluster_k, self.tile[1]))
 
     def is_pingpong(self, operands: Operands) -> bool:
-        """Return whether consumers alternate in taking tiles.
+        """Return whether the two consumer warpgroups alternate in taking tiles (pingpong).
 
         They also do if `alone` asks them to share a tile and `may_share` is False.
         """
@@ -73,18 +73,21 @@ class TileShape:
 
     @property
     def waits_for_next(self) -> bool:
-        """Return whether the store of a tile overlaps with the MMAs of the next one, in the default order of tiles."""
+        """Return whether the store of a tile overlaps with the MMAs of the next one, in the default order of tiles.
+
+        False for deep k-tiles, cluster split-K and stores from registers.
+        """
         is_usual = self.raster is None and self.depth == self.cluster_k == 1 and not self.is_direct
         return is_usual and self.epilogue in ("pingpong", "overlapped")
 
     @property
     def is_gpc_aware(self) -> bool:
-        """Return whether clusters take tiles in GPC-aware order, on devices where it is known."""
+        """Return whether clusters take tiles in GPC-aware order, on devices whose order of CTAs is known."""
         is_usual = self.raster is None and self.epilogue != "single" and self.cluster_k == 1
         return is_usual and is_gpc_aware(self.tile, self.cluster)
 
     def pipeline_state(self, operands: Operands) -> tuple[int, int]:
-        """Return the stages of the mainloop pipeline, and the epilogue tiles of a consumer.
+        """Return (stages of the mainloop pipeline, epilogue tiles of a consumer) of the plan for these operands.
 
         >>> TileShape((128, 192)).pipeline_state(Operands.of("bf16", layout="nt"))
         (4, 6)
@@ -99,7 +102,7 @@ class TileShape:
 
 
 def may_share(operands: Operands) -> bool:
-    """Return whether consumers may share a tile that is the only one of its CTA.
+    """Return whether consumer warpgroups may share a tile that is the only one of its CTA, given the type of D.
 
     The epilogue stages of a D of 32 bits would take the room of a mainloop stage. A D that TMA cannot store was not
     timed.
@@ -123,7 +126,7 @@ def may_overlap(operands: Operands) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Columns of many `TileShape`s for given operands, and the columns that follow from them, each computed once.
+    """Many `TileShape`s for given operands, as arrays with one entry per plan. Properties are computed from the arrays.
 
     bm, bn             tile (bM, bN)
     loaded_n           columns of B that are loaded for a k-tile: see `columns_loaded`
@@ -131,7 +134,7 @@ class Shapes:
     cooperative        whether a CTA issues no MMAs while it stores a tile
     overlapped         whether the epilogue is overlapped
     alone              whether a CTA computes one tile only: see `TileShape`
-    band               rows of tiles in a band
+    band               rows of tiles in a band of the rasterization
     gpc_aware          whether clusters take tiles in GPC-aware order, on devices where it is known
     along_m, along_n   whether tiles follow each other along M, and along N
     late               1 / (stages - 1): share of a load's latency that a k-tile waits
@@ -176,7 +179,7 @@ class Shapes:
         with_c: bool = False,
         reads_a: bool = False,
     ) -> Shapes:
-        """Return the columns of shapes.
+        """Return `shapes` as arrays, with what follows from the operands: columns loaded, stages and epilogue tiles.
 
         operands   operands of the problem for D
         swap_ab    whether the plans compute D^T
@@ -215,37 +218,37 @@ class Shapes:
         return cls(**{name: _as_floats(np.array(column, kind)) for name, column in columns.items()})
 
     def take(self, rows: Column) -> Shapes:
-        """Return the columns of the shapes at the indices `rows`."""
+        """Return the arrays of the plans at the indices `rows`."""
         return Shapes(*[column.take(rows) for column in self._columns()])
 
     @classmethod
     def joined(cls, groups: Sequence[Shapes]) -> Shapes:
-        """Return the columns of all groups of shapes, one group after the other."""
+        """Return the plans of all groups in one object, one group after the other."""
         columns = zip(*[group._columns() for group in groups], strict=True)
         return groups[0] if len(groups) == 1 else cls(*[np.concatenate(column) for column in columns])
 
     def _columns(self) -> list[Column]:
-        """Return the columns in the order of the fields."""
+        """Return the arrays of all fields, in the order of the fields."""
         return [getattr(self, field.name) for field in fields(self)]
 
     @cached_property
     def cluster_m(self) -> Column:
-        """Return the rows of D that the tiles of a cluster cover."""
+        """Return the number of rows of D that a cluster's tiles cover together."""
         return self.bm * self.cm
 
     @cached_property
     def cluster_n(self) -> Column:
-        """Return the columns of D that the tiles of a cluster cover."""
+        """Return the number of columns of D that a cluster's tiles cover together."""
         return self.bn * self.cn
 
     @cached_property
     def is_large_cluster(self) -> Column:
-        """Return whether the tiles of a cluster are four or eight."""
+        """Return whether a cluster computes more than two tiles: four or eight."""
         return self.cm * self.cn > PAIR
 
     @cached_property
     def has_other_form(self) -> Column:
-        """Return whether the shape is for one tile per CTA, and its tile has another form for several tiles per CTA.
+        """Return whether the plan is meant for one tile per CTA, and another plan of its tile size for several.
 
         This is so in clusters of at most two.
         """
@@ -253,12 +256,12 @@ class Shapes:
 
     @cached_property
     def by_eight(self) -> Column:
-        """Return whether epilogue tiles have eight columns."""
+        """Return whether epilogue tiles have only eight columns."""
         return self.epi_tile_n == FEWEST_COLUMNS
 
     @cached_property
     def is_two(self) -> Column:
-        """Return whether the tiles of a cluster are two."""
+        """Return whether a cluster computes two tiles."""
         return self.cm * self.cn == PAIR
 
     @cached_property
@@ -268,66 +271,74 @@ class Shapes:
 
     @cached_property
     def is_joint(self) -> Column:
-        """Return whether consumers share a tile of few columns, whose MMAs do not hide their waits for each other."""
+        """Return whether consumer warpgroups share a tile of few columns, so that MMAs do not hide their barriers."""
         return self.cooperative & ~self.single & (self.bn <= _JOINT_COLUMNS)
 
     @cached_property
     def streams(self) -> Column:
-        """Return whether loads of A hide the rest: see `TileShape.streams`."""
+        """Return whether the loads of A take most of the time: see `TileShape.streams`."""
         return _streams(self.cluster_k, self.bn)
 
     @cached_property
     def is_for_few(self) -> Column:
-        """Return whether the shape is only for a D of few columns: loading A from memory takes most of the time."""
+        """Return whether the plan is only for a D of few columns: loading A from memory then takes most of the time."""
         return self.is_joint | self.streams | (self.is_deep & (self.cm > 1) & (self.cn == 1))
 
     @cached_property
     def is_deep(self) -> Column:
-        """Return whether k-tiles have more than 128 bytes along K."""
+        """Return whether k-tiles are deep: more than 128 bytes along K."""
         return self.depth > 1
 
     @cached_property
     def splits_k_in_cluster(self) -> Column:
-        """Return whether CTAs of a cluster split K."""
+        """Return whether the plan has cluster split-K: CTAs of a cluster split the K of a tile."""
         return self.cluster_k > 1
 
     @cached_property
     def stages(self) -> Column:
-        """Return the number of stages of the mainloop pipeline."""
+        """Return the number of stages of the mainloop pipeline, computed from `late`."""
         return 1 + 1 / self.late
 
     @cached_property
     def waits(self) -> Column:
-        """Return the waiting time per k-tile of 128 bytes, relative to a plan that waits for each k-tile: 1 /
-        sqrt(depth).
+        """Return the factor on the waiting time per 128 bytes of K if `depth` k-tiles are waited for together.
+
+        It is 1 / sqrt(depth).
         """
         return self.depth**-0.5
 
     def extents(self, problem: Problem) -> tuple[Column, Column]:
-        """Return M and N of D, or of D^T; at least 1."""
+        """Return (M, N) as the kernel of each plan sees them: swapped for plans that compute D^T; at least 1."""
         m, n = max(1, problem.m), max(1, problem.n)
         return (m, n) if m == n else by_orientation(self.swap_ab, m, n)
 
     def grid(self, device: Device) -> Column:
-        """Return the number of clusters that run on a device at a time."""
+        """Return the number of clusters of each plan that run on the device at a time, at least 1."""
         ctas = (self.cm * self.cn * self.cluster_k).astype(int)
         return np.maximum(1.0, np.array(device.clusters_by_size)[ctas]) * self.ctas_per_sm
 
 
 def _streams(cluster_k: Any, columns: Any) -> Any:
-    """Return whether loads of A hide the rest: see `TileShape.streams`."""
+    """Return whether the loads of A take most of the time: see `TileShape.streams`.
+
+    cluster_k   CTAs of a cluster that split K, as a number or an array
+    columns     columns of the tile, likewise
+    """
     return (cluster_k > 1) & (columns <= _STREAMED_COLUMNS)
 
 
 def _as_floats(column: Column) -> Column:
-    """Return a column of numbers as floats, so that no conversion is needed later; booleans stay."""
+    """Return an array of numbers as floats, so that no conversion is needed later; an array of booleans unchanged."""
     return column if column.dtype == bool else column.astype(float)
 
 
 def by_orientation(swap_ab: Column, a_value: Any, b_value: Any) -> tuple[Column, Column]:
-    """Return (value of A, value of B) as the kernel sees them: swapped for plans that compute D^T = B^T A^T.
+    """Return (value of the kernel's A, value of the kernel's B), as arrays with one entry per plan.
 
     If both values are the same number, it is returned for all plans.
+
+    swap_ab            whether each plan computes D^T = B^T A^T, so that the problem's B is the kernel's A
+    a_value, b_value   value of the problem's A, and of its B
     """
     if a_value is b_value or (isinstance(a_value, float) and a_value == b_value):
         return a_value, b_value
@@ -337,6 +348,7 @@ def by_orientation(swap_ab: Column, a_value: Any, b_value: Any) -> tuple[Column,
 def _stops_to_store(one: TileShape, overlaps: bool) -> bool:
     """Return whether a CTA issues no MMAs while it stores a tile that is not its last one.
 
+    one        properties of the plan
     overlaps   whether operands and epilogue allow an overlapped epilogue
     """
     stops = one.epilogue in ("cooperative", "single") or (not overlaps and one.epilogue == "overlapped")

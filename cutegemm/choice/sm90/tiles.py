@@ -60,13 +60,18 @@ _FEWEST_SHARED = 8  # columns of such a tile that each CTA stores
 
 
 def is_pingpong(tile: tuple[int, int]) -> bool:
-    """Return whether the two consumers alternate in taking such tiles if a CTA has several."""
+    """Return whether the two consumer warpgroups alternate in taking tiles of this size (pingpong).
+
+    It applies to CTAs that compute several tiles.
+
+    tile   (bM, bN)
+    """
     return tile[0] == 2 * WGMMA_M and _NARROW < tile[1] <= _WIDEST_PINGPONG
 
 
 @dataclass(frozen=True)
 class NamedTile:
-    """A tile that a name says, and how it is multiplied.
+    """The tile that a plan's name such as `sm90_128x144_2x1` spells out, and how it is multiplied.
 
     tile        (bM, bN)
     cluster     CTAs of a cluster along M and N
@@ -86,7 +91,7 @@ class NamedTile:
 
     @property
     def name(self) -> str:
-        """Return the name of the tile's plan.
+        """Return the name of the plan with this tile, in the form that `of` reads.
 
         >>> NamedTile((128, 144), (2, 1)).name, NamedTile((64, 16), promoted=True).name
         ('sm90_128x144_2x1', 'sm90_promoted_64x16')
@@ -103,7 +108,7 @@ class NamedTile:
 
     @classmethod
     def of(cls, name: str) -> NamedTile | None:
-        """Return the tile that a name stands for; None for a name that `NamedTile.name` does not write.
+        """Return the tile that a plan's name spells out; None if the name does not have this form.
 
         >>> NamedTile.of("sm90_64x32_deep").depth, NamedTile.of("sm90_epi_stages")
         (2, None)
@@ -118,10 +123,10 @@ class NamedTile:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options of the tile's recipe, apart from the tile: arguments of `sm90_plan`, `depth` and `alone`.
+        """Return the arguments (name -> value) of the tile's recipe, apart from the tile itself.
 
-        `depth` is set if k-tiles have more than 128 bytes along K. `alone` is set if a CTA has one tile only, as it has
-        in clusters of more than two.
+        They are arguments of `sm90_plan`, `depth` and `alone`. `depth` is set if k-tiles have more than 128 bytes along
+        K. `alone` is set if a CTA has one tile only, as it has in clusters of more than two.
 
         >>> NamedTile((192, 160), (1, 2)).options
         {'schedule': 'cooperative', 'consumers': 3, 'cluster': (1, 2)}
@@ -183,7 +188,11 @@ def every_tile(promoted: bool = False) -> Iterator[NamedTile]:
 
 
 def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -> bool:
-    """Return whether such clusters may compute the tile without cluster split-K, with k-tiles of 128 bytes."""
+    """Return whether plans with this tile and cluster are tried without cluster split-K, with k-tiles of 128 bytes.
+
+    tile, cluster   (bM, bN), and CTAs of a cluster along M and N
+    promoted        whether threads promote the accumulators of each k-tile
+    """
     (rows, columns), ctas = tile, product(cluster)
     if promoted and ctas > PAIR:
         return cluster == (2, 2) and rows == 128 and columns % 16 == 0 and 96 <= columns <= 160
@@ -199,20 +208,29 @@ def _is_whole(tile: tuple[int, int], cluster: tuple[int, int], promoted: bool) -
 
 
 def _is_within(tile: tuple[int, int], columns: Mapping[int, tuple[int, int]]) -> bool:
-    """Return whether the columns of a tile are within the range for its number of rows."""
+    """Return whether the columns of a tile are within the range for its number of rows; False without a range.
+
+    tile      (bM, bN)
+    columns   bM -> (least, largest) bN
+    """
     narrowest, widest = columns.get(tile[0], (1, 0))
     return narrowest <= tile[1] <= widest
 
 
 def _is_alone(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether clusters of two may share a tile that is the only one of its CTA; larger clusters always do."""
+    """Return whether clusters of two are tried with the tile as the only one of its CTA, shared by its consumers.
+
+    Larger clusters always have one tile per CTA.
+    """
     return product(cluster) == PAIR and tile[1] % 16 == 0 and (is_pingpong(tile) or tile in _OVERLAPPED_TILES)
 
 
 def _is_deep(tile: tuple[int, int], cluster: tuple[int, int]) -> bool:
-    """Return whether such clusters may have deep k-tiles, which halve the number of waits.
+    """Return whether deep k-tiles (256 bytes along K), which halve the number of waits, are tried for this tile.
 
-    Tiles have few columns, or several CTAs side by side share A.
+    They are tried if the tile has few columns, or if several CTAs side by side share A.
+
+    tile, cluster   (bM, bN), and CTAs of a cluster along M and N
     """
     rows, columns = tile
     return rows == 64 and columns in (16, 32, *((48, 64) if cluster[1] > 1 else ()))
@@ -223,6 +241,10 @@ def _splits_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], cluste
 
     Each CTA stores some of the tile's columns. Of 85 such problems, a plan with cluster split-K was the fastest for 28,
     and one with split-K for 1 (H200 and H100, 2026-11-24).
+
+    tile, cluster   (bM, bN), and CTAs of a cluster along M and N that have different tiles
+    cluster_k       CTAs of a cluster that split the K of each tile
+    promoted        whether threads promote the accumulators of each k-tile
     """
     rows, columns = tile
     least = 64 if promoted else rows // 2
@@ -233,17 +255,28 @@ def _splits_deep_k_in_cluster(tile: tuple[int, int], cluster: tuple[int, int], c
     """Return whether cluster split-K with deep k-tiles is tried for the tile: for few rows by a large weight.
 
     16 x 4096 x 4096 takes 10.26 us with such a plan, and 11.29 us with `gemv_16x16` (CUDA graph, H200, 2026-11-24).
+
+    tile, cluster, cluster_k   as in `_splits_k_in_cluster`
     """
     return tile[0] == 64 and tile[1] <= _NARROW and _may_split_k_in_cluster(tile[1], cluster, cluster_k)
 
 
 def _may_split_k_in_cluster(columns: int, cluster: tuple[int, int], cluster_k: int) -> bool:
-    """Return whether each CTA stores a power of two of the tile's columns, and the cluster has at most eight CTAs."""
+    """Return whether a tile is suited to cluster split-K: its columns divide evenly, and the cluster is small enough.
+
+    Each CTA must store a power of two of the columns, and the cluster must have at most eight CTAs.
+
+    columns              columns of the tile
+    cluster, cluster_k   as in `_splits_k_in_cluster`
+    """
     own = columns // cluster_k
     is_even = columns % 16 == 0 and own * cluster_k == columns and own >= _FEWEST_SHARED and own & (own - 1) == 0
     return is_even and cluster in ((1, 1), (2, 1)) and product(cluster) * cluster_k <= MAX_CLUSTER_CTAS
 
 
 def has_narrow_epi_stages(tile: tuple[int, int]) -> bool:
-    """Return whether epilogue tiles have only 32 columns, which leaves room for one more mainloop stage."""
+    """Return whether a tile's epilogue tiles have only 32 columns, which leaves room for one more mainloop stage.
+
+    tile   (bM, bN)
+    """
     return tile in _NARROW_EPI_STAGES

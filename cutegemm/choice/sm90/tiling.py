@@ -17,12 +17,14 @@ from cutegemm.plan.work.split import FIXUP
 
 @dataclass(frozen=True)
 class Tiling:
-    """How tiles cover D, or D^T, and the grid. An empty D counts as a D of one element.
+    """How the tiles of many plans cover a D (or D^T), and the grid: arrays with one entry per plan.
+
+    An empty D counts as a D of one element.
 
     m, n            extents of D as the kernel sees it
-    rows, columns   clusters along M and along N
-    tiles           clusters of all batches
-    grid            clusters that run at a time
+    rows, columns   number of clusters along M and along N that cover D
+    tiles           number of clusters that cover the D of all batches
+    grid            number of clusters that run at a time
     own_m, own_n    mean rows and columns of a tile that lie within D
     """
 
@@ -37,9 +39,9 @@ class Tiling:
 
     @classmethod
     def of(cls, shapes: Shapes, problem: Problem, grid: Column) -> Tiling:
-        """Return how tiles of `shapes` cover the D of a problem.
+        """Return how the tiles of `shapes` cover the D of a problem.
 
-        grid   clusters that run at a time
+        grid   number of clusters that run at a time, one entry per plan
         """
         m, n = shapes.extents(problem)
         rows, columns = np.ceil(m / shapes.cluster_m), np.ceil(n / shapes.cluster_n)
@@ -51,9 +53,11 @@ class Tiling:
 class FixupTiles:
     """Stream-K fixup of several candidates: helper CTAs take the last k-tiles of the tiles that do not fill the grid.
 
-    at        indices of the candidates with fixup
-    shared    tiles whose k-tiles are shared with helpers
-    workers   clusters that help
+    All fields are arrays with one entry for each candidate that has fixup.
+
+    at        index of the candidate among all candidates
+    shared    number of tiles whose k-tiles are shared with helpers
+    workers   number of clusters that help
     kept      k-tiles of each shared tile that its own cluster takes
     """
 
@@ -64,11 +68,12 @@ class FixupTiles:
 
     @classmethod
     def of(cls, tiles: Column, k_tiles: int, grid: Column) -> FixupTiles:
-        """Return the stream-K fixup of the shapes, without those for which it shares no tile: see `k_division_of`.
+        """Return the stream-K fixup of the plans that share at least one tile: see `k_division_of`.
 
-        tiles     tiles of D, for each shape
-        k_tiles   k-tiles of a tile
-        grid      clusters that run at a time, for each shape
+        tiles     number of tiles of D, one entry per plan
+        k_tiles   number of k-tiles of a tile
+        grid      number of clusters that run at a time, one entry per plan
+        returns   `at` has the indices of these plans
 
         >>> FixupTiles.of(np.array([66, 70]), 100, np.array([66, 66])).at
         array([1])
@@ -81,7 +86,7 @@ class FixupTiles:
 
 @dataclass(frozen=True)
 class FixupVariants(Variants):
-    """Columns of candidates among Hopper plans.
+    """Candidates among Hopper plans, as parallel arrays, with their stream-K fixup already computed.
 
     fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
     """

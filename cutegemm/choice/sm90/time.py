@@ -52,11 +52,13 @@ _COOL_US = 4.0  # time of tensor cores; for shorter problems the power limit add
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Time model of Hopper plans.
+    """Time model of many Hopper plans for given operands on a device. Methods return arrays with one entry per plan.
 
+    shapes     the properties of the plans, as columns
     operands   operands of the problem for D as the GEMM loads them, after repack passes
-    repacked   names of the operands that are repacked; their rows begin at cache lines
+    repacked   names of the operands that are repacked, in "ab"; their rows begin at cache lines
     with_c     whether a tile of C is read for each tile of D; `shapes` must be made with the same value
+    costs      fitted constants
     """
 
     shapes: Shapes
@@ -68,20 +70,26 @@ class Model:
 
     @classmethod
     def of(cls, recipes: Sequence[Sm90Recipe], operands: Operands, device: Device, costs: Sm90Costs = COSTS) -> Model:
-        """Return the model of the plans of recipes, none of which repacks operands."""
+        """Return the time model of plans without repack passes, with one entry per recipe.
+
+        operands   operands of the problem for D
+        """
         shapes = [Shapes.of([recipe.shape], operands, recipe.swap_ab) for recipe in recipes]
         return cls(Shapes.joined(shapes), operands, device, costs=costs)
 
     def tiling(self, problem: Problem) -> Tiling:
-        """Return how the tiles of each shape cover D."""
+        """Return how the tiles of each plan cover D, and how many clusters run at a time."""
         return Tiling.of(self.shapes, problem, self.grid)
 
     def k_tiles(self, problem: Problem) -> int:
-        """Return the number of k-tiles of 128 bytes along K."""
+        """Return the number of k-tiles, 128 bytes along K each, that cover the problem's K."""
         return -(-problem.k * self.operands.a.dtype.bits // 8 // K_TILE_BYTES)
 
     def predict(self, variants: Variants, problem: Problem) -> Predicted:
-        """Return the predicted times of candidates, with their repack passes: see `candidate.Family`."""
+        """Return the predicted times of candidates, including their repack passes (copies of operands before the GEMM).
+
+        variants   candidates: plans by their index in `shapes`, each with a division of K
+        """
         costs, recipes, tiling = self.costs, variants.recipe, self.tiling(problem)
         splits = np.broadcast_to(variants.splits, len(recipes))
         fixup_tiles = self._fixup_tiles(variants, problem, tiling)
@@ -101,7 +109,10 @@ class Model:
         units = of_rows(tiling.tiles, recipes) * splits
 
         def wave_us(from_l2_us: Column) -> Column:
-            """Return the time of a wave, if a k-tile takes `from_l2_us` to be loaded from L2."""
+            """Return the microseconds of a wave: one tile of D for each multiprocessor, or one K split of a tile.
+
+            from_l2_us   time to load the A and B of a k-tile from L2
+            """
             k_tile_us = np.sqrt(waits_squared + from_l2_us * from_l2_us)
             return together(2.0, k_tile_us * k_tiles + exposed_us, hidden_us) + costs.tile
 
@@ -131,7 +142,7 @@ class Model:
         us = us + repacking_us
 
         def bounds() -> dict[str, Column]:
-            """Return the microseconds of each bound."""
+            """Return the time of each possible bottleneck of all candidates: its name, such as "L2" -> microseconds."""
             k_tiles_of_sm = waves * k_tiles
             us_of = (
                 of_rows(self._mma_us, recipes) * k_tiles_of_sm, l2_us * k_tiles_of_sm,
@@ -143,7 +154,7 @@ class Model:
         return Predicted(us, bounds)
 
     def _fixup_tiles(self, variants: Variants, problem: Problem, tiling: Tiling) -> FixupTiles | None:
-        """Return the stream-K fixup of the candidates that have it; None if none has it."""
+        """Return the tiles that stream-K fixup shares with idle CTAs; None if no candidate has fixup."""
         if isinstance(variants, FixupVariants):
             return variants.fixup_tiles
         if not np.any(variants.fixup):
@@ -157,54 +168,58 @@ class Model:
 
     @cached_property
     def grid(self) -> Column:
-        """Return the number of clusters that run at a time."""
+        """Return the number of clusters of each plan that run on the device at a time."""
         return self.shapes.grid(self.device)
 
     @cached_property
     def _k_tiles_at_once(self) -> Column:
-        """Return the k-tiles of 128 bytes that the CTAs of a tile wait for at a time, over all CTAs that split K."""
+        """Return the number of k-tiles of 128 bytes that a tile's CTAs wait for at a time.
+
+        It is the depth of a stage, times the CTAs of a cluster that split K.
+        """
         return self.shapes.depth * self.shapes.cluster_k
 
     @cached_property
     def _mma_us(self) -> Column:
-        """Return the time of the MMAs of a k-tile."""
+        """Return the microseconds of the MMAs of a k-tile, for all CTAs that share an SM."""
         shapes = self.shapes
         return shapes.ctas_per_sm * shapes.bm * shapes.bn * (_UNIT_CYCLES / _UNIT / self.device.clock_mhz)
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the time that a k-tile waits for its load, and the time of its other steps."""
+        """Return the microseconds that a k-tile waits for the latency of its load, and takes for its other steps."""
         costs, shapes = self.costs, self.shapes
         return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
 
     @cached_property
     def _waits_squared(self) -> Column:
-        """Return the sum of the squares of `_mma_us` and `_latency_us`: the waits of a k-tile for MMAs and latency."""
+        """Return `_mma_us` squared plus `_latency_us` squared, which `predict` adds to the square of the L2 time."""
         return self._mma_us**2 + self._latency_us**2
 
     @cached_property
     def _start_us(self) -> Column:
-        """Return the time until the first k-tile has arrived, and all CTAs of a cluster have started."""
+        """Return the microseconds from the start of the kernel until all CTAs of a cluster have their first k-tile."""
         costs, shapes = self.costs, self.shapes
         share = np.where(shapes.single | shapes.splits_k_in_cluster, costs.single, 1.0)
         return costs.start * share + costs.fours * (shapes.cm * shapes.cn // 4)
 
     @cached_property
     def _does_not_stop(self) -> Column:
-        """Return 1 if a CTA multiplies while it stores a tile, else 0."""
+        """Return 1 if a CTA issues MMAs of the next tile while it stores a tile, else 0."""
         return 1.0 - self.shapes.cooperative
 
     @cached_property
     def _epi_tiles_us(self) -> Column:
-        """Return the time of the epilogue tiles of a tile, apart from the bytes that are stored."""
+        """Return the fixed microseconds of a tile's epilogue tiles, apart from the time that the stored bytes take."""
         factor = np.where(self.shapes.by_eight & ~self.shapes.splits_k_in_cluster, _EIGHT_COLUMNS, 1.0)
         return self.costs.epi_tile * factor * self.shapes.epi_tiles
 
     @cached_property
     def _rows_us(self) -> tuple[Column, Column]:
-        """Return the time to load a row of A, and a row of B, of a k-tile from L2 if all SMs load.
+        """Return the microseconds to load a row of A, and a row of B, from L2: 128 bytes along K, while all SMs load.
 
-        Multicast divides it among the CTAs that share the row. Loads without multicast coalesce in GPC-aware order.
+        Multicast divides the time among the CTAs that share the row. Without multicast, loads coalesce in GPC-aware
+        order.
         """
         shapes, costs = self.shapes, self.costs
         row_us: Column = costs.l2 * K_TILE_BYTES / (self.device.measured.sm_l2_gb_s * 1e3)
@@ -218,20 +233,21 @@ class Model:
 
     @cached_property
     def _along(self) -> tuple[Column, Column]:
-        """Return whether tiles follow each other along the rows of D, and whether rows of D are columns of the kernel.
+        """Return two arrays of flags: whether tiles follow each other along D's rows, and whether D's rows run along M.
 
-        A row of D is contiguous in memory here: for an M-major D it runs along M.
+        M is that of the kernel. A row of D is contiguous in memory here: for an M-major D it runs along M.
         """
         across = self.shapes.swap_ab != (self.operands.d.major == "m")
         return np.where(across, self.shapes.along_m, self.shapes.along_n), across
 
     @cached_property
     def _short_run_factor(self) -> Column:
-        """Return how much longer threads take to store a tile whose columns only a small power of two divides.
+        """Return the factor by which threads store a tile more slowly if its columns allow only short runs of lanes.
 
-        The lanes that store a line form runs, and a run must divide the columns of the tile. Runs of less than a
-        sector, or little more, are slow: 4920 x 3236 x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176
-        (H100, 2026-11-26). See `EpiStageBuilder.padded_epi_stages`.
+        The lanes that store a line form runs, and a run must divide the columns of the tile. So the factor is large if
+        only a small power of two divides the columns. Runs of less than a sector, or little more, are slow: 4920 x 3236
+        x 104 of bf16 takes 51 us in 128 x 168, and 27 us in 128 x 176 (H100, 2026-11-26). See
+        `EpiStageBuilder.padded_epi_stages`.
         """
         columns = (self.shapes.bn // self.shapes.cluster_k).astype(int)
         run_bytes = (columns & -columns) * (self.operands.d.dtype.bits // 8)
@@ -239,23 +255,23 @@ class Model:
 
     @cached_property
     def _partials_kb(self) -> Column:
-        """Return the KiB of the accumulators of a tile."""
+        """Return the size of a tile's accumulators in KiB."""
         return self.shapes.bm * self.shapes.bn * (self.operands.acc.bits / 8 / 1024)
 
     @cached_property
     def _split_us(self) -> Column:
-        """Return the time to write the accumulators of one K split, or to read them."""
+        """Return the microseconds that a CTA takes to write a tile's accumulators to L2, or to read them (split-K)."""
         return self._partials_kb / self.costs.accumulators
 
     @cached_property
     def _shared_us(self) -> Column:
-        """Return the time until each CTA has the accumulators of its own columns; 0 without cluster split-K."""
+        """Return the microseconds to exchange a tile's accumulators within a cluster; 0 without cluster split-K."""
         return np.where(self.shapes.splits_k_in_cluster, self.costs.shared + self._partials_kb / self.costs.sent, 0.0)
 
     # --- columns for a problem ---
 
     def _l2_us(self, problem: Problem, tiling: Tiling) -> Column:
-        """Return the time to load the A and B of a k-tile from L2 if all SMs load."""
+        """Return the microseconds to load the A and B of a k-tile from L2, while all SMs load."""
         shapes, costs = self.shapes, self.costs
         a_lines, b_lines = self._line_factors(problem, self.repacked)
         if self.repacked and np.any(shapes.reads_a):
@@ -267,7 +283,7 @@ class Model:
         return a_us * a_lines * a_rows + b_us * b_lines * b_rows
 
     def _asked_us(self, problem: Problem, tiling: Tiling) -> Column:
-        """Return how much longer the first k-tiles take because many CTAs ask for the same cache lines at the start.
+        """Return the additional microseconds of the first k-tiles if many CTAs request the same cache lines at once.
 
         The operand counts whose lines have more requests. A line with several short rows has one request for each.
         """
@@ -279,10 +295,9 @@ class Model:
         return self.costs.asked * np.maximum(a_readers * rows_a, at_a_time / a_readers * rows_b)
 
     def _store(self, problem: Problem, tiling: Tiling) -> tuple[Column, Column, Column]:
-        """Return the store time of a tile, the share of it that no MMAs overlap, and bytes of C and D in memory
-        traffic.
+        """Return (store time of a tile, the part of it that no MMAs overlap, bytes of C and D in DRAM traffic).
 
-        The store time includes the load of C. Bytes of a D that L2 keeps do not count.
+        Both times are in microseconds and include the load of C. Bytes of a D that L2 keeps do not count.
         """
         shapes, costs, d = self.shapes, self.costs, self.operands.d
         d_size = d.dtype.bits / 8
@@ -316,7 +331,7 @@ class Model:
         return us, us * self._exposed(tiling, by_threads, stays), d_bytes * (to_memory + self.with_c)
 
     def _exposed(self, tiling: Tiling, by_threads: bool, stays: bool) -> Column:
-        """Return the share of a tile's store that no MMAs overlap.
+        """Return the fraction of a tile's store time that no MMAs overlap.
 
         by_threads   whether threads store D, because it is not aligned for TMA
         stays        whether L2 keeps all of D
@@ -332,7 +347,13 @@ class Model:
         return np.where(overlaps, costs.overlapped, stops) * (1.0 if stays else costs.waited)
 
     def _meeting_us(self, recipes: Column, splits: Column, fixup_tiles: FixupTiles | None, waves: Column) -> Column:
-        """Return the time until CTAs that share a tile have added their accumulators, in L2 or in shared memory."""
+        """Return the microseconds until CTAs that share a tile have added their accumulators, in L2 or shared memory.
+
+        recipes       index of each candidate's plan
+        splits        number of K splits of each candidate's tiles
+        fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
+        waves         number of waves of each candidate
+        """
         costs = self.costs
         us = of_rows(self._shared_us, recipes) * np.where(of_rows(self.shapes.streams, recipes), 1.0, waves)
         if (splits > 1).any():
@@ -346,10 +367,14 @@ class Model:
     def _read_bytes(
         self, problem: Problem, tiling: Tiling, recipes: Column, fixup_tiles: FixupTiles | None, waves: Column
     ) -> Column:
-        """Return the bytes of A and B that are read from memory.
+        """Return the bytes of A and B that are read from DRAM, for each candidate.
 
         What L2 does not keep is read again in each wave of tiles along M or N, and by each helper of stream-K fixup,
         because helpers are out of step with other CTAs.
+
+        recipes       index of each candidate's plan
+        fixup_tiles   stream-K fixup of the candidates that have it; None if none has it
+        waves         number of waves of each candidate
         """
         k_bytes = problem.k * self.operands.a.dtype.bits / 8 * problem.l
         kept, once = self.device.measured.l2_kept_bytes, (problem.m + problem.n) * k_bytes
@@ -371,17 +396,22 @@ class Model:
         return (m * a + n * b) * k_bytes
 
     def _long_us(self, problem: Problem) -> float:
-        """Return the time of tensor cores that never pause, at the chip's power limit."""
+        """Return the microseconds of the problem's MMAs at the rate that the chip's power limit sustains."""
         k_bytes = problem.k * self.operands.a.dtype.bits / 8
         byte_products = problem.m * problem.n * problem.l * k_bytes
         return byte_products / (self.device.measured.wgmma_tflops * 1e6)
 
     def _power_us(self, long_us: float) -> float:
-        """Return the time that the power limit allows. A short problem ends before the chip reaches the limit."""
+        """Return the least microseconds that the power limit allows; less than `long_us` for short problems.
+
+        A short problem ends before the chip reaches the limit.
+
+        long_us   time at the power limit: see `_long_us`
+        """
         return long_us * long_us / (long_us + self.costs.burst)
 
     def _line_factors(self, problem: Problem, aligned: str, mn_major: str = "") -> tuple[Column, Column]:
-        """Return the factors on loads of A and of B from L2, relative to boxes of whole cache lines.
+        """Return the factors on the time to load A, and B, from L2, relative to boxes of whole cache lines.
 
         Boxes narrower than a line, and rows that do not begin at lines, touch more lines.
 
@@ -399,7 +429,10 @@ class Model:
 
     @cached_property
     def _box_widths(self) -> Column | None:
-        """Return the index into `WIDTHS_BYTES` of the boxes of the kernel's B; None if all boxes have whole lines."""
+        """Return the width of the TMA boxes that load the kernel's B, as an index into `WIDTHS_BYTES`.
+
+        None if the boxes of all plans have whole cache lines.
+        """
         bytes_of_b = self.shapes.loaded_n.astype(int) * (self.operands.b.dtype.bits // 8)
         widths = sum([bytes_of_b % width > 0 for width in WIDTHS_BYTES[:-1]], start=np.zeros(1, int))
         along_mn = [np.bool_(operand.major != "k") for operand in (self.operands.a, self.operands.b)]
@@ -407,8 +440,9 @@ class Model:
         return widths if widths.any() else None
 
     def _row_bytes(self, name: str, problem: Problem, mn_major: str = "") -> int:
-        """Return the bytes from one row of operand `name` to the next.
+        """Return the stride of an operand in bytes: from one contiguous row, or column, to the next.
 
+        name       "a", "b" or "d"
         mn_major   names of the operands that are M-major or N-major, whatever `operands` says
         """
         operand = getattr(self.operands, name)
@@ -427,9 +461,11 @@ def predicted_us(
     split: KSplit | None = None,
     costs: Sm90Costs = COSTS,
 ) -> float:
-    """Return the predicted microseconds of one plan without repack passes.
+    """Return the predicted microseconds of one Hopper plan without repack passes.
 
+    shape   the plan's tile, cluster and other properties that the time depends on
     split   how K is split; None if it is not
+    costs   fitted constants of the time model
 
     >>> bf16, wide = Operands.of("bf16", layout="nt"), TileShape((128, 256), (2, 1), "overlapped")
     >>> 160 < predicted_us(wide, bf16, Problem(4096, 4096, 4096)) < 200
@@ -441,13 +477,14 @@ def predicted_us(
 
 
 def _rows(extent: Column, tile: Column, loaded: Column, missing: float) -> Column:
-    """Return the mean cost of the rows of a tile along M or N: rows within D cost 1, other loaded rows `missing`.
+    """Return the mean cost of loading the rows (or columns) of a tile, in rows that lie within D.
 
-    A CTA whose whole tile is beyond D loads the last tile again.
+    Rows within D cost 1, other loaded rows `missing`. A CTA whose whole tile is beyond D loads the last tile again.
 
-    extent   extent of D along this mode
-    tile     extent of the tile
-    loaded   rows that are loaded for a tile, which may be more than the tile has
+    extent    M or N of D, one entry per plan
+    tile      rows of the tile
+    loaded    rows that are loaded for a tile, which may be more than the tile has
+    missing   cost of a row that is loaded but not needed
     """
     own = extent / np.ceil(extent / tile)
     return missing * loaded + (1 - missing) * own
