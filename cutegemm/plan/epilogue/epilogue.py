@@ -63,7 +63,7 @@ class Step:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """Return all expressions that the step computes, its result first."""
+        """Return the expressions that this step of the epilogue computes: its result, then auxiliary outputs and reductions."""
         return (self.expression, *[expression for _, expression in (*self.aux, *self.reductions)])
 
     @property
@@ -73,12 +73,12 @@ class Step:
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the tile operands that the step reads."""
+        """Return the names of the M x N matrices, such as "c", that this step of the epilogue reads."""
         return _distinct([expression.tiles for expression in self.expressions])
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands in global memory that the step reads."""
+        """Return the names of the operands that the step reads from global memory: matrices, rows, columns, single elements."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
@@ -166,7 +166,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
-        """Return the whole epilogue as one step."""
+        """Return the whole epilogue as one step, for an epilogue that cannot be divided into several."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
@@ -200,17 +200,17 @@ class Epilogue(hooks.Shown):
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's tile operands; whether they are read may depend on scalars."""
+        """Return the names of the M x N matrices, such as "c", in the epilogue; whether they are read may depend on scalars."""
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's operands in global memory; whether they are read may depend on scalars."""
+        """Return the names of the operands in global memory; whether they are read may depend on scalars, such as beta."""
         return self._whole.tensors
 
     @cached_property
     def kinds(self) -> dict[str, type[Input]]:
-        """Return the class of each operand, such as Row or Scalar, by its name."""
+        """Return the class of each operand of the epilogue, by its name: name -> Row, Column, Tile, Element or Scalar."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
@@ -323,12 +323,12 @@ class Epilogue(hooks.Shown):
         return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
-        """Return the number of leading steps for which `fits` is true."""
+        """Return how many of the first steps satisfy `fits`, up to the first one that does not."""
         return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
-        """Return the epilogue that consists of these steps, in their order."""
+        """Return the epilogue that consists of some steps, each of which takes the result of the step before."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -358,7 +358,7 @@ def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> s
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all names once, in the order in which they first appear."""
+    """Return all names of several tuples, each once, in the order in which they first appear."""
     return tuple(dict.fromkeys([name for each in names for name in each]))
 
 

@@ -276,7 +276,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
-        """Return the half of one subexpression."""
+        """Return the gate or the up projection of a subexpression: the one that the enclosing Half selects."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])
@@ -610,5 +610,8 @@ def _is(expression: Expression, value: float) -> bool:
 
 
 def _in_parentheses(expression: Expression, needed: bool) -> str:
-    """Return the text of an expression, in parentheses if they are needed."""
+    """Return the text of an expression.
+
+    needed   whether to put it in parentheses
+    """
     return f"({expression})" if needed else str(expression)

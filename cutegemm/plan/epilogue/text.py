@@ -177,12 +177,15 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
-    """Return the expression that each name stands for: the accumulator and the operands."""
+    """Return a dictionary from each name that an epilogue's text may use to its expression: "acc" and the operands.
+
+    kinds   class of each operand, such as Row or Scalar, by its name; None for no operands
+    """
     return {"acc": Accumulator(), **{name: kind(name) for name, kind in (kinds or {}).items()}}
 
 
 def _several(returned: Any) -> tuple[Expression, ...]:
-    """Return the results of a function as a tuple."""
+    """Return what a Python function of an epilogue returned as a tuple: one expression, or several results."""
     return returned if isinstance(returned, tuple) else (returned,)
 
 
@@ -343,6 +346,6 @@ class _Reader:
 
 
 def _and(names: Mapping[str, Any]) -> str:
-    """Return names as a subject with its verb: "acc is", or "acc, bias and c are"."""
+    """Return names as the subject of a sentence with its verb: "acc is", or "acc, bias and c are"."""
     *others, last = names
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"
