@@ -139,12 +139,12 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
 
 
 def _per_sm(plan: GemmPlan) -> str:
-    """Return the text of the number of CTAs of an SM, such as "2 CTAs per SM"."""
+    """Return a text with the number of CTAs that share an SM, such as "2 CTAs per SM"."""
     return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the rows of shared memory, copies, the epilogue and stores."""
+    """Return the rows of `describe` for shared memory, copies, the epilogue and stores."""
     used = plan.smem_bytes()
     rows = [
         (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
@@ -210,7 +210,7 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
-    """Return the rows of `describe` for the epilogue stages (shared memory of D) and their copies; [] if it has none."""
+    """Return the rows of `describe` for the epilogue stages (shared memory of D) and their copies; [] if none."""
     epi_stages = plan.epi_stages
     if epi_stages is None:
         return []

@@ -63,7 +63,7 @@ class Step:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """Return the expressions that this step of the epilogue computes: its result, then auxiliary outputs and reductions."""
+        """Return the expressions that this step computes: its result, then auxiliary outputs and reductions."""
         return (self.expression, *[expression for _, expression in (*self.aux, *self.reductions)])
 
     @property
@@ -78,7 +78,7 @@ class Step:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands that the step reads from global memory: matrices, rows, columns, single elements."""
+        """Return the names of all operands that the step reads from global memory, such as "c" or "bias"."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
@@ -200,17 +200,17 @@ class Epilogue(hooks.Shown):
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the M x N matrices, such as "c", in the epilogue; whether they are read may depend on scalars."""
+        """Return the names of the M x N operands, such as "c". Whether they are read may depend on scalars."""
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands in global memory; whether they are read may depend on scalars, such as beta."""
+        """Return the names of the operands in global memory. Whether they are read may depend on scalars."""
         return self._whole.tensors
 
     @cached_property
     def kinds(self) -> dict[str, type[Input]]:
-        """Return the class of each operand of the epilogue, by its name: name -> Row, Column, Tile, Element or Scalar."""
+        """Return a dictionary: name of each operand -> its class, Row, Column, Tile, Element or Scalar."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
@@ -353,7 +353,10 @@ def _transposed(node: Expression) -> Expression:
 
 
 def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
-    """Return the text of an expression, followed by `name = expression` for each further result."""
+    """Return the text of D's expression, followed by `name = expression` for each auxiliary output or reduction.
+
+    aux   pairs of a name and an expression
+    """
     return ", ".join([str(expression), *[f"{name} = {each}" for name, each in aux]])
 
 
@@ -441,7 +444,7 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """Yield the nodes of an expression, without those inside a Half but with the Half itself."""
+    """Yield the nodes of an expression outside of gate and up projections (`Half`), and the `Half` nodes themselves."""
     yield node
     for child in () if isinstance(node, Half) else node.children:
         yield from _outside(child)

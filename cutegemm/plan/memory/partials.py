@@ -64,7 +64,7 @@ class Folding:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the index of the last register of each group, that is of the registers that contribute to one result."""
+        """Return the index of the last register of each group. The registers of a group contribute to one result."""
         last = {group: register for register, group in enumerate(self.groups)}
         return tuple([last[group] for group in range(len(last))])
 
@@ -162,7 +162,7 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the indices of the registers of a unit (see `Folding`) that hold gates, in the order in which D is stored."""
+    """Return the indices of the registers of a unit (see `Folding`) that hold gates, in the order of D's stores."""
     if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store_d.values

@@ -1,8 +1,8 @@
 """Repack passes: an operand is copied before the GEMM, to a layout that the mainloop loads faster.
 
-The contiguous mode of the repacked matrix depends on the kernel that follows. For SIMT plans it is M or N: their threads
-then copy by 128-bit cp.async and do not transpose. For Hopper plans it is K: wgmma reads elements of 8 and 32 bits from
-shared memory only if they are K-major. Rows or columns that were not aligned are aligned in the copy.
+The contiguous mode of the repacked matrix depends on the kernel that follows. For SIMT plans it is M or N: their
+threads then copy by 128-bit cp.async and do not transpose. For Hopper plans it is K: wgmma reads elements of 8 and 32
+bits from shared memory only if they are K-major. Rows or columns that were not aligned are aligned in the copy.
 A repack pass moves 2 * M * K elements; the GEMM that follows computes 2 * M * N * K operations.
 """
 
@@ -69,7 +69,7 @@ class Repack:
 
     @property
     def read(self) -> CopyAtom:
-        """Return the copy atom that reads the tile from shared memory to registers, before it is stored to global memory."""
+        """Return the copy atom that reads the tile from shared memory to registers, before its store to global memory."""
         return self.store.atom
 
     @cached_property
@@ -144,7 +144,7 @@ class Repack:
         return of_rows * of_columns, of_columns if self.major == "k" else of_rows
 
     def tile_at(self, cta: Any, divisors: tuple[Any, Any], batched: bool = True) -> tuple[Any, Any, Any]:
-        """Return (index of the tile along rows of A or columns of B, index along k, batch) of the tile that a CTA repacks.
+        """Return the tile that a CTA repacks: (index along rows of A or columns of B, index along k, batch).
 
         CTAs with consecutive indices take neighbouring tiles along the contiguous mode of the repacked matrix.
 
@@ -207,12 +207,12 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma cannot read an operand from shared memory as it is: elements not of 16 bits, and not k-major."""
+    """Return whether wgmma needs a k-major copy of an operand: its elements do not have 16 bits, and it is not k-major."""
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Return whether wgmma can read A from registers instead of a repacked copy: its elements have 32 bits, not k-major."""
+    """Return whether wgmma can read A from registers instead of a repacked copy: A has 32-bit elements, not k-major."""
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 
 
@@ -257,7 +257,8 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
         along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
         elements   number of elements of a thread along that mode
         others     number of elements of a thread along the other mode
-        turned     True: one access moves the `others` elements along the other mode; False: the `elements` along `along`
+        turned     True: one access moves the `others` elements along the other mode; False: the `elements` along
+                   `along`
         """
         atom = universal_copy(operand.dtype, bits * (others if turned else elements))
         lanes = side // elements

@@ -24,10 +24,11 @@ _ARRIVAL_BYTES = 4
 class Region:
     """A section of the workspace: global memory that a launch needs besides its operands.
 
-    name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a", "b":
-             a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the reduction NAME
-    first    offset of the first byte. In a plan with warp roles the semaphores are memory of their own, so the next region
-             starts at 0 again
+    name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a",
+             "b": a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the
+             reduction NAME
+    first    offset of the first byte. In a plan with warp roles the semaphores are memory of their own, so the next
+             region starts at 0 again
     size     number of bytes. It and `first` are integers, or values that the kernel's host function computes
     """
 
@@ -155,9 +156,9 @@ def _readers(plan: GemmPlan) -> int:
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Return the layout of the accumulators of K splits in the workspace, for a plan whose threads follow one schedule.
 
-    (element of a vector, thread, vector, slot) -> offset in elements. A slot holds one K split's accumulators of a tile,
-    see `WorkGrid.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of neighbouring
-    threads are adjacent. `slot_layout` is for plans with warp roles.
+    (element of a vector, thread, vector, slot) -> offset in elements. A slot holds one K split's accumulators of a
+    tile, see `WorkGrid.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of
+    neighbouring threads are adjacent. `slot_layout` is for plans with warp roles.
 
     slots   number of slots
 
@@ -174,9 +175,9 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
 def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
     """Return the layout of the accumulators of K splits in the workspace, for a plan with warp roles.
 
-    (element of a vector, thread, vector, consumer, CTA, slot) -> offset in elements. The consumers are those that share a
-    tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `WorkGrid.slot_of`. A thread
-    writes its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
+    (element of a vector, thread, vector, consumer, CTA, slot) -> offset in elements. The consumers are those that share
+    a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `WorkGrid.slot_of`. A
+    thread writes its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
 
     slots   number of slots
 
