@@ -17,7 +17,7 @@ VECTORS_OF_TILES, MANY_ACCUMULATORS = 4, 128
 
 
 def elements_at_hand(plan: GemmPlan) -> np.ndarray:
-    """Return the elements of D that each thread processes at a time, as an array (pieces, threads, elements).
+    """Return the elements of D that each thread processes at a time in the epilogue: an array (pieces, threads, elements).
 
     An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
     epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule,

@@ -45,7 +45,7 @@ class Glu:
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of gate columns."""
+        """Return the number of blocks of adjacent gate columns in the tile; each is followed by a block of up columns."""
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
@@ -53,14 +53,14 @@ class Glu:
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
-        """Return the column of D's tile that a column of the tile contributes to."""
+        """Return the column of D's tile that a gate or up column of the accumulator tile contributes to."""
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """Return the column of B that a column of the tile is computed from.
+        """Return the column of B by which a column of the accumulator tile is computed.
 
         n_tile   index of the tile along N
-        column   column of the tile
+        column   column of the tile, gate and up columns together
         n        number of columns of B
         """
         return half_column(self.by, n_tile * self.d_columns + self.d_column(column), self.is_up(column), n // 2)
@@ -120,11 +120,11 @@ def _blocks(columns: int) -> Iterator[int]:
 
 
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
-    """Return the pairs for a size of blocks, or None if a thread lacks an accumulator of a pair.
+    """Return the gate and up accumulators that belong together, or None if a thread lacks one of a pair.
 
     held    offset in the tile, column by column, of each accumulator: (threads, accumulators)
     rows    number of rows of the tile
-    block   number of adjacent gate columns
+    block   number of adjacent gate columns in the tile; as many up columns follow them
     """
     is_up = held // rows // block % 2
     if (is_up != is_up[:1]).any():

@@ -69,7 +69,7 @@ class Repack:
 
     @property
     def read(self) -> CopyAtom:
-        """Return the copy atom that reads the tile from shared memory to registers, before its store to global memory."""
+        """Return the copy atom from shared memory to registers, before the store to the repacked matrix."""
         return self.store.atom
 
     @cached_property
@@ -207,7 +207,7 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma needs a k-major copy of an operand: its elements do not have 16 bits, and it is not k-major."""
+    """Return whether wgmma needs a k-major copy of an operand: elements not of 16 bits, m- or n-major."""
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
