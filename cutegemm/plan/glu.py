@@ -45,7 +45,7 @@ class Glu:
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of adjacent gate columns in the tile; each is followed by a block of up columns."""
+        """Return the number of blocks of adjacent gate columns in the tile; a block of up columns follows each."""
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
@@ -115,7 +115,7 @@ def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
 
 
 def _blocks(columns: int) -> Iterator[int]:
-    """Yield the sizes of blocks that divide a tile into gate and up blocks, the largest first."""
+    """Yield the possible numbers of adjacent gate columns in a tile of `columns` gate and up columns, the largest first."""
     return (columns // (2 * count) for count in range(1, columns // 2 + 1) if columns % (2 * count) == 0)
 
 

@@ -265,7 +265,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return the CTAs of a cluster that load operands together: (along M, which share the tile of B, along N, which share A).
+        """Return the CTAs of a cluster that share loads: (along M, which share a tile of B, along N, which share A).
 
         CTAs that split K load different k-tiles and share nothing.
         """
@@ -290,7 +290,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def epilogue_mma(self) -> TiledMma:
-        """Return the tiled MMA whose layout of accumulators says which thread stores which element of the CTA's tile of D."""
+        """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
         if self.cluster_k > 1 and self.body.has_roles:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
@@ -315,7 +315,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def pairs(self) -> GluPairs | None:
-        """Return which accumulators of a thread are the gate and the up projection of one element of D (gated epilogue).
+        """Return which accumulators of a thread are gate and up projection of one element of D (gated epilogue).
 
         None if the epilogue is not gated, or if no thread has both accumulators.
         """
@@ -323,7 +323,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return the accumulators of a thread that are gates, in the order of D's stores, and the up projection of each.
+        """Return the accumulators of a thread that are gates, in the order of D's stores, and their up projections.
 
         For a plan with warp roles and a gated epilogue.
         """
@@ -342,7 +342,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
-        """Return (index of a vector of gates, index of the vector of their up projections) of a thread, in the order of stores.
+        """Return (vector of gates, vector of their up projections) of a thread, by index, in the order of stores.
 
         It is () if a vector contains both gates and up projections. For a plan with a thread schedule and a gated
         epilogue.
@@ -410,10 +410,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_d_mma(self) -> TiledMma:
-        """Return the MMA whose accumulator layout divides a consumer's tile of D among its threads. The plan has warp roles.
+        """Return the tiled MMA whose accumulator layout divides a consumer's tile of D among its threads.
 
-        It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a cluster splits K it has
-        the CTA's own columns.
+        The plan has warp roles. It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a
+        cluster splits K it has the CTA's own columns.
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
@@ -421,7 +421,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fetched_tile(self) -> str:
-        """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if there is none."""
+        """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if none."""
         fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
         return self.epilogue.tiles[0] if fetches else ""
 
@@ -470,7 +470,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def stages(self) -> int:
-        """Return the number of k-tiles of A and B that shared memory holds; 0 if fragments are read from global memory."""
+        """Return the number of k-tiles that shared memory holds; 0 if fragments are read from global memory."""
         return self.body.stages
 
     @functools.cached_property
@@ -503,7 +503,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """Return the barriers of a plan with warp roles: number, arrivals and bytes of each, counted from the roles' programs."""
+        """Return the barriers between warp roles: number, arrivals and bytes of each, counted from the programs."""
         if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
@@ -520,7 +520,7 @@ class GemmPlan(hooks.Shown):
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Return the hardware number (1 to 15) of the first named barrier called `name`. Number 0 is the barrier of all threads.
+        """Return the hardware number of the first named barrier called `name`. Number 0 is the barrier of all threads.
 
         raises   UnsupportedError for an unknown name
         """
@@ -685,7 +685,7 @@ class GemmPlan(hooks.Shown):
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Return the layout from (values, MMA_M, MMA_N), the coordinates of an accumulator, to the register that holds it.
+        """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
 
         Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
 
@@ -705,7 +705,7 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
-        """Return the index of the register that holds each accumulator of a thread, in the order of (values, MMA_M, MMA_N)."""
+        """Return the index of the register of each accumulator of a thread, in the order (values, MMA_M, MMA_N)."""
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         return self.accumulator_order((product(values), *rest)).offsets()
 
@@ -728,7 +728,7 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile that contains a consumer's tile, and the consumer's index there: the inverse of `own_tile`.
+        """Return the CTA's tile with a consumer's tile in it, and the consumer's index there: inverse of `own_tile`.
 
         own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
@@ -802,7 +802,7 @@ class GemmPlan(hooks.Shown):
         return -(-problem.k // self.cta_tile[2])
 
     def describe(self, problem: Problem | None = None) -> str:
-        """Return the plan as text, from the grid of CTAs down to a value: one line for each level, with count, shape and layout.
+        """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.
 
         problem   the problem whose tiles are counted; None: the grid is given as a formula
         """

@@ -60,7 +60,7 @@ class Operand:
 
     @property
     def align_elems(self) -> int:
-        """Return the number of elements in `align_bytes`: the largest vector, in elements, whose alignment is guaranteed; at least 1."""
+        """Return the elements in `align_bytes`, at least 1: the largest vector that is sure to be aligned."""
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
     @staticmethod
@@ -252,7 +252,7 @@ class Operands:
         return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
     def with_aux(self, **operands: Operand) -> Operands:
-        """Return the operands with further ones in `aux`, by name, such as a bias. A new operand replaces one of the same name."""
+        """Return the operands with further ones in `aux`, such as a bias. One of the same name is replaced."""
         return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
     @cached_property

@@ -28,7 +28,7 @@ class Mainloop:
     promoted: ClassVar[bool] = False
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps before the first k-tile of a work tile. Pingpong consumers may execute them at the same time."""
+        """Return the steps before the first k-tile of a work tile, outside of the pingpong order barrier."""
         return ()
 
     def k_tile(self, plan: GemmPlan) -> Steps:

@@ -85,11 +85,11 @@ class Promoted(Mainloop):
         return (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return the number of column blocks that are multiplied separately: 1, or 2 if the halves of the columns alternate."""
+        """Return the number of separately multiplied column blocks: 1, or 2 if halves of the columns alternate."""
         return plan.consumer_mma_tile[1] // plan.consumer_mma.tile_mnk[1]
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
-        """Return the name of the accumulators of the last k-tile: `SECOND` of two sets, or the `RIGHT` half of the columns."""
+        """Return the name of the last k-tile's accumulators: `SECOND` of two sets, or `RIGHT` half of the columns."""
         return SECOND if self.b_column_blocks(plan) == 1 else RIGHT
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:

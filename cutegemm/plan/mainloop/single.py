@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LoadingAhead(Mainloop):
-    """Mainloop without a producer: one warp of the consumers loads a later k-tile when all threads have read the stage."""
+    """Mainloop without a producer: a warp of the consumers loads a later k-tile after all have read the stage."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the loads of the first k-tiles, then the loop that multiplies a k-tile and loads a later one."""

@@ -89,7 +89,7 @@ class WarpMma(Mainloop):
         return (Clear("acc"), If(HAS_K_TILES, (Wait("full"), ReadFirst(), loop, *last, Advance())))
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return nothing: mma.sync has written its accumulators when it returns."""
+        """Return no steps: the accumulators of mma.sync are complete when the instruction returns."""
         return ()
 
 

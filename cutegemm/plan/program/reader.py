@@ -69,7 +69,7 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the handler of a class of program steps: the name of a method, or a function; None if it has no handler."""
+        """Return the handler of a class of program steps: the name of a method, or a function; None if none."""
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)
             if found is not None:

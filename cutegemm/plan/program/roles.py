@@ -133,7 +133,7 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    """Return the step that delays the start of each consumer, so that they do not store together; () if no delay is planned."""
+    """Return the step that delays each consumer's start, so that they do not store together; () if not planned."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
@@ -165,7 +165,7 @@ def _fetches(plan: GemmPlan) -> bool:
 
 
 def _fetch(plan: GemmPlan) -> Steps:
-    """Return the step that loads the first epilogue tiles of C, after a wait until stores have read their epilogue stages."""
+    """Return the steps that load the first epilogue tiles of C, after stores have read these epilogue stages."""
     if not _fetches(plan):
         return ()
     return (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)

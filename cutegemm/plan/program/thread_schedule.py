@@ -428,7 +428,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
-        """Record the effect of a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
+        """Record a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
