@@ -57,7 +57,7 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """Return the 32-bit registers of a thread that the epilogue needs: name of an operand or auxiliary output -> registers.
+    """Return the 32-bit registers of a thread for the epilogue: operand or auxiliary output -> registers.
 
     If D is stored through epilogue stages, rows and columns count twice, because those of the next epilogue tile are
     loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.

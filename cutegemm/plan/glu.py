@@ -115,7 +115,7 @@ def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
 
 
 def _blocks(columns: int) -> Iterator[int]:
-    """Yield the possible numbers of adjacent gate columns in a tile of `columns` gate and up columns, the largest first."""
+    """Yield the possible block sizes (adjacent gate columns) of a tile with `columns` columns, the largest first."""
     return (columns // (2 * count) for count in range(1, columns // 2 + 1) if columns % (2 * count) == 0)
 
 

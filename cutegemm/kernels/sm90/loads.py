@@ -113,10 +113,11 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """Load one k-tile of each stream to a stage. One warp calls it.
+        """Load one k-tile of each operand stream to a stage of shared memory. One warp calls it.
 
         tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
         k_tile     index of the k-tile among all k-tiles of the problem
+        stage      index of the stage
         """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}

@@ -100,12 +100,12 @@ class Storage(OwnTile):
     # --- device --------------------------------------------------------------------------------------------
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
-        """Return the TMA atoms whose descriptors are prefetched."""
+        """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
         used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma), *[(atom, self.by_tma) for atom, _ in more])
         return tuple([atom for atom, is_used in used if is_used])
 
     def use(self, targets: Targets, values: Values) -> None:
-        """Set the tensors and epilogue operands of the kernel that is traced."""
+        """Set the tensors C and D, and the operands of the epilogue, for the kernel that is traced."""
         self.targets, self.values = targets, values
         self.ahead: dict[int, dict[str, Spread]] = {}  # operands that are read ahead, by index of the epilogue tile
         self.extents = targets.mD.shape[:2]
@@ -118,7 +118,7 @@ class Storage(OwnTile):
             to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
 
     def head(self, accumulators, k_tiles):
-        """Apply the epilogue's head, which depends on the accumulators alone, to all accumulators of a thread.
+        """Apply the leading steps of the epilogue, which scale by scalars alone, to all accumulators of a thread.
 
         k_tiles   number of k-tiles; if it is 0, the accumulators are set to 0
         """
@@ -143,10 +143,7 @@ class Storage(OwnTile):
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """Return the accumulators of the i-th epilogue tile, and their up accumulators.
-
-        The second value is None if D is not gated.
-        """
+        """Return (accumulators of the i-th epilogue tile, their up accumulators). The second is None if D is not gated."""
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
@@ -159,18 +156,18 @@ class Storage(OwnTile):
         return out
 
     def find_warp(self):
-        """Compute the index of the warp in its consumer, store it as `warp`, and return it."""
+        """Compute the index of this warp in its consumer, keep it in the attribute `warp`, and return it."""
         self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
         return self.warp
 
     # --- operands -------------------------------------------------------------------------------------
 
     def reads_tiles(self):
-        """Return whether a tile operand is read: True, False, or a value known at run time."""
+        """Return whether the epilogue reads an M x N operand, such as C: True, False, or a value known at run time."""
         return self.values.reads(self.values.epilogue)
 
     def reads_by_first(self):
-        """Return whether a tile operand is read and this is the consumer's first warp, which loads it."""
+        """Return whether the epilogue reads an M x N operand, and this is the consumer's first warp, which loads it."""
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
@@ -243,7 +240,7 @@ class Storage(OwnTile):
 
     @property
     def reads_ahead(self) -> bool:
-        """Return whether registers are left for rows and columns of the next epilogue tile.
+        """Return whether registers are left to read rows and columns of the next epilogue tile ahead.
 
         None are left if a row has two numbers for each column of D, or for 32-bit rows with many accumulators.
         """
@@ -253,7 +250,7 @@ class Storage(OwnTile):
 
     @property
     def reads_late(self) -> bool:
-        """Return whether operands that are read ahead are read only after the previous epilogue tile has been computed.
+        """Return whether rows and columns of the next epilogue tile are read only after the previous one has been computed.
 
         This is possible if D is the only result.
         """
@@ -338,11 +335,14 @@ class Storage(OwnTile):
 
     @cute.jit
     def load_spread(self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside):
-        """Read the elements that are inside of D; the others are 0.
+        """Read a thread's elements of a row or column operand that are inside of D; the others are 0.
 
         Usually all are inside. Then one address serves all loads, without a test for each.
 
-        loads   (source, registers, (m, n) of the first element) for each vector
+        name         name of the operand
+        loads        (source, registers, (m, n) of the first element) for each vector
+        modes        modes of D along which the operand has elements
+        all_inside   whether all elements are inside of D, known at run time
         """
         if all_inside:
             for source, held, _ in loads:
@@ -362,7 +362,10 @@ class Storage(OwnTile):
         )
 
     def vector_of(self, name: str) -> int:
-        """Return the number of neighbouring elements of an operand or result that a thread accesses at once."""
+        """Return the number of neighbouring elements of an operand or result that a thread accesses at once.
+
+        name   name of the operand or result
+        """
         access = self.plan.access(name)
         return access.bits // access.dtype.bits
 
@@ -379,7 +382,7 @@ class Storage(OwnTile):
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Return registers for the inputs of each reduction, by name, filled with the identity of its operation."""
+        """Return registers for the inputs of each reduction: name -> registers, filled with the identity of its operation."""
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:
             out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
@@ -387,7 +390,10 @@ class Storage(OwnTile):
         return out
 
     def folds(self, own_mnl) -> Folds:
-        """Return the reductions of a tile of this consumer."""
+        """Return the reductions (sums and maxima over D) of this consumer's tile.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
         tid = part * self.plan.consumer_threads + self.tid
         return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
@@ -439,7 +445,10 @@ class Storage(OwnTile):
         return self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """Return the TMA copy of a result, and the tensor that it takes."""
+        """Return (TMA copy of a result, the tensor that it takes).
+
+        result   "d", or the name of an auxiliary output
+        """
         to, aux = self.targets, self.plan.epi_stage_results[:-1]
         return to.more[aux.index(result)] if result in aux else (to.tma_d, to.mD)
 
@@ -541,9 +550,11 @@ class Storage(OwnTile):
             self.copy_some(lines, line, 1, left)
 
     def copy_some(self, lines: Lines, first, count: int, left) -> None:
-        """Copy `count` lines from line `first` on.
+        """Copy `count` lines of an epilogue stage to D, from the thread's line number `first` on.
 
         It is a method here because a DSL loop would carry `lines` as a value if its own method were called in the loop.
+
+        left   number of vectors of a line that are inside of D
         """
         lines.copy(first, count, left)
 
@@ -600,7 +611,7 @@ class Storage(OwnTile):
                 self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
-        """Store one vector to D."""
+        """Store one vector of values in registers to D in global memory."""
         copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:

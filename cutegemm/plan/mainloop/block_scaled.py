@@ -182,7 +182,7 @@ class BlockScaled(Promoted):
         return (*super().prologue(plan), ClearScales())
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of a thread for the accumulators that are added to the total, and for the scales, by use."""
+        """Return the registers of a thread for accumulators that are added to the total, and for scales, by use."""
         return {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
