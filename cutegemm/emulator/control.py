@@ -58,7 +58,10 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group) that gives the values (threads,) of a barrier number or thread count."""
+    """Return a function of (machine, group of threads) that reads a barrier number or a thread count: values (threads,).
+
+    operand   register or immediate of a barrier instruction
+    """
     if isinstance(operand, Immediate):
         bits = operand.bits
         return lambda m, group: np.full(group.n, bits)
@@ -138,7 +141,7 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Return the action of griddepcontrol.wait.
+    """Return the action of griddepcontrol.wait, by which a kernel waits for the previous launch.
 
     It never waits: the emulator runs launches one after another, so the previous launch has ended.
     """

@@ -64,7 +64,7 @@ class _Config(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor argument of a host function: emulated address, element type, shape, and strides in elements."""
+    """A tensor argument of a host function: address in emulated memory, element type, shape, and strides in elements."""
 
     address: int
     kind: DType | str
@@ -94,7 +94,7 @@ class Launch:
 
     @property
     def ctas(self) -> int:
-        """Return the number of CTAs."""
+        """Return the number of CTAs of the launch."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
@@ -251,8 +251,9 @@ def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=64)
 def host_function(library: Path) -> HostFunction:
-    """Return the host function of a library, which is loaded once.
+    """Return the host function of a compiled kernel's library, which is loaded once.
 
+    library   path of the shared library
     raises    UnsupportedError if the library does not exist, or exports no TVM-FFI function
     """
     if not library.exists():

@@ -142,16 +142,24 @@ class Machine(Scheduler):
     # --- registers ---------------------------------------------------------------------------------------
 
     def value(self, index: int, sel: Selection) -> np.ndarray:
-        """Return the bits of a register for the selected threads."""
+        """Return the bits of a register for the selected threads, as an array.
+
+        index   index of the register in `Kernel.registers`
+        sel     the threads: a slice or an array of thread numbers
+        """
         bits = self.regs[index]
         if bits is None:
             bits = self._fresh(index)
         return bits if sel is None else bits[sel]
 
     def assign(self, index: int, values: np.ndarray, sel: Selection) -> None:
-        """Write bits of the register's own width for the selected threads.
+        """Write the bits of a register for the selected threads.
 
         If all threads are selected, the array itself becomes the register: the caller must not change it later.
+
+        index    index of the register in `Kernel.registers`
+        values   bits of the register's own width
+        sel      the threads
         """
         if sel is None:
             self.regs[index] = values if values.ndim else np.full(self.total, values)
@@ -403,7 +411,13 @@ class Machine(Scheduler):
             raise self.race(self.program[self.at].instruction, thread, offset, race, writes) from None
 
     def race(self, instruction: Instruction, thread: int, offset: int, race: Race, writes: bool) -> EmulationError:
-        """Return the error for a race at an offset of shared memory."""
+        """Return the error for a data race at an offset of shared memory.
+
+        thread   number over all CTAs in flight
+        offset   offset in the CTA's window of shared memory
+        race     the earlier access
+        writes   whether the present access is a write
+        """
         other = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
         return self.error(
             instruction,

@@ -105,7 +105,11 @@ def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], b
 
 
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
-    """Return the threads whose addresses are used, 8 for each of `count` matrices, and these addresses."""
+    """Return (threads whose addresses ldmatrix or stmatrix uses, these addresses).
+
+    memory   the address operand
+    count    number of 8 x 8 matrices; each takes the addresses of 8 threads
+    """
     lanes = (group.threads.reshape(-1, WARP)[:, : 8 * count]).reshape(-1)
     owners = Group(lanes, m.total)
     m.require_written(address_registers(memory), owners, "the address")

@@ -198,7 +198,7 @@ class Scheduler:
         self._events += 1
 
     def spin(self, threads: np.ndarray) -> None:
-        """Let threads continue with the next instruction after all others have run: they may be in a polling loop."""
+        """Let threads continue with the next instruction after all others have run, since they may be in a polling loop."""
         others = self._spinning.get(self.at + 1)
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
@@ -248,7 +248,11 @@ class Scheduler:
             self.resume(at, threads)
 
     def resume(self, at: int, threads: np.ndarray) -> None:
-        """Make threads ready to run at instruction `at`."""
+        """Make threads ready to run at an instruction.
+
+        at        index of the instruction
+        threads   numbers over all CTAs in flight
+        """
         if len(threads) == 0:
             return
         for others in (self._ready.pop(at, None), self._incomplete.pop(at, None)):

@@ -259,7 +259,7 @@ def wide_view(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def full_pattern(count: int) -> Any:
-    """Return the state of `count` bytes that are all FULL, as one wide value (see `wide_view`)."""
+    """Return one wide value (see `wide_view`) of `count` bytes that all have the state FULL (initialized)."""
     return _FULL[count]
 
 

@@ -74,7 +74,7 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
 
 
 def _exchanged(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a matrix, or of a batch of them, with its rows and columns exchanged. A batch mode comes first."""
+    """Return a view of a matrix, or of a batch of them (batch mode first), with rows and columns exchanged."""
     *batch, rows, columns = range(cute.rank(tensor))
     return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[*batch, columns, rows]))
 

@@ -105,7 +105,7 @@ def _exp2(x: Any) -> Any:
 def _reciprocal(x: Any) -> Any:
     """Return 1 / x with an error of one unit in the last place.
 
-    Outside of 2**-126 .. 2**126, where the result or x is subnormal, it is infinity or 0.
+    If the magnitude of x is outside of 2**-126 .. 2**126, it is infinity or 0.
     """
     return cute.arch.rcp_approx(x)
 

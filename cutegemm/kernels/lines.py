@@ -43,7 +43,7 @@ def from_line(program: str, line: int) -> Iterator[None]:
 
 
 def read(file: str, line: int, programs: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return (program, line) of an entry of the machine code's line table; None for code outside of the steps of `programs`.
+    """Return (program, line) for an entry of the machine code's line table; None outside of these programs.
 
     Lines of a program are counted from 0.
 

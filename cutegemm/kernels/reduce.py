@@ -58,7 +58,7 @@ class Fold:
         return self.kind(self.reduction.identity)
 
     def inside(self, value, at) -> Any:
-        """Return `value` if its coordinates are inside of D along the reduced modes, else the reduction's neutral element.
+        """Return `value` if it is inside of D along the reduced modes, else the reduction's neutral element.
 
         at   coordinates (m, n) of the value in D
         """

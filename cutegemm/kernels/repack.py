@@ -77,7 +77,7 @@ class Repacker:
         return packed
 
     def packed(self, repack: Repack, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
-        """Return the tensor of a repacked operand in the workspace: (rows, K, L), including the zeros that pad its runs.
+        """Return the tensor (rows, K, L) of a repacked operand in the workspace, with the zeros that pad its runs.
 
         mX      the operand (rows, K, L)
         space   the workspace, in bytes

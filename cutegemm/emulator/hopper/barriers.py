@@ -25,7 +25,12 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Return the key under which a phase of an mbarrier keeps released clocks (see `Clocks.release`)."""
+    """Return the key by which agents synchronize on a phase of an mbarrier, for race detection (see `Clocks.release`).
+
+    slot     slot of the CTA
+    offset   offset of the mbarrier in its shared memory
+    phase    number of the phase
+    """
     return ("mbarrier", slot, offset, phase & 1)
 
 
@@ -55,7 +60,13 @@ def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> No
 
 
 def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
-    """Return whether an mbarrier was published by a fence, and the cluster barrier has been passed since."""
+    """Return whether an initialized mbarrier is visible to the whole cluster.
+
+    It is if a fence has published it, and the cluster barrier has been passed since.
+
+    slot     slot of the CTA
+    offset   offset of the mbarrier in its shared memory
+    """
     barrier = barriers_of(machine, slot).get(offset)
     return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
 
@@ -209,7 +220,7 @@ def _wait(step: Step) -> None:
 
 @handles("fence.mbarrier_init")
 def _fence_init(step: Step) -> None:
-    """Execute fence.mbarrier_init: publish the mbarriers of the CTA."""
+    """Execute fence.mbarrier_init: make the initialized mbarriers of the CTA visible to its cluster and to TMA."""
     for slot in np.unique(step.machine.block_of[step.threads]):
         for barrier in barriers_of(step.machine, int(slot)):
             barrier.published = True

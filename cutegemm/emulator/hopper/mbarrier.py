@@ -57,7 +57,7 @@ class MBarrier:
         return f"the mbarrier at shared address {self.address}"
 
     def status(self) -> str:
-        """Return a text that says what the current phase lacks."""
+        """Return a text that says how many arrivals and bytes the current phase of the barrier still needs."""
         return (
             f"phase {self.phase} of {self} lacks {self.pending} of {self.arrivals} arrivals and {self.tx_bytes} bytes"
         )
@@ -85,12 +85,12 @@ class MBarrier:
         return token
 
     def expect_tx(self, size: int) -> None:
-        """Let the current phase wait for `size` more bytes."""
+        """Let the current phase wait for `size` more bytes, which TMA or st.async will write."""
         self._add_bytes(size)
         self._flip()
 
     def complete_tx(self, size: int) -> None:
-        """Count `size` bytes that have arrived."""
+        """Count `size` bytes that TMA or st.async has written, towards the current phase."""
         self._add_bytes(-size)
         self._flip()
 

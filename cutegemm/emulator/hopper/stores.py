@@ -111,7 +111,7 @@ def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.nd
 
 @dataclass
 class _Groups:
-    """The TMA stores of a thread.
+    """The TMA stores that a thread has issued, by bulk groups: a thread waits for all stores of a group together.
 
     open     stores that the thread has not committed to a group yet
     closed   stores of each group, the oldest first

@@ -44,7 +44,7 @@ class _Wgmma:
 
 @dataclass
 class _Warpgroup:
-    """The wgmmas of a warpgroup.
+    """The wgmma instructions that one warpgroup has issued and not finished.
 
     first     number of its first thread
     open      wgmmas that have not been committed to a group yet
@@ -64,7 +64,7 @@ class _Warpgroup:
             yield from group
 
     def busy(self) -> frozenset[int]:
-        """Return the registers of all wgmmas under way."""
+        """Return the indices of the registers that wgmmas under way use."""
         return frozenset([r for p in self.pending for r in (*p.accumulators, *p.a_registers)])
 
 
@@ -87,7 +87,10 @@ def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
 
 
 def watch(program: list[Decoded]) -> list[Decoded]:
-    """Return the program with a check added to each instruction that uses registers of a wgmma."""
+    """Return a decoded program with a check added to each instruction that uses registers of a wgmma.
+
+    The check fails if the instruction uses them while the wgmma is under way.
+    """
     owned = {r for d in program if _is_wgmma(d.instruction) for r in _registers(d.instruction)}
     if not owned:
         return program
@@ -103,7 +106,7 @@ def _is_wgmma(instruction: Instruction) -> bool:
 
 
 def _registers(instruction: Instruction) -> list[int]:
-    """Return the registers of a wgmma: D, and A if it is in registers."""
+    """Return the indices of the registers that a wgmma uses: those of D, and those of A if it is in registers."""
     vectors = [operand for operand in instruction.operands if isinstance(operand, Vector)]
     return [r.index for v in vectors for r in v.items if isinstance(r, Register)]
 
@@ -221,7 +224,12 @@ def _predicate(step: Step, scale: Any) -> np.ndarray:
 
 
 def _uniform(step: Step, operand: Any, here: slice, kind: Any, name: str) -> int:
-    """Return the value of an operand that all threads of a warpgroup must share."""
+    """Return the integer value of a wgmma operand that all threads of a warpgroup must share.
+
+    here   index of the warpgroup's threads in `step.threads`
+    kind   numpy type of the value
+    name   what the value is, for the message
+    """
     return int(_same(step, step.get(operand, kind)[here], here, name))
 
 

@@ -51,7 +51,7 @@ class Products:
 
     @property
     def total(self) -> cute.Tensor:
-        """Return the accumulators that the epilogue stores. Without accumulator promotion they are those of the MMAs."""
+        """Return the accumulators that the epilogue stores: those of the MMAs."""
         return self.acc
 
 

@@ -71,7 +71,13 @@ class ConsumerTracer(Tracer):
         self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
     def trace(self, program, who, pipeline_state, work) -> None:
-        """Trace the program for one consumer, after partitioning its fragments and accumulators."""
+        """Trace the program of one consumer, after partitioning its fragments and accumulators.
+
+        program          the steps to trace
+        who              thread, warp and CTA of the consumer
+        pipeline_state   stages in shared memory, and their barriers
+        work             work tiles of the grid
+        """
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.products = self.partition(pipeline_state)
         who.lane = cute.arch.lane_idx()
@@ -184,7 +190,7 @@ class ConsumerTracer(Tracer):
     def open_order(self, first: Int32):
         """Let the first pingpong consumer issue its MMAs: the last consumer arrives at its order barrier.
 
-        first   number of the first consumer's first work tile; nothing is done if this work tile does not exist
+        first   number of a work tile; nothing is done if this work tile does not exist
         """
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
             self.pass_order()
@@ -304,14 +310,14 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether the finished tile that is kept in registers (overlapped epilogue) is dead if a branch is not taken.
+        """Return whether the finished tile kept in registers is dead if a branch is not taken (overlapped epilogue).
 
         This is the case after a K split that is not the last of its tile: such a consumer stores nothing.
         """
         return self.holds and at.is_last is not None
 
     def forget(self) -> None:
-        """Overwrite the registers of the finished tile that was kept with 0, so that the compiler does not preserve them."""
+        """Overwrite the registers of the kept, finished tile with 0, so that the compiler does not preserve them."""
         self.kept.fill(0)
 
     def condition(self, branch: step.If, at: At):

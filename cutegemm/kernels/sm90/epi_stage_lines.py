@@ -83,7 +83,7 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return by how many vectors a line is rotated: its start's distance from the last aligned address of D before it."""
+        """Return the vectors from the last aligned address of D to a line's start, by which the line is rotated."""
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 

@@ -75,7 +75,7 @@ class Sm90Gemm:
 
     @cute.jit
     def __call__(self, *arguments):
-        """Launch the kernels of a call: the repack pass if there is one, the GEMM, and the kernel that finishes reductions.
+        """Launch the kernels of a call: the repack pass if needed, the GEMM, and the kernels that finish reductions.
 
         arguments   in the order of `LaunchArguments`
         """

@@ -104,7 +104,7 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """Return a view of a thread's accumulators (MMA, MMA_M, MMA_N) with one mode, in the order in which they are stored."""
+        """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order in which they are stored."""
         if self.plan.epi_stages is None or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.atoms_at_once

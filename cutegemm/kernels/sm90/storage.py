@@ -143,7 +143,7 @@ class Storage(OwnTile):
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """Return (accumulators of the i-th epilogue tile, their up accumulators). The second is None if D is not gated."""
+        """Return (accumulators of the i-th epilogue tile, their up accumulators; None if D is not gated)."""
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
@@ -250,7 +250,7 @@ class Storage(OwnTile):
 
     @property
     def reads_late(self) -> bool:
-        """Return whether rows and columns of the next epilogue tile are read only after the previous one has been computed.
+        """Return whether rows and columns of the next epilogue tile are read after the previous one is computed.
 
         This is possible if D is the only result.
         """
@@ -382,7 +382,7 @@ class Storage(OwnTile):
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Return registers for the inputs of each reduction: name -> registers, filled with the identity of its operation."""
+        """Return registers for the inputs of each reduction, by name, filled with its neutral element."""
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:
             out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
