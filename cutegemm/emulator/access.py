@@ -24,7 +24,7 @@ _ORDINARY = Strength()
 
 
 def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group of threads) that computes the addresses of a memory operand: int64 (threads,).
+    """Return a function of (machine, group of threads) that computes a memory operand's addresses, int64 (threads,).
 
     memory   the operand `[base + offset]`
     """

@@ -44,7 +44,7 @@ class _Copies:
     group: np.ndarray
 
     def some(self, which: np.ndarray) -> _Copies:
-        """Return the copies of those threads that a boolean mask selects."""
+        """Return some of these copies: those of the threads that a boolean mask selects."""
         fields = (self.threads, self.flat, self.data, self.state, self.group)
         return _Copies(*[field[which] for field in fields])
 
@@ -173,7 +173,7 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of finished copies to shared memory. For race detection, the waiting warp writes it.
+    """Write the data of finished cp.async copies to shared memory. For race detection, the waiting warp writes it.
 
     due       bool (threads,): the copies that are finished
     """

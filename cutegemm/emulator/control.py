@@ -58,7 +58,7 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group of threads) that reads a barrier number or a thread count: values (threads,).
+    """Return a function of (machine, group of threads) that reads a barrier number or thread count, (threads,).
 
     operand   register or immediate of a barrier instruction
     """

@@ -86,7 +86,7 @@ def decode(kernel: Kernel) -> list[Decoded]:
 
 
 def _action(instruction: Instruction) -> Action | None:
-    """Return the function (machine, group of threads) -> None that executes an instruction; None for an unknown one."""
+    """Return the function of (machine, group of threads) that executes an instruction; None for an unknown one."""
     op = instruction.opcode[0]
     if op == "mov":
         return _mov(instruction)
@@ -268,7 +268,7 @@ def _mov(instruction: Instruction) -> Action | None:
 
 
 def _unpacked(dest: Vector, source: Any) -> Action | None:
-    """Return the action of `mov {low, ..., high}, source`: divide a register into narrower ones. None if not implemented."""
+    """Return the action of `mov {low, ..., high}, source`: split a register. None if not implemented."""
     parts = [r for r in dest.items if r is not None]
     kind = STORED[parts[0].kind]
     puts = [None if r is None else _putter(r, kind) for r in dest.items]
@@ -285,7 +285,7 @@ def _unpacked(dest: Vector, source: Any) -> Action | None:
 
 
 def _packed(dest: Any, source: Vector) -> Action | None:
-    """Return the action of `mov dest, {low, ..., high}`: join registers to a wider one. None if it is not implemented."""
+    """Return the action of `mov dest, {low, ..., high}`: join registers to a wider one. None if not implemented."""
     stored = STORED[dest.kind]
     kind = np.dtype(f"u{stored.itemsize // len(source.items)}")
     gets = [_getter(item, kind) for item in source.items]

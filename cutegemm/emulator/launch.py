@@ -64,7 +64,7 @@ class _Config(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor argument of a host function: address in emulated memory, element type, shape, and strides in elements."""
+    """A tensor argument of a host function: emulated address, element type, shape, and strides in elements."""
 
     address: int
     kind: DType | str
@@ -151,7 +151,7 @@ class HostFunction:
     # --- the stand-in for the runtime --------------------------------------------------------------------
 
     def _stand_in(self) -> dict[str, Any]:
-        """Return ctypes callbacks that stand in for the runtime functions, by name."""
+        """Return ctypes callbacks that replace functions of the CUDA runtime in the host function: name -> callback."""
         pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
         def succeed(*_: Any) -> int:

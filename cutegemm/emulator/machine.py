@@ -145,7 +145,7 @@ class Machine(Scheduler):
         """Return the bits of a register for the selected threads, as an array.
 
         index   index of the register in `Kernel.registers`
-        sel     the threads: a slice or an array of thread numbers
+        sel     the threads: None for all, a slice, or an array of numbers
         """
         bits = self.regs[index]
         if bits is None:
@@ -159,7 +159,7 @@ class Machine(Scheduler):
 
         index    index of the register in `Kernel.registers`
         values   bits of the register's own width
-        sel      the threads
+        sel      the threads: None for all, a slice, or an array of numbers
         """
         if sel is None:
             self.regs[index] = values if values.ndim else np.full(self.total, values)

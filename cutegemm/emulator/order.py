@@ -251,7 +251,7 @@ class GlobalOrder:
             self._learn(row, self._over_launch(clock, self.first + slot))
 
     def _identify(self, thread: int) -> tuple[int, int, int]:
-        """Return (row in the clocks, number of its warp in the launch, number of its CTA in the grid) of a thread in flight."""
+        """Return (row in the clocks, warp in the launch, CTA in the grid), by number, of a thread in flight."""
         cta, own = divmod(int(self._launch_thread[thread]), self.block_threads)
         return int(self.machine.agent_of[thread]), cta * self.warps + own // WARP, cta
 

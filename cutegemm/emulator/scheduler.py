@@ -198,7 +198,7 @@ class Scheduler:
         self._events += 1
 
     def spin(self, threads: np.ndarray) -> None:
-        """Let threads continue with the next instruction after all others have run, since they may be in a polling loop."""
+        """Let threads continue with the next instruction after all others have run: they may be in a polling loop."""
         others = self._spinning.get(self.at + 1)
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 

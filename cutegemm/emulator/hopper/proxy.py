@@ -119,7 +119,7 @@ class AsyncProxy:
     def publish(self, key: Any, copy: Request) -> None:
         """Release the vector clock of a finished copy under a key, for the threads that wait for the copy.
 
-        key   key of a phase of an mbarrier (see `Clocks.release`)
+        key   what the threads wait for: a phase of an mbarrier, or the bulk groups of a thread (see `Clocks.release`)
         """
         if self.machine.clocks is not None:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
@@ -203,7 +203,7 @@ class AsyncProxy:
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Return (data, state) of the CTA's shared memory that a request accesses, viewed as (units, bytes of a unit)."""
+        """Return (data, state) of the shared memory of a request's CTA, viewed as (units, bytes of a unit)."""
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
