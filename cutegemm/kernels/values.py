@@ -56,7 +56,7 @@ WHOLE_BITS = 24  # significand bits of f32
 
 @dsl_user_op
 def branch(*, loc=None, ip=None) -> None:
-    """Emit an empty assembly statement, so that the compiler does not move the code after it out of its branch."""
+    """Emit an empty assembly statement at the start of a branch, so that the compiler does not move code out of it."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
 
@@ -168,7 +168,10 @@ class Values:
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
-        """Return whether a step has an effect, and so reads its tile operands: True, or a value known at run time."""
+        """Return whether a step of the epilogue has an effect, and so reads its M x N operands.
+
+        The result is True, or a value known at run time, which depends on scalars.
+        """
         out: Any = True
         for name, value in step.idle:
             differs = self.scalars[name] != self.scalars[name].dtype(value)
@@ -307,7 +310,7 @@ class Values:
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
 
     def apply(self, step: Step, accumulators: cute.Tensor, held: Mapping[str, Any]) -> None:
-        """Apply a step to a fragment in place.
+        """Apply a step of the epilogue to a fragment of accumulators in place.
 
         held   the values of the step's operands for the fragment, by name
         """

@@ -16,7 +16,7 @@ from cutegemm.tile.atoms import CopyAtom
 
 
 def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where: Any = None) -> None:
-    """Copy a vector by an atom, in as many accesses as needed.
+    """Copy a vector of neighbouring elements by a copy atom, in as many accesses as needed.
 
     where   predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
     """
@@ -31,7 +31,7 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """Return a predicate for one access.
+    """Return a predicate tensor for one access, as `copy_vector` takes it.
 
     holds   a Boolean known at run time: whether the access is made
     """

@@ -1,4 +1,4 @@
-"""Arithmetic on traced numbers, for the tile scheduler of `plan.work`."""
+"""Minimum, maximum and division of traced integers, with which the tile scheduler of `plan.work` computes in a kernel."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class WarpRoles:
 
     @property
     def tiles_in_flight(self) -> int:
-        """Return the number of tiles of D that a CTA works on at once: one for each consumer with pingpong, else one."""
+        """Return the number of tiles that a CTA works on at once: one for each pingpong consumer, else one."""
         return self.consumers if self.kind == "pingpong" else 1
 
     @property
@@ -124,7 +124,7 @@ class EpiStages:
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by the lines' address in D.
+        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by their address in D.
 
         The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
         elements before the first such address are stored by the lanes at the end of the line. So a line of D that
@@ -137,7 +137,7 @@ class EpiStages:
         return consumer_tile[0] // self.epi_tile[0], consumer_tile[1] // self.epi_tile[1]
 
     def epi_tile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, counted in epilogue tiles, along N first.
+        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, in epilogue tiles, along N first.
 
         i               index of the epilogue tile in the order of the stores
         consumer_tile   (rows, columns) of the consumer's tile
@@ -146,7 +146,7 @@ class EpiStages:
         return i // across, i % across
 
     def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the number of epilogue stages does not divide the number of epilogue tiles of a consumer's tile.
+        """Return whether the number of epilogue stages does not divide that of epilogue tiles of a consumer's tile.
 
         The next tile then starts with another stage than this one.
         """

@@ -88,12 +88,12 @@ class ThreadCopy:
 
     @property
     def by_words(self) -> bool:
-        """Return whether elements are loaded to registers in accesses of 32, 64 or 128 bits."""
+        """Return whether a thread loads its elements to registers in accesses of 32, 64 or 128 bits."""
         return not self.is_async and not self.by_halves
 
     @property
     def by_halves(self) -> bool:
-        """Return whether 16-bit elements are loaded one by one."""
+        """Return whether a thread loads 16-bit elements one by one, each to a 32-bit register."""
         return self.rX.element_type is Int32
 
 
@@ -124,7 +124,10 @@ class ThreadTiles:
 
 @dsl_user_op
 def reread(register: str, *, loc=None, ip=None) -> Int32:
-    """Return the value of a special register, read at this position and not earlier."""
+    """Return the value of a special register, such as a CTA index, read at this position and not earlier.
+
+    register   name of the register
+    """
     text = f"mov.u32 $0, {register};"
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
@@ -214,9 +217,11 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """Return what the host computes so that CTAs find their tiles: tile counts and divisors.
+        """Return the values that the host passes to a kernel, by which CTAs find their tiles: tile counts and divisors.
 
         The result is empty if a thread has few registers; then the kernel computes them.
+
+        tiles   the tiles of D
         """
         if self.register_budget < _FEW_REGISTERS:
             return ()
@@ -249,7 +254,13 @@ class ScheduledGemm(ScheduledEpilogue):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Run the GEMM of one CTA. `tiles` has the values of `handed`."""
+        """Run the GEMM of one CTA (device code).
+
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
+        operands     (tensors, results) of the epilogue
+        scalars      scalars of the epilogue
+        tiles        the values of `handed`
+        """
         begin(self.launches[GEMM])
         self.of_host = tiles
         self.values = Values.of(self.plan, operands, scalars)
@@ -311,9 +322,12 @@ class ScheduledGemm(ScheduledEpilogue):
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Return the k at which the CTA's loads start.
+        """Return the k at which the loads of this CTA start.
 
         It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
+
+        residue   k at which the first k-tile of the tile starts; negative if it is ragged
+        k_first   index of the CTA's first k-tile
         """
         if not self.plan.split.is_split or self.plan.split.k_step > 1:
             return residue
@@ -351,7 +365,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- loads ---------------------------------------------------------------------------------------------
 
     def k_vector(self) -> int:
-        """Return a divisor of the first k of every k-tile, in elements: K and bK hold whole vectors."""
+        """Return a number that divides the first k of every k-tile, in elements: K and bK hold whole vectors."""
         ops = self.plan.loaded
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
@@ -414,8 +428,12 @@ class ScheduledGemm(ScheduledEpilogue):
         stage: Int32,
         ragged: cutlass.Constexpr,
     ):
-        """Copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
+        """Start to copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
 
+        parts    what the thread copies and multiplies
+        step     names the chunks
+        k_tile   index of the k-tile among those of this CTA
+        stage    stage of shared memory
         ragged   whether elements below k = 0 must be omitted
         """
         is_there = k_tile < parts.k_tiles
@@ -451,7 +469,7 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile to fresh registers, by words: see `load_words`.
+        """Load a k-tile from global memory to new registers, in words of 32 bits: see `load_words`.
 
         is_there   whether the k-tile exists
         """
@@ -468,7 +486,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- the schedule, step by step ------------------------------------------------------------------------
 
     def stage_of(self, stage, ahead: int):
-        """Return the stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
+        """Return the shared-memory stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
         stages = self.plan.stages
         if ahead % stages == 0:
             return stage
@@ -518,7 +536,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
     @cute.jit
     def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
-        """Trace a loop over k-blocks.
+        """Trace a loop over k-blocks, whose iterations read and multiply successive k-blocks.
 
         Each iteration moves on by the loop's stride; the buffers of fragments stay the same.
         """
@@ -526,7 +544,12 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        """Trace one iteration of a loop over k-blocks, whose first k-block is `k_first`."""
+        """Trace one iteration of a loop over k-blocks.
+
+        loop      the loop, with the steps of an iteration
+        stage     stage of shared memory
+        k_first   index of the first k-block of the iteration
+        """
         for line, step in self.plan.body.lined(loop.steps):
             with from_line(ALL_THREADS, line):
                 if isinstance(step, Read):

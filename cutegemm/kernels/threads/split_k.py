@@ -84,7 +84,15 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Compute one K split or a whole tile; in a persistent plan, all work tiles of the CTA."""
+        """Compute one K split or a whole tile (device code); in a persistent plan, all work tiles of the CTA.
+
+        mA, mB, mD     A (M, K, L), B (N, K, L) and D (M, N, L)
+        operands       (tensors, results) of the epilogue
+        accumulators   workspace of the K splits' accumulators
+        arrivals       semaphores, one for each tile
+        scalars        scalars of the epilogue
+        tiles          values of the host by which CTAs find their tiles
+        """
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
             release(self.launches[GEMM])
@@ -191,7 +199,11 @@ class SplitKGemm(ScheduledGemm):
             self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.tail, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
-        """Add the accumulators of a K split to those in registers. Both have shape (elements of a vector, vectors)."""
+        """Add the accumulators of another K split to those in registers.
+
+        vAcc     registers (elements of a vector, vectors)
+        theirs   accumulators in the workspace, with the same shape
+        """
         vectors = [vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))]
         self.add_each(vectors, [theirs[None, i] for i in range(len(vectors))], _ADDED_BY_LAST)
 

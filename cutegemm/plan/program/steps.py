@@ -193,8 +193,8 @@ class Advance(Step):
 class Clear(Step):
     """Set accumulators to 0.
 
-    what   "total", the sum of accumulator promotion; or accumulators as in `Multiply`, if they are added to the total
-           before any k-tile has been multiplied
+    what   "total", the f32 sum of accumulator promotion; or the name of accumulators, as in `Multiply`, if they are
+           added to the total before any k-tile has been multiplied
     """
 
     what: str

@@ -301,7 +301,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """Return the layout before the swizzle, and the swizzle. A layout without a swizzle has `_PLAIN`."""
+    """Return (layout before the swizzle, swizzle) of a shared-memory layout. A layout without a swizzle has `_PLAIN`."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner

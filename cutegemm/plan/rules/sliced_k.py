@@ -77,7 +77,7 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _own_columns(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence if a CTA of a cluster that splits K cannot store its columns by the layout of a narrower wgmma."""
+    """Yield a sentence if a CTA of a cluster split-K cannot store its columns by the layout of a narrower wgmma."""
     try:
         _ = plan.epilogue_mma
     except PlanError as error:
@@ -100,7 +100,7 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:
-    """Return the index of the first thread that loads other elements than it multiplies; None if there is no such thread.
+    """Return the index of the first thread that loads other elements than it multiplies; None if all fit.
 
     A vector has the fragments of some successive k-blocks, for one row. So the loads are compared with the fragments
     for these k-blocks, as sets.

@@ -88,7 +88,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
 
 
 def _types(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence if the MMA atom has other element types than the operands, or if the rounding is not possible."""
+    """Yield a sentence if the MMA atom has other element types than the operands, or the rounding is impossible."""
     ops, atom = plan.operands, plan.tiled_mma.atom
     for name, have, want in (
         ("A", ops.a.dtype, atom.a_dtype),
@@ -106,7 +106,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the CTA tile, the repack passes, the K split and the cluster."""
+    """Yield a sentence for each rule on the CTA tile, the repack passes, the K split and the cluster that a plan breaks."""
     for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
@@ -338,7 +338,7 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the operands and results in which problem and plan must agree."""
+    """Return the names of the operands and results whose element type and majorness must be those of the plan."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 

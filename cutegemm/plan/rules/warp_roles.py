@@ -169,7 +169,7 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule that a plan breaks whose consumers are single warps, which multiply by mma.sync."""
+    """Yield a sentence for each broken rule on consumers that are single warps, which multiply by mma.sync."""
     bm, bn, _ = plan.cta_tile
     (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
     if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:

@@ -86,12 +86,12 @@ expected.']
 
     @property
     def clusters(self) -> int:
-        """Return the number of clusters that the rounds assign to GPCs, the largest grid for which places are defined."""
+        """Return the number of clusters that the rounds assign: the largest grid for which places are defined."""
         return sum(self.rounds)
 
     @property
     def _runs(self) -> list[tuple[int, int, int]]:
-        """Return each run of rounds with equally many clusters: (first cluster, clusters of a round, number of rounds)."""
+        """Return (first cluster, clusters of a round, number of rounds) of each run of rounds of equal size."""
         grouped = [(count, len([*same])) for count, same in groupby(self.rounds)]
         firsts = accumulate([count * times for count, times in grouped], initial=0)
         return [(first, count, times) for first, (count, times) in zip(firsts, grouped, strict=False)]
@@ -127,7 +127,7 @@ expected.']
         return tuple(words)
 
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
-        """Return the place of a cluster: its index if all launched clusters are counted GPC by GPC (GPC-aware rasterization).
+        """Return the place of a cluster: its index if all launched clusters are counted GPC by GPC.
 
         cluster      index of the cluster in launch order
         ends         the result of `ends` for the grid

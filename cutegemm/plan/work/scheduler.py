@@ -350,7 +350,7 @@ class WorkGrid:
         return WorkTile(tile, k_first, k_count, split.splits, k_split, tile)
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """Return (m_tile, n_tile, batch) of the CTA tile of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`.
+        """Return (m_tile, n_tile, batch) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`.
 
         rank   rank of the CTA in its cluster
         """
@@ -370,7 +370,7 @@ class WorkGrid:
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """Return the values that `place` needs, which the host computes; see `GpcRaster.ends`. () without a GPC raster."""
+        """Return the values, computed by the host, that `place` needs; see `GpcRaster.ends`. () in launch order."""
         gpc_raster = self.scheduler.gpc_raster
         if self.known_ends is not None or gpc_raster is None:
             return self.known_ends or ()
@@ -384,7 +384,7 @@ class WorkGrid:
         return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
 
     def following(self, number: Any, turns: int = 1) -> Any:
-        """Return the number of the work tile that the same cluster takes `turns` work tiles after work tile `number`."""
+        """Return the number of the work tile that the same cluster takes `turns` work tiles after `number`."""
         if not self.scheduler.split.fixup:
             return number + self.clusters * turns
         assert self.division is not None
@@ -433,7 +433,7 @@ class WorkGrid:
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
-        """Return the number of k-tiles that other pingpong consumers take between a consumer's work tile and its next one.
+        """Return the k-tiles that other pingpong consumers take between a consumer's work tile and its next one.
 
         number   number of the work tile
         turns    number of consumers, which take the work tiles of the cluster in turn
@@ -470,7 +470,7 @@ class WorkGrid:
         return WorkTile(tile, 0, 0, splits, 0, slot)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the workspace slot for the accumulators of K split `k_split` of the tile that a work tile belongs to."""
+        """Return the workspace slot for the accumulators of K split `k_split` of a work tile's tile."""
         if self.scheduler.splits_are_rows:
             return k_split * self.tiles.count + work_tile.slot
         return work_tile.slot + k_split
