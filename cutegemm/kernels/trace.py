@@ -346,7 +346,7 @@ class Tracer(StepReader):
         return values
 
     def forgets(self, at: At) -> bool:
-        """Return whether the values that a role keeps in registers are dead if a branch is not taken. By default False."""
+        """Return whether values that a role keeps in registers are dead if a branch is not taken. By default False."""
         return False
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Minimum, maximum and division of traced integers, with which the tile scheduler of `plan.work` computes in a kernel."""
+"""Minimum, maximum and rounded-up quotient of traced integers, for the tile scheduler of `plan.work` in a kernel."""
 
 from __future__ import annotations
 

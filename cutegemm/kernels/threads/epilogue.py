@@ -76,7 +76,7 @@ class Reader:
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
     def loaded(self, name: str, part, where) -> cute.Tensor:
-        """Return a vector of an operand whose elements are contiguous where those of D are: an M x N operand, or a row.
+        """Return one vector of an operand whose elements are adjacent in memory like those of D.
 
         part    the vector in global memory
         where   predicate: if it does not hold, nothing is read and the elements are 0

@@ -49,7 +49,7 @@ _ABSENT = object()
 
 
 class _Unknown(Exception):
-    """Raised inside this file if a function reads a value that could change without notice, so that it has no cache key."""
+    """Raised if a function reads a value that can change without notice, so that the function has no cache key."""
 
 
 class _Latest(NamedTuple):

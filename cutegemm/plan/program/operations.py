@@ -272,7 +272,7 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """Count, in the tile's semaphore, a K split whose accumulators are in the workspace, unless this is the last K split."""
+    """Count, in the tile's semaphore, a K split whose accumulators are in the workspace, unless this is the last."""
 
     tile: int
 

@@ -301,7 +301,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """Return (layout before the swizzle, swizzle) of a shared-memory layout. A layout without a swizzle has `_PLAIN`."""
+    """Return (layout before the swizzle, swizzle) of a shared-memory layout; `_PLAIN` stands for no swizzle."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner

@@ -106,7 +106,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
-    """Yield a sentence for each rule on the CTA tile, the repack passes, the K split and the cluster that a plan breaks."""
+    """Yield a sentence for each broken rule on the CTA tile, the repack passes, the K split and the cluster."""
     for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
