@@ -117,7 +117,7 @@ class At:
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """Return the names of the fields of `At` that some steps change, each once."""
+    """Return the names of the fields of `At` (values that a role carries) that some steps change, each once."""
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
@@ -244,7 +244,7 @@ class Tracer(StepReader):
         return self.inside(loop.steps, at, names, values, **known)
 
     def begin(self, tile) -> None:
-        """Compute what a role needs to know about a work tile before it waits for anything. By default nothing."""
+        """Compute what a role needs to know about a work tile before its first wait for the work tile. By default nothing."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):
@@ -374,7 +374,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
-        """Return the pipeline state one k-tile later: (stage, phase)."""
+        """Return (stage, phase) of the mainloop pipeline for the next k-tile. The phase flips after the last stage."""
         stage = stage + 1
         if stage == self.plan.stages:
             stage = Int32(0)
@@ -408,13 +408,20 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile."""
+        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile.
+
+        at       the role's position in its program
+        k_tile   index of the k-tile in its work tile
+        """
         if k_tile > 0:
             self.release(at.last)
 
     @cute.jit
     def release(self, stage: Int32):
-        """Release a stage that the warp has read: arrive at the `empty` barrier of every CTA that loads to it."""
+        """Release a stage that this warp has read: arrive at the `empty` barrier of every CTA that loads to it.
+
+        stage   index of the stage
+        """
         cm, cn = self.plan.multicast_mn
         if self.who.lane < cm + cn - 1:
             if cutlass.const_expr(cm * cn > 1):
@@ -467,5 +474,5 @@ class Tracer(StepReader):
 
 
 def _uses_last(steps: tuple[Step, ...]) -> bool:
-    """Return whether any step uses the stage of the previous k-tile."""
+    """Return whether any of the steps uses the stage of the previous k-tile, as `Release(previous=True)` does."""
     return any(getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk())

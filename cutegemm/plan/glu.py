@@ -40,7 +40,7 @@ class Glu:
 
     @property
     def d_columns(self) -> int:
-        """Return the number of columns of D's tile."""
+        """Return the number of columns of D that a CTA's tile of gate and up columns gives: half of its columns."""
         return self.columns // 2
 
     @property
@@ -49,7 +49,10 @@ class Glu:
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
-        """Return 1 if a column of the tile is an up projection, or 0 if it is a gate; also for an array of columns."""
+        """Return 1 if a column of the CTA's tile is an up projection, 0 if it is a gate.
+
+        column   index of the column, or an array of indices
+        """
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:

@@ -225,12 +225,12 @@ class GemmPlan(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a CTA."""
+        """Return the number of threads of a CTA of the kernel."""
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
     def has_c(self) -> bool:
-        """Return whether the kernel can read C."""
+        """Return whether the epilogue of the kernel can read C."""
         return "c" in self.epilogue.tiles
 
     @property
@@ -458,7 +458,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def split_k(self) -> int:
-        """Return the number of K splits."""
+        """Return the number of K splits of each tile of D (split-K); 1 if K is not split this way."""
         return self.split.splits
 
     @property

@@ -122,7 +122,11 @@ class GemvGemm(ScheduledGemm):
         scalars: tuple,
         values: tuple,
     ):
-        """Compute the CTA's share of K for the tiles of its cluster, then add and store its own tile."""
+        """Compute D for one cluster of CTAs (device code).
+
+        Each CTA multiplies its share of K for the tiles of the cluster. Then it adds the accumulators of all CTAs for
+        its own tile, and stores it.
+        """
         plan, ctas = self.plan, self.plan.cluster_k
         self.values = Values.of(plan, operands, scalars)
         rows, bN, bK = plan.mma_tile
@@ -237,7 +241,12 @@ class GemvGemm(ScheduledGemm):
                 self.read_vectors(stream, blocks, k_tile)
 
     def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
-        """Read the vectors that hold some k-blocks of a k-tile. Vectors below k = 0 are not read."""
+        """Read a thread's vectors of A or B that hold some k-blocks of a k-tile. Vectors below k = 0 are not read.
+
+        stream   the thread's vectors
+        blocks   indices of the k-blocks
+        k_tile   index of the k-tile
+        """
         values, count = stream.values, cute.size(stream.registers, mode=[1])
         for vector in sorted({block // _BLOCKS for block in blocks}):
             offset = k_tile * self.plan.cta_tile[2] + int(stream.offsets[vector])
@@ -285,7 +294,12 @@ class GemvGemm(ScheduledGemm):
         self, tiled_mma: cutlass.Constexpr, acc: cutlass.Constexpr, mD: cutlass.Constexpr,
         tile_mnl: cutlass.Constexpr, rank: cutlass.Constexpr, tid: Int32,
     ):  # fmt: skip
-        """Add the accumulators of the warps and of the CTAs, then store D."""
+        """Add the accumulators of the warps, then of the CTAs of the cluster, and store the CTA's tile of D.
+
+        acc        accumulators of this thread
+        tile_mnl   (m_tile, n_tile, batch) of the tile
+        rank       rank of the CTA in its cluster
+        """
         plan, accumulators = self.plan, self.plan.sliced_k
         kind = lower.dtype(plan.operands.acc)
         base = cutlass.memory.SmemAllocator().allocate(plan.smem_bytes()["accumulators"], ACCUMULATOR_ALIGN_BYTES)

@@ -162,7 +162,12 @@ class WarpTracer(ConsumerTracer):
 
     @cute.jit
     def wait_unless(self, is_full: Boolean, barrier: cute.Pointer, parity: Int32):
-        """Wait for a stage, unless a test one k-block ago found that it was full."""
+        """Wait for a stage of the mainloop pipeline, unless an earlier test found that it was full.
+
+        is_full   result of the test, one k-block earlier
+        barrier   the stage's `full` mbarrier
+        parity    parity of the phase to wait for
+        """
         if not is_full:
             cute.arch.mbarrier_wait(barrier, parity)
 

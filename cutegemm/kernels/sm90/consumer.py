@@ -89,7 +89,7 @@ class ConsumerTracer(Tracer):
         super().trace(program, who, pipeline_state, work)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """Return the fragments and accumulators of the consumer for all rows of a k-tile, or for its share of them."""
+        """Return the fragments of A and B, and the accumulators, that this consumer multiplies."""
         plan, pipeline = self.plan, self.pipeline
         sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
@@ -150,7 +150,7 @@ class ConsumerTracer(Tracer):
         warpgroup.commit_group()
 
     def multiply_block(self, acc, tCrA, tCrB, adds) -> None:
-        """Issue acc = tCrA * tCrB, plus acc if `adds`, for one k-block."""
+        """Issue the MMAs of one k-block: acc = tCrA * tCrB, plus acc if `adds`."""
         if acc.element_type is Int32:
             integers.multiply(acc, tCrA, tCrB, Int32(adds))
             return
@@ -233,7 +233,10 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def load_first(self, count: cutlass.Constexpr, k_count: Int32):
-        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads."""
+        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads.
+
+        k_count   number of k-tiles of the work tile
+        """
         if self.who.warp_idx == 0:
             for k_tile in cutlass.range_constexpr(count):
                 if k_tile < k_count:

@@ -75,7 +75,11 @@ class Loads:
         return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
-        """Partition the tensors of all streams for the CTA with this rank in its cluster."""
+        """Partition the tensors of all operand streams into what this CTA loads.
+
+        pipeline_state   stages in shared memory, and their barriers
+        rank             rank of the CTA in its cluster
+        """
         plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)

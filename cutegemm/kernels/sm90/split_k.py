@@ -175,7 +175,12 @@ class Parts(AccumulatorVectors):
         own: Int32,
         tid: Int32,
     ):
-        """Add the vectors [first, end) of the K splits before this one (`before`), or of those after it."""
+        """Add one group of accumulator vectors of other K splits to a thread's accumulators.
+
+        accumulators   registers that the vectors are added to
+        vectors        (first, end): the vectors [first, end) of the thread
+        before         True: add the K splits before this one; False: those after it
+        """
         first, end = vectors
         mine = cute.make_tensor(
             accumulators.iterator + first * ACCUMULATOR_VECTOR, cute.make_layout((ACCUMULATOR_VECTOR, end - first))

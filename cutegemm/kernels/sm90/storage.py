@@ -111,7 +111,10 @@ class Storage(OwnTile):
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
-        """Select the consumer's own epilogue stages and their barriers."""
+        """Select the epilogue stages in shared memory that belong to this consumer, and their barriers.
+
+        who   thread, warp and CTA of the consumer
+        """
         self.tid, to = who.tid, self.targets
         if self.epi_stages is not None:
             to.sD = to.sD[None, None, None, who.consumer]
@@ -150,7 +153,7 @@ class Storage(OwnTile):
         return gates[None, i], ups[None, i]
 
     def converted(self, accumulators):
-        """Return a fragment converted to the type of D."""
+        """Return accumulators converted to the element type of D, in registers of their own."""
         out = cute.make_rmem_tensor(accumulators.shape, lower.dtype(self.plan.operands.d.dtype))
         store_as_results(accumulators, out)
         return out
@@ -188,7 +191,10 @@ class Storage(OwnTile):
 
     @cute.jit
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
-        """Load the i-th epilogue tile of C, if a tile operand is read."""
+        """Load the i-th epilogue tile of C by TMA, if the epilogue reads C.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         if self.reads_tiles():
             self.fetch(own_mnl, i)
 
@@ -274,7 +280,11 @@ class Storage(OwnTile):
         return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
-        """Wait for an epilogue tile of C in an epilogue stage, and return a thread's values of it."""
+        """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
+
+        epi_stage   index of the epilogue stage
+        phase       parity of the phase of its barrier
+        """
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.epi_stages.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
@@ -426,7 +436,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Wait in the first warp until at most `pending` stores still read their epilogue stages."""
+        """Let the first warp of the consumer wait until at most `pending` of its stores still read their epilogue stages."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
@@ -561,7 +571,11 @@ class Storage(OwnTile):
     # --- straight out of registers -------------------------------------------------------------------------
 
     def store_tile(self, acc, own_mnl) -> None:
-        """Store a tile of D directly from registers, by vectors of neighbouring elements that a thread holds."""
+        """Evaluate the epilogue and store a tile of D directly from registers, by vectors of neighbouring elements.
+
+        acc       accumulators of the thread
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         vector = self.plan.store_d.values
         tensors, epilogue = self.values.tensors, self.values.epilogue
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}

@@ -318,7 +318,11 @@ class ScheduledGemm(ScheduledEpilogue):
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """Return the work tile of this CTA: a tile with all its k-tiles."""
+        """Return the work tile of this CTA: a tile of D with all its k-tiles. Kernels that split K override it.
+
+        work   work tiles of the grid
+        tile   number of the tile of D
+        """
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
@@ -334,14 +338,14 @@ class ScheduledGemm(ScheduledEpilogue):
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """Store the finished accumulators of a tile through the epilogue."""
+        """Evaluate the epilogue on the finished accumulators of a tile, and store D. Kernels that split K override it."""
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Set up what a family's steps need in addition to `parts`. By default nothing."""
+        """Prepare what the steps `read` and `multiply` of a derived class need in addition to `parts`. By default nothing."""
 
     def shared_tensors(self):
         """Allocate shared memory, and return the tensors of A, B and D.
@@ -405,7 +409,12 @@ class ScheduledGemm(ScheduledEpilogue):
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Return predicates of a k-tile's accesses: below `extent` along M or N and, if `with_k`, not below k = 0."""
+        """Return predicates of the accesses of a k-tile: whether each one is inside of the matrix.
+
+        coords   coordinates (mn, k) of the accesses
+        extent   M or N, which the first coordinate must be less than
+        with_k   whether the accesses must also not be below k = 0
+        """
         vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
         stride = None if with_k else (rest_mn, 1, 0)
         out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
@@ -415,7 +424,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return out
 
     def clear(self, load: ThreadCopy) -> None:
-        """Fill all stages with zeros if cp.async omits some elements. Registers are already zero."""
+        """Fill all stages of an operand with zeros if cp.async omits some of its elements. Registers are already zero.
+
+        load   the thread's copies of the operand
+        """
         if load.is_async:
             fill_with_zeros(load.sX)
 
@@ -446,13 +458,20 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the index of one of this CTA's k-tiles among all k-tiles."""
+        """Return the index, among all k-tiles of the tile, of the k-tile with index `k_tile` among those of this CTA."""
         if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
 
     def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
-        """Copy a k-tile, or some chunks of it, from global memory to its stage or to registers."""
+        """Copy a k-tile of one operand, or some chunks of it, from global memory to its stage or to registers.
+
+        load     the thread's copies of the operand
+        step     names the chunks
+        k_tile   index of the k-tile among those of this CTA
+        stage    stage of shared memory
+        ragged   whether elements below k = 0 must be omitted
+        """
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
@@ -498,13 +517,18 @@ class ScheduledGemm(ScheduledEpilogue):
         return cutlass.select_(further >= stages, further - stages, further)
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace the steps of a schedule in order."""
+        """Trace the steps of a thread schedule into code, in order.
+
+        parts    what the thread copies and multiplies
+        k_tile   the k-tile that the steps count from
+        stage    its stage in shared memory
+        """
         for line, step in self.plan.body.lined(steps):
             with from_line(ALL_THREADS, line):
                 self.step(step, parts, k_tile, stage)
 
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace one step."""
+        """Trace one step of a thread schedule into code; see `trace` for the arguments."""
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.body.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
@@ -527,7 +551,7 @@ class ScheduledGemm(ScheduledEpilogue):
             raise TypeError(f"no kernel has a step {step}")
 
     def commit(self) -> None:
-        """Close a group of cp.async copies."""
+        """Commit the cp.async copies since the last commit as a group: cp.async.commit_group."""
         cute.arch.cp_async_commit_group()
 
     def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
@@ -558,7 +582,7 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
-        """Store a k-tile from registers to its stage."""
+        """Store a k-tile of A and of B from registers to a stage of shared memory, unless cp.async has loaded it there."""
         for load in parts.loads:
             if load.by_halves:
                 packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)
@@ -570,7 +594,7 @@ class ScheduledGemm(ScheduledEpilogue):
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Read the fragments of a k-block to their buffer."""
+        """Read the fragments of A and B for a k-block from shared memory to their buffer of registers."""
         raise NotImplementedError
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:

@@ -68,7 +68,7 @@ class Step:
 
     @property
     def has_several(self) -> bool:
-        """Return whether the step computes auxiliary outputs or reductions."""
+        """Return whether this step of the epilogue computes auxiliary outputs or reductions besides its result."""
         return bool(self.aux or self.reductions)
 
     @property
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the scalars that the step uses."""
+        """Return the names of the scalars, such as "alpha", that this step of the epilogue uses."""
         return _distinct([expression.scalars for expression in self.expressions])
 
     @property
@@ -108,7 +108,10 @@ class Step:
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
-        """Return whether the step changes nothing for these values of the scalars."""
+        """Return whether this step of the epilogue changes nothing for some values of the scalars.
+
+        scalars   value of each scalar, by its name
+        """
         return any(scalars[name] == value for name, value in self.idle)
 
     @property
@@ -180,7 +183,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of the stored matrices with the extents of D, D first."""
+        """Return the names of the stored matrices with the extents of D: "d", then the auxiliary outputs."""
         return tuple([name for name, _ in self.results])
 
     @property
@@ -299,7 +302,7 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def without_tiles(self) -> Epilogue:
-        """Return the epilogue without the steps that read tile operands."""
+        """Return the epilogue without the steps that read M x N operands, such as C."""
         return self._of([step for step in self.steps if not step.tiles])
 
     def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:

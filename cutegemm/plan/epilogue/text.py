@@ -223,7 +223,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _no_python(text: str, error: BaseException) -> PlanError:
-    """Return the error for a text that Python cannot parse."""
+    """Return the error to raise for an epilogue's text that Python cannot parse."""
     return PlanError(f"epilogue {text!r}", [f"it is no Python: {getattr(error, 'msg', None) or error}."])
 
 
@@ -253,7 +253,10 @@ class _Reader:
         self.text, self.names = text, names
 
     def refused(self, rule: str) -> PlanError:
-        """Return the error for a text that violates a rule."""
+        """Return the error to raise for an epilogue's text that violates a rule.
+
+        rule   sentence for the message
+        """
         return PlanError(f"epilogue {self.text!r}", [rule])
 
     def expression(self, node: ast.AST, depth: int = 0) -> Expression:
@@ -319,7 +322,12 @@ class _Reader:
         return Negative(self.expression(inner, depth + 1))
 
     def called(self, node: ast.Call, name: str, depth: int) -> Any:
-        """Return the result of a call of the epilogue function `name`."""
+        """Return the result of a call in the text of an epilogue, such as `relu(acc)`.
+
+        node    the call
+        name    name of the called epilogue function
+        depth   number of operations around the node
+        """
         if name == "cast":
             return self.cast(node, depth)
         function = _CASTS.get(name) or (getattr(functions, name, None) if name in _CALLED else None)

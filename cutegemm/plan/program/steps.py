@@ -612,7 +612,7 @@ class Program(hooks.Shown):
         return _walk(self.steps)
 
     def has(self, kind: type) -> bool:
-        """Return whether the program has a step of a class."""
+        """Return whether the program has a step of a class, also inside loops and branches."""
         return any(isinstance(step, kind) for step in self.walk())
 
     def edited(self, edit: Any) -> Program:

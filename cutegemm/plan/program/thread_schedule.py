@@ -259,7 +259,11 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
-    """Return the line of a step as text, without indentation; see `_lines` for the arguments."""
+    """Return the text of a step as one line of a printed schedule, without indentation.
+
+    tile      name of the k-tile that the step's `ahead` is added to: "0" before the loop, "k" in it
+    k_block   name that the step's k-block is added to: "i" in a loop over k-blocks, "" outside
+    """
     if isinstance(step, Repeat):
         turns = [str(turn * step.stride) for turn in range(step.times)]
         if len(turns) > 3:
@@ -333,7 +337,7 @@ class StageWatch:
         """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile."""
 
     def fail(self, message: str) -> None:
-        """Add a sentence to `found`, unless it is there already."""
+        """Add a sentence about an error of the schedule to `found`, unless it is there already."""
         if message not in self.found:
             self.found.append(message)
 

@@ -54,7 +54,7 @@ class _Tile:
 
     @property
     def vector(self) -> int:
-        """Return the number of elements in 16 bytes."""
+        """Return the number of elements of the tile's type in 16 bytes."""
         return ACCESS_BITS // self.dtype.bits
 
     def element(self, inner: int, outer: int) -> str:
@@ -150,7 +150,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
-    """Yield violations where the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
+    """Yield a sentence if the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
     ops = plan.operands
     if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
         return  # reported by the other rules of epilogue stages

@@ -104,7 +104,11 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
-    """Yield a violation if a count is not in [least, most]; None for `most` sets no upper bound."""
+    """Yield a sentence if a count is not in [least, most].
+
+    name    name of the field, for the message
+    most    None: there is no upper bound
+    """
     if value < least:
         yield f"{name} = {value}; at least {least} is expected."
     elif most is not None and value > most:
@@ -112,7 +116,10 @@ def _count(name: str, value: int, least: int = 1, most: int | None = None) -> It
 
 
 def _extents(name: str, value: tuple[int, ...]) -> Iterator[str]:
-    """Yield a violation if one of the extents is less than 1."""
+    """Yield a sentence if one of the extents of a field is less than 1.
+
+    name   name of the field, for the message
+    """
     if min(value) < 1:
         yield f"{name} = {value!r}; {len(value)} positive integers are expected."
 

@@ -223,7 +223,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation for each instruction that the architecture does not have."""
+    """Yield a sentence for each instruction of the plan that the architecture does not have."""
     copies = [stream.load for stream in plan.streams]
     loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
     atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
@@ -254,7 +254,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation if a CTA, or `ctas_per_sm` of them, need more shared memory than the architecture has."""
+    """Yield a sentence if a CTA, or `ctas_per_sm` of them, need more shared memory than the architecture has."""
     parts = plan.smem_bytes()
     total = sum(parts.values())
     named = [(name.upper() if len(name) == 1 else name, size_bytes) for name, size_bytes in parts.items()]
@@ -313,7 +313,7 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
 
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield violations of a problem whose types, extents, strides or alignment do not fit the plan."""
+    """Yield a sentence for each type, extent, stride or alignment of a problem that does not fit the plan."""
     yield from gated_problem_rules(plan, problem)
     for name in _held_against(plan):
         ours, theirs = plan.operands.matrix(name), problem.operands.matrix(name)
@@ -343,7 +343,10 @@ def _held_against(plan: GemmPlan) -> tuple[str, ...]:
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
-    """Return the violation if an operand has a different type or majorness in the problem; "" if it has the same."""
+    """Return a sentence if an operand has another type or majorness in the problem than in the plan; "" if not.
+
+    ours, theirs   the operand of the plan, and that of the problem
+    """
     if ours.dtype == theirs.dtype and ours.major == theirs.major:
         return ""
     return f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."

@@ -66,7 +66,7 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield violations if the architecture does not have clusters or setmaxnreg and the plan uses them."""
+    """Yield a sentence if the plan uses clusters or setmaxnreg and the architecture does not have them."""
     needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
     for feature, is_needed in needed.items():
         if is_needed and not arch.has(feature):
