@@ -244,7 +244,7 @@ class Tracer(StepReader):
         return self.inside(loop.steps, at, names, values, **known)
 
     def begin(self, tile) -> None:
-        """Compute what a role needs to know about a work tile before its first wait for the work tile. By default nothing."""
+        """Compute what a role needs to know about a work tile before it waits for anything. By default nothing."""
 
     @cute.jit
     def k_count_of(self, is_tile, k_count):

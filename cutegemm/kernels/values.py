@@ -352,7 +352,7 @@ class Values:
                 accumulators[i] = nearest(wide[i])
 
     def any_acts(self, steps: Sequence[Step]) -> Any:
-        """Return whether any of these steps of the epilogue has an effect: True, False, or a value known at run time."""
+        """Return whether any of these epilogue steps has an effect: True, False, or a value known at run time."""
         out: Any = False
         for acts in [self.acts(step) for step in steps]:
             out = True if acts is True or out is True else acts if out is False else out | acts

@@ -458,7 +458,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def split_k(self) -> int:
-        """Return the number of K splits of each tile of D (split-K); 1 if K is not split this way."""
+        """Return the number of K splits of each tile of D; 1 without split-K."""
         return self.split.splits
 
     @property

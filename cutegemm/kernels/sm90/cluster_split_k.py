@@ -70,7 +70,7 @@ class ClusterSplitK(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def ranks(self, who: Who):
-        """Return (index of this CTA among the CTAs of its cluster that split K, rank in the cluster of the first of these).
+        """Return (index of this CTA among the CTAs that split K, rank in the cluster of the first of these CTAs).
 
         who   thread, warp and CTA of the consumer
         """
@@ -125,6 +125,6 @@ class ClusterSplitK(AccumulatorVectors):
     def await_spent(self, phase, who: Who) -> None:
         """Wait until all CTAs have added the accumulators that this consumer sent them for its previous tile.
 
-        phase   phase of the `consumed` barrier
+        phase   phase of this consumer's barriers
         """
         cute.arch.mbarrier_wait(self.consumed + who.consumer, phase ^ 1)

@@ -436,7 +436,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Let the first warp of the consumer wait until at most `pending` of its stores still read their epilogue stages."""
+        """Let the consumer's first warp wait until at most `pending` of its stores still read epilogue stages."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 

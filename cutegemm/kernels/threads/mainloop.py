@@ -338,14 +338,14 @@ class ScheduledGemm(ScheduledEpilogue):
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """Evaluate the epilogue on the finished accumulators of a tile, and store D. Kernels that split K override it."""
+        """Evaluate the epilogue on the accumulators of a tile, and store D. Kernels that split K override it."""
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Prepare what the steps `read` and `multiply` of a derived class need in addition to `parts`. By default nothing."""
+        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing."""
 
     def shared_tensors(self):
         """Allocate shared memory, and return the tensors of A, B and D.
@@ -458,7 +458,10 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the index, among all k-tiles of the tile, of the k-tile with index `k_tile` among those of this CTA."""
+        """Return the index of one of this CTA's k-tiles, counted from the k at which its loads start; see `first_k`.
+
+        k_tile   index of the k-tile among those of this CTA
+        """
         if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
@@ -582,7 +585,7 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
-        """Store a k-tile of A and of B from registers to a stage of shared memory, unless cp.async has loaded it there."""
+        """Store a k-tile of A and B from registers to a stage of shared memory, if cp.async did not load it there."""
         for load in parts.loads:
             if load.by_halves:
                 packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)

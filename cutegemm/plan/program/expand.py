@@ -271,8 +271,9 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """Return the arrival that releases a stage of the mainloop pipeline: a lane of each warp arrives in every CTA that
-        loads to it.
+        """Return the arrival that releases a stage of the mainloop pipeline.
+
+        A lane of each warp arrives in every CTA that loads to the stage.
         """
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
