@@ -71,7 +71,10 @@ def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def _barrier(instruction: Instruction) -> Action | None:
-    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`. Threads arrive as whole warps."""
+    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`, barriers of a CTA. Threads arrive as whole warps.
+
+    None if the form of the instruction is not implemented.
+    """
     waits = "arrive" not in instruction.opcode
     operands = [o for o in instruction.operands if o is not None]
     number = _count(operands[0])
@@ -154,7 +157,7 @@ def _grid_wait(instruction: Instruction) -> Action | None:
 
 
 def _fence(instruction: Instruction) -> Action | None:
-    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar."""
+    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar. None if its form is not implemented."""
     scope = scope_of(instruction)
 
     def fence(m: Machine, group: Group) -> None:

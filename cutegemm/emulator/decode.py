@@ -143,7 +143,7 @@ def _registers_in(operand: Any) -> Iterator[Register]:
 
 
 def _constant(operand: Immediate, dtype: np.dtype) -> Any:
-    """Return the bits of an immediate as a numpy scalar of a dtype."""
+    """Return the bit pattern of an immediate operand, viewed as a numpy scalar of a dtype."""
     width = 8 * dtype.itemsize
     return np.array(operand.bits & ((1 << width) - 1), f"u{dtype.itemsize}").view(dtype)[()]
 
@@ -319,7 +319,10 @@ def _handled(instruction: Instruction, handled: Handled) -> Action:
 
 
 def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:
-    """Return an action with a guard `@p` or `@!p`: threads without the predicate continue with the next instruction."""
+    """Return an action that is executed only by threads whose predicate holds; others continue after the instruction.
+
+    guard   (predicate register, whether it is negated) of `@p` or `@!p`
+    """
     register, negated = guard
 
     def act(m: Machine, group: Group) -> bool | None:

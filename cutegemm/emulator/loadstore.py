@@ -49,7 +49,7 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Return the bytes that each thread loads or stores."""
+        """Return the number of bytes that each thread loads or stores by the instruction."""
         return self.kind.itemsize * len(self.registers)
 
 

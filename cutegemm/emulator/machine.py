@@ -124,7 +124,7 @@ class Machine(Scheduler):
         self.watch: Watch | None = None
 
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
-        """Give the results of an instruction the origins of its sources (see `Machine`)."""
+        """Mark the results of an instruction as uninitialized where its sources are; `Machine` explains origins."""
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
             self.set_origins(register, group.sel, origins)
@@ -177,7 +177,7 @@ class Machine(Scheduler):
         return bits
 
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
-        """Return the bits of an operand as `dtype`, (threads,)."""
+        """Return the values (threads,) of a register, immediate or special register, with its bits viewed as `dtype`."""
         if isinstance(operand, Register):
             values = self.value(operand.index, threads)
             return values if values.dtype == dtype else values.view(dtype)
@@ -191,7 +191,7 @@ class Machine(Scheduler):
         return self.special(operand.name)[threads].view(dtype)
 
     def write_register(self, register: Register, values: np.ndarray, threads: np.ndarray) -> None:
-        """Write values to a register for these threads, and clear their origins."""
+        """Write values (threads,) to a register for these threads, and mark them as initialized."""
         kind = STORED[register.kind]
         bits = values if values.dtype == kind else values.view(kind) if kind != np.bool_ else values.astype(bool)
         self.value(register.index, None)[threads] = bits
@@ -209,7 +209,7 @@ class Machine(Scheduler):
         return values
 
     def _special(self, name: str) -> np.ndarray:
-        """Compute the values of a special register other than a clock, for all threads."""
+        """Compute the values of a special register other than a clock, for all threads; see `special`."""
         base, _, axis = name.partition(".")
         i = "xyz".find(axis) if axis else 0
 

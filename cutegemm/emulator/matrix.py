@@ -292,7 +292,12 @@ def _word(register: Any) -> np.dtype:
 def _scatter(
     m: Machine, group: Group, registers: tuple[Any, ...], kind: DType, place: np.ndarray, d: np.ndarray
 ) -> None:
-    """Write the matrices D (warps, rows, columns) to the registers of its fragment."""
+    """Write the result D (warps, rows, columns) of mma.sync to the registers of all lanes.
+
+    registers   registers of D
+    kind        element type of D
+    place       (row, column) of each element that a lane holds, from `fragments`
+    """
     values = d[:, place[..., 0], place[..., 1]].reshape(group.n, -1)
     if kind.name == "s32":
         wrapped = values.astype(np.int64).astype(np.int32)

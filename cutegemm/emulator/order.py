@@ -172,7 +172,10 @@ class GlobalOrder:
         self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """Record that a machine now runs the CTAs from number `first` of the grid on."""
+        """Record that a machine now runs CTAs of this launch.
+
+        first   number in the grid of the first of its CTAs
+        """
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)
@@ -349,7 +352,10 @@ class GlobalOrder:
         return log
 
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
-        """Return the units (n, count of units) that hold `count` bytes from each offset on."""
+        """Return the numbers of the memory units that hold `count` bytes from each offset on: (n, units of `count` bytes).
+
+        offset   (n,) offsets in a buffer, in bytes
+        """
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
     def _note(self, access: Access) -> int:
@@ -404,7 +410,11 @@ class GlobalOrder:
             )
 
     def _error(self, access: Access, which: int, reason: str) -> EmulationError:
-        """Return the error of one thread of an access, by its index in the access."""
+        """Return the error for one thread of an access.
+
+        which    index of the thread in the access
+        reason   text for the message
+        """
         return self.machine.error(access.instruction, int(access.threads[which]), reason)
 
     def _index(self, cta: int) -> tuple[int, int, int]:
@@ -414,7 +424,7 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Return the threads of log entries, numbered over the launch."""
+    """Return the threads, numbered over the launch, of entries of a `_Log`: the lower 32 bits."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 

@@ -254,7 +254,10 @@ _WIDE = {
 
 
 def wide_view(array: np.ndarray, count: int) -> np.ndarray:
-    """Return the memory of an array as a flat array of values of `count` bytes: 1, 2, 4, 8 or 16."""
+    """Return a flat view of an array's memory, in values of `count` bytes each.
+
+    count   1, 2, 4, 8 or 16
+    """
     return array.reshape(-1).view(_WIDE[count])
 
 

@@ -102,7 +102,10 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
 
 
 def _count(step: Step, operands: list[Any]) -> np.ndarray:
-    """Return the optional last operand (threads,), a number of arrivals or of bytes; 1 if it is absent."""
+    """Return the optional count of an mbarrier instruction, (threads,): a number of arrivals or of bytes; 1 if absent.
+
+    operands   the operands from the count on; [] if it is absent
+    """
     if not operands:
         return np.ones(len(step.threads), np.int64)
     return step.get(operands[0], np.uint32).astype(np.int64)
@@ -110,7 +113,7 @@ def _count(step: Step, operands: list[Any]) -> np.ndarray:
 
 @handles("mbarrier.init")
 def _init(step: Step) -> None:
-    """Execute mbarrier.init `[mbarrier], arrivals`."""
+    """Execute mbarrier.init `[mbarrier], arrivals`: create an mbarrier with a number of arrivals per phase."""
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
@@ -128,7 +131,7 @@ def _init(step: Step) -> None:
 
 @handles("mbarrier.inval")
 def _inval(step: Step) -> None:
-    """Execute mbarrier.inval `[mbarrier]`."""
+    """Execute mbarrier.inval `[mbarrier]`: remove the mbarrier, so that its memory can be used again."""
     slots, offsets = step.machine.shared_place(step, step.address(step.operands[0]), MBARRIER_BYTES)
     note_use(step, slots, offsets, writes=True)
     for i, thread in enumerate(step.threads):
@@ -192,7 +195,10 @@ def _explain(step: Step) -> list[str]:
 
 @handles("mbarrier.try_wait", "mbarrier.test_wait", explain=_explain)
 def _wait(step: Step) -> None:
-    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`."""
+    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`.
+
+    Threads whose phase is not complete wait with try_wait, and get False with test_wait.
+    """
     machine, opcode = step.machine, step.instruction.opcode
     done_in, at, asked, *_ = step.operands
     by_parity = "parity" in opcode

@@ -126,7 +126,7 @@ class MBarrier:
             )
 
     def _flip(self) -> None:
-        """Begin the next phase if the current one is complete."""
+        """Begin the next phase of the barrier if the current one lacks neither arrivals nor bytes."""
         if self.pending == 0 and self.tx_bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
@@ -179,7 +179,7 @@ class MBarriers:
         return barrier
 
     def get(self, address: int) -> MBarrier | None:
-        """Return the barrier at an address, or None."""
+        """Return the barrier at an address, or None if no barrier is initialised there."""
         return self._at.get(address)
 
 

@@ -85,7 +85,11 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return the clock that a thread now has for a CTA of its cluster; None if races are not checked."""
+        """Return the vector clock that a thread now has for a CTA of its cluster; None if races are not checked.
+
+        thread   number over all CTAs in flight
+        slot     slot of the CTA
+        """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return None

@@ -59,7 +59,7 @@ class _Warpgroup:
 
     @property
     def pending(self) -> Iterator[_Wgmma]:
-        """Yield all wgmmas under way, the oldest first."""
+        """Yield all wgmma instructions of the warpgroup that are not finished, the oldest first."""
         for group in (*self.groups, self.open):
             yield from group
 
@@ -69,7 +69,7 @@ class _Warpgroup:
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the machine's warpgroups that have issued wgmma instructions, by first thread."""
+    """Return the warpgroups of a machine that have issued wgmma instructions: number of the first thread -> warpgroup."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
@@ -160,7 +160,7 @@ def _commit(step: Step) -> None:
 
 @handles("wgmma.wait_group", scope="warpgroup")
 def _wait(step: Step) -> None:
-    """Execute wgmma.wait_group: finish all groups but the `count` latest."""
+    """Execute wgmma.wait_group: finish all groups of wgmma instructions but the `count` latest."""
     (count,) = step.operands
     assert isinstance(count, Immediate)
     for _, warpgroup in _warpgroups_of(step):
@@ -276,7 +276,7 @@ def _check_free(
 
 
 def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
-    """Execute wgmmas in order. Accumulators are written to registers after the last of them."""
+    """Compute wgmma instructions in order. Their accumulators are written to registers after the last of them."""
     here = slice(warpgroup.first, warpgroup.first + WARPGROUP)
     accumulators: dict[tuple[int, ...], tuple[Shape, np.ndarray]] = {}
     for wgmma in wgmmas:
