@@ -239,7 +239,7 @@ def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None
 
 
 def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
-    """Return (DLTensor for an argument, the arrays that it points to). The arrays must stay alive as long as the DLTensor."""
+    """Return (DLTensor for an argument, the arrays that it points to). The arrays must stay alive as long as it."""
     name = str(argument.kind)
     bits = int("".join(c for c in name.removeprefix("e4m3").removeprefix("e5m2") if c.isdigit()) or 8)
     count = len(argument.shape)

@@ -177,7 +177,7 @@ class Machine(Scheduler):
         return bits
 
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
-        """Return the values (threads,) of a register, immediate or special register, with its bits viewed as `dtype`."""
+        """Return the values (threads,) of a register, immediate or special register, its bits viewed as `dtype`."""
         if isinstance(operand, Register):
             values = self.value(operand.index, threads)
             return values if values.dtype == dtype else values.view(dtype)

@@ -352,7 +352,7 @@ class GlobalOrder:
         return log
 
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
-        """Return the numbers of the memory units that hold `count` bytes from each offset on: (n, units of `count` bytes).
+        """Return the memory units that hold `count` bytes from each offset on, by number: (n, count of units).
 
         offset   (n,) offsets in a buffer, in bytes
         """
@@ -424,7 +424,7 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Return the threads, numbered over the launch, of entries of a `_Log`: the lower 32 bits."""
+    """Return the threads, numbered over the launch, that are stored in entries of a `_Log`."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 

@@ -208,7 +208,7 @@ class Scheduler:
         self._wake()
 
     def defer(self, action: Callable[[], None]) -> None:
-        """Keep `action`, such as the end of an asynchronous copy, and run it as late as possible: when no thread can run."""
+        """Run `action`, such as the end of an asynchronous copy, as late as possible: when no thread can run."""
         self._deferred.append(action)
 
     def lands_now(self) -> bool:

@@ -197,7 +197,7 @@ def _explain(step: Step) -> list[str]:
 def _wait(step: Step) -> None:
     """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`.
 
-    Threads whose phase is not complete wait with try_wait, and get False with test_wait.
+    `done` is set to whether the phase is complete.
     """
     machine, opcode = step.machine, step.instruction.opcode
     done_in, at, asked, *_ = step.operands

@@ -122,7 +122,7 @@ class _Groups:
 
 
 def _groups(machine: Machine) -> dict[int, _Groups]:
-    """Return the TMA stores of a machine's threads: number of the thread -> its stores. Threads without any are absent."""
+    """Return the TMA stores of a machine's threads: number of a thread -> its stores, if it has issued any."""
     if "bulk groups" not in machine.private:
         machine.private["bulk groups"] = {}
         machine.ending.append(lambda threads: _check_read(machine, threads))

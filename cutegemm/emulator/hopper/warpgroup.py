@@ -69,7 +69,7 @@ class _Warpgroup:
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the warpgroups of a machine that have issued wgmma instructions: number of the first thread -> warpgroup."""
+    """Return the warpgroups that have issued wgmma instructions: number of the first thread -> warpgroup."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
