@@ -105,7 +105,7 @@ def _action(instruction: Instruction) -> Action | None:
 def _propagates_origins(instruction: Instruction) -> bool:
     """Return whether the action of an instruction itself records which results are uninitialized (see `Machine`).
 
-    It is also True if the instruction has no results, so that there is nothing to record.
+    It is also True for instructions that have no results to record.
     """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip

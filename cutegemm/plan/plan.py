@@ -623,10 +623,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
-        """Return the number of k-blocks whose fragments of A and of B a thread holds.
+        """Return (number of k-blocks whose fragments of A a thread holds, the same number for B).
 
         A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
-        mode. Those of the inner mode are read one k-block ahead.
+        mode. Fragments of the inner mode are read one k-block ahead.
         """
         return self.body.fragment_buffers(self.mma_order)
 

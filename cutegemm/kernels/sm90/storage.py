@@ -639,7 +639,7 @@ class Storage(OwnTile):
 
         If all elements have one address, as in a broadcast operand, it is read once and repeated.
 
-        name   of the operand
+        name   name of the operand
         gX     the vector in global memory
         """
         size = cute.cosize(gX.layout)  # a traced number if a stride is known only at run time
