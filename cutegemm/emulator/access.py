@@ -24,7 +24,10 @@ _ORDINARY = Strength()
 
 
 def addresses(memory: Memory) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group) that computes base + offset of a memory operand, int64 (threads,)."""
+    """Return a function of (machine, group of threads) that computes a memory operand's addresses, int64 (threads,).
+
+    memory   the operand `[base + offset]`
+    """
     base, offset = memory.base, memory.offset
     if isinstance(base, Immediate):
         return lambda m, group: np.full(group.n, base.bits + offset, np.int64)
@@ -40,7 +43,7 @@ def address_registers(memory: Memory) -> tuple[int, ...]:
 
 
 def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> list[tuple[Any, Any, np.ndarray]]:
-    """Return (buffer, threads, offsets) for each buffer that a group accesses.
+    """Return the buffers that a group of threads accesses, as a list of (buffer, threads, offsets).
 
     `threads` is a mask of the threads that access this buffer, or None for all. `offsets` has the positions of their
     accesses, in bytes from the start of the buffer.
@@ -75,16 +78,22 @@ def global_places(m: Machine, group: Group, address: np.ndarray, count: int) -> 
 
 
 def _access(m: Machine, group: Group, which: Any, strength: Strength) -> Access:
-    """Return a record of the current instruction's access to global memory.
+    """Return a record of the current instruction's access to global memory, for race detection.
 
     which     mask of the threads of the group that make the access; None for all
+    strength  memory ordering of the access
     """
     threads = group.threads if which is None else group.threads[which]
     return Access(m.program[m.at].instruction, threads, strength)
 
 
 def _outside(m: Machine, group: Group, which: int, buffer: Any, offset: int, verb: str) -> Exception:
-    """Return the error for an access to bytes that belong to no element of a matrix."""
+    """Return the error for an access to bytes of a buffer that belong to no element of a matrix.
+
+    which    index of the thread in the group
+    offset   offset of the bytes in the buffer
+    verb     what the thread does, for the message
+    """
     return m.fault(group, which, f"it {verb} {buffer.place(offset)}, which lies outside of the matrix.")
 
 
@@ -255,7 +264,11 @@ def store_origins(m: Machine, flat: np.ndarray, count: int, origins: np.ndarray)
 
 
 def _check_no_barrier(m: Machine, group: Group, address: np.ndarray, flat: np.ndarray) -> None:
-    """Raise EmulationError if an ordinary store goes to an mbarrier."""
+    """Raise EmulationError if an ordinary store overwrites an mbarrier object in shared memory.
+
+    address   (threads,) addresses of the stores
+    flat      their indices in the flattened `shared.data`
+    """
     reserved = m.shared.reserved.reshape(-1)[flat]
     if reserved.any():
         bad = int(np.flatnonzero(reserved)[0])

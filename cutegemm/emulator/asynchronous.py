@@ -44,14 +44,14 @@ class _Copies:
     group: np.ndarray
 
     def some(self, which: np.ndarray) -> _Copies:
-        """Return the copies of the threads in a mask."""
+        """Return some of these copies: those of the threads that a boolean mask selects."""
         fields = (self.threads, self.flat, self.data, self.state, self.group)
         return _Copies(*[field[which] for field in fields])
 
 
 @dataclass
 class _UnderWay:
-    """All cp.async copies under way.
+    """All cp.async copies of a machine that have started and have not been waited for.
 
     closed   (threads,) number of groups that each thread has closed
     """
@@ -61,7 +61,7 @@ class _UnderWay:
 
 
 def _under_way(m: Machine) -> _UnderWay:
-    """Return the machine's cp.async copies that are under way."""
+    """Return the machine's record of cp.async copies that have not been waited for. The first call creates it."""
     under_way = m.private.get("cp.async")
     if under_way is None:
         under_way = m.private["cp.async"] = _UnderWay([], np.zeros(m.total, np.int64))
@@ -114,7 +114,7 @@ def _cp_async(instruction: Instruction) -> Action | None:
 def _source_bytes(
     m: Machine, group: Group, address: np.ndarray, sizes: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes (threads, count) that are copied, and their states (threads, count).
+    """Return the bytes (threads, count) that a cp.async copies, and the state of each (threads, count): FULL or EMPTY.
 
     address   (threads,) global addresses
     sizes     (threads,) bytes that are read from global memory; zeros fill the rest of the `count` bytes
@@ -173,7 +173,7 @@ def _wait(instruction: Instruction) -> Action | None:
 
 
 def _land(m: Machine, copies: _Copies, due: np.ndarray) -> None:
-    """Write the data of finished copies to shared memory. For race detection, the waiting warp writes it.
+    """Write the data of finished cp.async copies to shared memory. For race detection, the waiting warp writes it.
 
     due       bool (threads,): the copies that are finished
     """

@@ -18,7 +18,7 @@ def _shl(a: Any, b: Any) -> Any:
 
 
 def _shr(a: Any, b: Any) -> Any:
-    """Shift right: arithmetic for a signed type, logical for an unsigned one."""
+    """Return a shifted right by b bits: arithmetic for a signed type, logical for an unsigned one."""
     width = 8 * a.dtype.itemsize
     if a.dtype.kind == "i":
         return a >> np.minimum(b, width - 1).astype(a.dtype)

@@ -17,10 +17,10 @@ import numpy as np
 
 
 class Race(Exception):
-    """Two accesses that nothing orders.
+    """Raised for a data race: two accesses, at least one of them a write, that no synchronization orders.
 
     place   index of the conflicting access among those that were checked
-    other   agent of the earlier access
+    other   agent (warp or asynchronous copy) of the earlier access
     kind    what the earlier access did, for messages: "written by", "read by"
     """
 
@@ -59,8 +59,9 @@ class Clocks:
     # --- synchronization ---------------------------------------------------------------------------------
 
     def barrier(self, slot: int, agents: np.ndarray) -> None:
-        """Synchronize agents of a CTA: the clock of each becomes the maximum of their clocks.
+        """Synchronize agents (warps or copies) of a CTA: the vector clock of each becomes the maximum of their clocks.
 
+        slot     slot of the CTA
         agents   (n,) numbers over all CTAs
         """
         local = agents - slot * self.agents
@@ -70,7 +71,7 @@ class Clocks:
         self.tick(slot)
 
     def arrive(self, agents: np.ndarray) -> np.ndarray:
-        """Return the maximum of the clocks of agents that arrive at a barrier.
+        """Return the maximum of the vector clocks of agents (warps or copies) that arrive at a barrier.
 
         agents   (n,) numbers over all CTAs
         """
@@ -80,16 +81,19 @@ class Clocks:
         return np.asarray(joined)
 
     def learn(self, slot: int, agents: np.ndarray, clock: np.ndarray) -> None:
-        """Add a clock that `arrive` returned to the clocks of agents of the CTA.
+        """Raise the vector clocks of agents (warps or copies) of a CTA to at least a clock that `arrive` returned.
 
+        slot     slot of the CTA
         agents   (n,) numbers over all CTAs
+        clock    the clock
         """
         self.known[agents] = np.maximum(self.known[agents], clock)
         self.tick(slot)
 
     def release(self, key: Hashable, agents: np.ndarray) -> None:
-        """Release the clocks of agents at `key`, such as a phase of an mbarrier, for agents that acquire it later.
+        """Store the vector clocks of agents (warps or copies) under a key, for agents that acquire it later.
 
+        key      what they synchronize by, such as a phase of an mbarrier
         agents   (n,) numbers over all CTAs
         """
         for agent in agents:
@@ -101,8 +105,9 @@ class Clocks:
         self.now += 1
 
     def acquire(self, key: Hashable, agents: np.ndarray) -> None:
-        """Add to the clocks of agents what other agents of their CTA have released at `key`.
+        """Add to the vector clocks of agents (warps or copies) what others of their CTA have released under a key.
 
+        key      what they synchronize by, such as a phase of an mbarrier
         agents   (n,) numbers over all CTAs
         """
         for agent in agents:
@@ -114,7 +119,10 @@ class Clocks:
             self.tick(int(slot))
 
     def tick(self, slot: int) -> None:
-        """Advance the counter after a clock of the CTA has changed, and recompute the CTA's `floor`."""
+        """Advance the counter of all clocks after a clock of the CTA has changed, and recompute the CTA's `floor`.
+
+        slot   slot of the CTA
+        """
         first = slot * self.agents
         self.floor[slot] = self.known[first : first + self.warps, : self.warps].min()
         self.now += 1
@@ -122,7 +130,7 @@ class Clocks:
     # --- accesses ----------------------------------------------------------------------------------------
 
     def read(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Record that warps read units.
+        """Record that warps read units of shared memory, and check for races.
 
         units     (n, count), numbered over all CTAs
         slots     (n,) slot of the CTA
@@ -133,7 +141,7 @@ class Clocks:
         self.read_at[units, warps[:, None]] = self.now
 
     def write(self, units: np.ndarray, slots: np.ndarray, warps: np.ndarray) -> None:
-        """Record that warps write units. The arguments are those of `read`.
+        """Record that warps write units of shared memory, and check for races. The arguments are those of `read`.
 
         raises    Race with a read or a write that is not ordered before the write
         """
@@ -187,7 +195,7 @@ class Clocks:
             raise Race(int(places[first]), int(others[first]), kind)
 
     def read_together(self, units: np.ndarray, agents: np.ndarray) -> None:
-        """Record that all of several agents of a CTA read units (n,).
+        """Record that all of several agents of a CTA read units (n,) of shared memory, and check for races.
 
         agents    the warps of a warpgroup, or one copy
         raises    Race with a write that is not ordered before the read
@@ -197,8 +205,9 @@ class Clocks:
         self.read_at[units[:, None], agents % self.agents] = self.now
 
     def write_alone(self, units: np.ndarray, agent: int) -> None:
-        """Record that a copy writes units (n,).
+        """Record that an asynchronous copy writes units (n,) of shared memory, and check for races.
 
+        agent     number of the copy's agent
         raises    Race with a read or a write that is not ordered before the write
         """
         self.asynchronous = True

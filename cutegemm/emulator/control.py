@@ -58,7 +58,10 @@ def _ret(instruction: Instruction) -> Action | None:
 
 
 def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
-    """Return a function of (machine, group) that gives the values (threads,) of a barrier number or thread count."""
+    """Return a function of (machine, group of threads) that reads a barrier number or thread count, (threads,).
+
+    operand   register or immediate of a barrier instruction
+    """
     if isinstance(operand, Immediate):
         bits = operand.bits
         return lambda m, group: np.full(group.n, bits)
@@ -68,7 +71,10 @@ def _count(operand: Any) -> Callable[[Machine, Group], np.ndarray]:
 
 
 def _barrier(instruction: Instruction) -> Action | None:
-    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`. Threads arrive as whole warps."""
+    """Return the action of `bar.sync a{, n}` or `bar.arrive a, n`, barriers of a CTA. Threads arrive as whole warps.
+
+    None if the form of the instruction is not implemented.
+    """
     waits = "arrive" not in instruction.opcode
     operands = [o for o in instruction.operands if o is not None]
     number = _count(operands[0])
@@ -138,7 +144,7 @@ def _nothing(instruction: Instruction) -> Action | None:
 
 
 def _grid_wait(instruction: Instruction) -> Action | None:
-    """Return the action of griddepcontrol.wait.
+    """Return the action of griddepcontrol.wait, by which a kernel waits for the previous launch.
 
     It never waits: the emulator runs launches one after another, so the previous launch has ended.
     """
@@ -151,7 +157,7 @@ def _grid_wait(instruction: Instruction) -> Action | None:
 
 
 def _fence(instruction: Instruction) -> Action | None:
-    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar."""
+    """Return the action of a memory fence: fence.acq_rel, fence.sc or membar. None if its form is not implemented."""
     scope = scope_of(instruction)
 
     def fence(m: Machine, group: Group) -> None:

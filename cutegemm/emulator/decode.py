@@ -86,7 +86,7 @@ def decode(kernel: Kernel) -> list[Decoded]:
 
 
 def _action(instruction: Instruction) -> Action | None:
-    """Return the action that executes an instruction, or None if the emulator does not know the instruction."""
+    """Return the function of (machine, group of threads) that executes an instruction; None for an unknown one."""
     op = instruction.opcode[0]
     if op == "mov":
         return _mov(instruction)
@@ -103,16 +103,16 @@ def _action(instruction: Instruction) -> Action | None:
 
 
 def _propagates_origins(instruction: Instruction) -> bool:
-    """Return whether an instruction needs no propagation of origins after its action (see `Machine`).
+    """Return whether the action of an instruction itself records which results are uninitialized (see `Machine`).
 
-    It needs none if the action sets the origins of its results itself, or if the instruction has no results.
+    It is also True for instructions that have no results to record.
     """
     return instruction.opcode[0] in {"ld", "st", "selp", "bra", "ret", "exit", "bar", "cp", "ldmatrix", "stmatrix",
                                      "shfl", "mma", "atom", "fence", "membar"}  # fmt: skip
 
 
 def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the indices of the source registers and of the destination registers of an instruction.
+    """Return (source registers, destination registers) of an instruction, as indices.
 
     The first operand counts as the destination.
     """
@@ -124,7 +124,7 @@ def _registers_of(instruction: Instruction) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _registers_in(operand: Any) -> Iterator[Register]:
-    """Yield the registers of an operand."""
+    """Yield the registers that occur in an operand, such as the base of an address or the items of a vector."""
     if isinstance(operand, Register):
         yield operand
     elif isinstance(operand, Negated):
@@ -143,15 +143,15 @@ def _registers_in(operand: Any) -> Iterator[Register]:
 
 
 def _constant(operand: Immediate, dtype: np.dtype) -> Any:
-    """Return the bits of an immediate as a numpy scalar of a dtype."""
+    """Return the bit pattern of an immediate operand, viewed as a numpy scalar of a dtype."""
     width = 8 * dtype.itemsize
     return np.array(operand.bits & ((1 << width) - 1), f"u{dtype.itemsize}").view(dtype)[()]
 
 
 def _getter(operand: Any, dtype: np.dtype | None) -> Any:
-    """Return a function of (machine, selection) that reads an operand and views its bits as a dtype.
+    """Return a function of (machine, selected threads) that returns the bits of an operand as an array.
 
-    dtype    None: the type of the register
+    dtype    type to view the bits as; None: the type of the register
     """
     if isinstance(operand, Immediate):
         assert dtype is not None, "an immediate has no type of its own"
@@ -174,7 +174,10 @@ def _getter(operand: Any, dtype: np.dtype | None) -> Any:
 
 
 def _putter(register: Register, dtype: np.dtype) -> Any:
-    """Return a function of (machine, selection, values) that writes results of a dtype to a register."""
+    """Return a function of (machine, selected threads, values) that writes results to a register.
+
+    dtype    type of the values
+    """
     index, stored = register.index, STORED[register.kind]
     if dtype == stored or stored == np.bool_:
         return lambda m, sel, out: m.assign(index, out, sel)
@@ -184,7 +187,7 @@ def _putter(register: Register, dtype: np.dtype) -> Any:
 
 
 def _computed(instruction: Instruction, operation: Pure) -> Action | None:
-    """Return the function that executes an instruction on registers; None if the instruction has other operands.
+    """Return the action that executes an instruction on registers; None if the instruction has other operands.
 
     operation   what the instruction computes, and the types of its operands
     """
@@ -222,7 +225,10 @@ def _computed(instruction: Instruction, operation: Pure) -> Action | None:
 
 
 def _selected(instruction: Instruction, compute: Any, put: Any, getters: list[Any]) -> Action:
-    """Return the action of selp. The result gets the origin of the chosen source only (see `Machine`)."""
+    """Return the action of selp, which selects one of two sources by a predicate.
+
+    The result counts as uninitialized if the chosen source does; the other one does not matter (see `Machine`).
+    """
     dest, *sources = (tuple([r.index for r in _registers_in(o)]) for o in instruction.operands)
 
     def act(m: Machine, group: Group) -> None:
@@ -262,7 +268,7 @@ def _mov(instruction: Instruction) -> Action | None:
 
 
 def _unpacked(dest: Vector, source: Any) -> Action | None:
-    """Return the action of `mov {low, ..., high}, source`."""
+    """Return the action of `mov {low, ..., high}, source`: split a register. None if not implemented."""
     parts = [r for r in dest.items if r is not None]
     kind = STORED[parts[0].kind]
     puts = [None if r is None else _putter(r, kind) for r in dest.items]
@@ -279,7 +285,7 @@ def _unpacked(dest: Vector, source: Any) -> Action | None:
 
 
 def _packed(dest: Any, source: Vector) -> Action | None:
-    """Return the action of `mov dest, {low, ..., high}`."""
+    """Return the action of `mov dest, {low, ..., high}`: join registers to a wider one. None if not implemented."""
     stored = STORED[dest.kind]
     kind = np.dtype(f"u{stored.itemsize // len(source.items)}")
     gets = [_getter(item, kind) for item in source.items]
@@ -298,7 +304,10 @@ def _packed(dest: Any, source: Vector) -> Action | None:
 
 
 def _handled(instruction: Instruction, handled: Handled) -> Action:
-    """Return the action that calls an instruction handler."""
+    """Return the action that calls the handler of an instruction.
+
+    handled   the handler, as `handles` registered it
+    """
     if handled.check is not None:
         handled.check(instruction)
     function = handled.function
@@ -310,7 +319,10 @@ def _handled(instruction: Instruction, handled: Handled) -> Action:
 
 
 def _guarded(action: Action, guard: tuple[Register, bool]) -> Action:
-    """Return an action with a guard `@p` or `@!p`: threads without the predicate continue with the next instruction."""
+    """Return an action that is executed only by threads whose predicate holds; others continue after the instruction.
+
+    guard   (predicate register, whether it is negated) of `@p` or `@!p`
+    """
     register, negated = guard
 
     def act(m: Machine, group: Group) -> bool | None:

@@ -52,7 +52,11 @@ def _base(library: ctypes.CDLL, symbols: dict[str, int]) -> int:
 
 
 def _write(address: int, value: int) -> None:
-    """Write a pointer to memory that the loader has made read-only."""
+    """Overwrite a pointer in memory of the loaded library, which the loader has made read-only.
+
+    address   address of the pointer
+    value     its new value
+    """
     page = address & ~(mmap.PAGESIZE - 1)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE):

@@ -94,7 +94,7 @@ class Launch:
 
     @property
     def ctas(self) -> int:
-        """Return the number of CTAs."""
+        """Return the number of CTAs of the launch."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
@@ -151,7 +151,7 @@ class HostFunction:
     # --- the stand-in for the runtime --------------------------------------------------------------------
 
     def _stand_in(self) -> dict[str, Any]:
-        """Return ctypes callbacks that stand in for the runtime functions, by name."""
+        """Return ctypes callbacks that replace functions of the CUDA runtime in the host function: name -> callback."""
         pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
         def succeed(*_: Any) -> int:
@@ -239,7 +239,7 @@ def _attribute(config: _Config, kind: int, words: int) -> tuple[int, ...] | None
 
 
 def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
-    """Return a DLTensor for an argument, and the arrays that it points to, which must stay alive as long as it."""
+    """Return (DLTensor for an argument, the arrays that it points to). The arrays must stay alive as long as it."""
     name = str(argument.kind)
     bits = int("".join(c for c in name.removeprefix("e4m3").removeprefix("e5m2") if c.isdigit()) or 8)
     count = len(argument.shape)
@@ -251,8 +251,9 @@ def _tensor(argument: TensorArgument) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=64)
 def host_function(library: Path) -> HostFunction:
-    """Return the host function of a library, which is loaded once.
+    """Return the host function of a compiled kernel's library, which is loaded once.
 
+    library   path of the shared library
     raises    UnsupportedError if the library does not exist, or exports no TVM-FFI function
     """
     if not library.exists():

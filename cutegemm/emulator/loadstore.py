@@ -49,7 +49,7 @@ class Form:
 
     @property
     def size(self) -> int:
-        """Return the bytes that each thread loads or stores."""
+        """Return the number of bytes that each thread loads or stores by the instruction."""
         return self.kind.itemsize * len(self.registers)
 
 
@@ -105,12 +105,16 @@ def _ld(instruction: Instruction) -> Action | None:
 
 
 def _space_of(address: int) -> str:
-    """Return the state space of a generic address."""
+    """Return the state space of a generic address: "param", "shared" or "global"."""
     return "shared" if address >= GENERIC_SHARED else "param" if address >= GENERIC_PARAM else "global"
 
 
 def _spread(m: Machine, group: Group, form: Form, raw: np.ndarray) -> None:
-    """Write wide values to the registers of a form, each element extended to the width of its register."""
+    """Write loaded values to the registers of an ld, each element extended to the width of its register.
+
+    form   registers of the instruction, and the type of each
+    raw    (threads,) wide values (see `wide_view`), each of which joins a thread's elements
+    """
     count = len(form.registers)
     parts = raw.view(form.kind).reshape(group.n, count)
     columns = np.ascontiguousarray(parts.T)

@@ -124,7 +124,7 @@ class Machine(Scheduler):
         self.watch: Watch | None = None
 
     def propagate_origins(self, decoded: Decoded, group: Group) -> None:
-        """Give the results of an instruction the origins of its sources (see `Machine`)."""
+        """Mark the results of an instruction as uninitialized where its sources are; `Machine` explains origins."""
         origins = self.origins_of(decoded.reads, group)
         for register in decoded.writes:
             self.set_origins(register, group.sel, origins)
@@ -142,16 +142,24 @@ class Machine(Scheduler):
     # --- registers ---------------------------------------------------------------------------------------
 
     def value(self, index: int, sel: Selection) -> np.ndarray:
-        """Return the bits of a register for the selected threads."""
+        """Return the bits of a register for the selected threads, as an array.
+
+        index   index of the register in `Kernel.registers`
+        sel     the threads: None for all, a slice, or an array of numbers
+        """
         bits = self.regs[index]
         if bits is None:
             bits = self._fresh(index)
         return bits if sel is None else bits[sel]
 
     def assign(self, index: int, values: np.ndarray, sel: Selection) -> None:
-        """Write bits of the register's own width for the selected threads.
+        """Write the bits of a register for the selected threads.
 
         If all threads are selected, the array itself becomes the register: the caller must not change it later.
+
+        index    index of the register in `Kernel.registers`
+        values   bits of the register's own width
+        sel      the threads: None for all, a slice, or an array of numbers
         """
         if sel is None:
             self.regs[index] = values if values.ndim else np.full(self.total, values)
@@ -169,7 +177,7 @@ class Machine(Scheduler):
         return bits
 
     def read_operand(self, operand: Any, dtype: np.dtype, threads: np.ndarray) -> np.ndarray:
-        """Return the bits of an operand as `dtype`, (threads,)."""
+        """Return the values (threads,) of a register, immediate or special register, its bits viewed as `dtype`."""
         if isinstance(operand, Register):
             values = self.value(operand.index, threads)
             return values if values.dtype == dtype else values.view(dtype)
@@ -183,7 +191,7 @@ class Machine(Scheduler):
         return self.special(operand.name)[threads].view(dtype)
 
     def write_register(self, register: Register, values: np.ndarray, threads: np.ndarray) -> None:
-        """Write values to a register for these threads, and clear their origins."""
+        """Write values (threads,) to a register for these threads, and mark them as initialized."""
         kind = STORED[register.kind]
         bits = values if values.dtype == kind else values.view(kind) if kind != np.bool_ else values.astype(bool)
         self.value(register.index, None)[threads] = bits
@@ -201,7 +209,7 @@ class Machine(Scheduler):
         return values
 
     def _special(self, name: str) -> np.ndarray:
-        """Compute the values of a special register other than a clock, for all threads."""
+        """Compute the values of a special register other than a clock, for all threads; see `special`."""
         base, _, axis = name.partition(".")
         i = "xyz".find(axis) if axis else 0
 
@@ -403,7 +411,13 @@ class Machine(Scheduler):
             raise self.race(self.program[self.at].instruction, thread, offset, race, writes) from None
 
     def race(self, instruction: Instruction, thread: int, offset: int, race: Race, writes: bool) -> EmulationError:
-        """Return the error for a race at an offset of shared memory."""
+        """Return the error for a data race at an offset of shared memory.
+
+        thread   number over all CTAs in flight
+        offset   offset in the CTA's window of shared memory
+        race     the earlier access
+        writes   whether the present access is a write
+        """
         other = f"warp {race.other}" if race.other < self.warps else "an asynchronous copy"
         return self.error(
             instruction,

@@ -105,7 +105,11 @@ def _matrices(instruction: Instruction) -> tuple[Memory, tuple[Register, ...], b
 
 
 def _rows(m: Machine, group: Group, memory: Memory, count: int) -> tuple[Group, np.ndarray]:
-    """Return the threads whose addresses are used, 8 for each of `count` matrices, and these addresses."""
+    """Return (threads whose addresses ldmatrix or stmatrix uses, these addresses).
+
+    memory   the address operand
+    count    number of 8 x 8 matrices; each takes the addresses of 8 threads
+    """
     lanes = (group.threads.reshape(-1, WARP)[:, : 8 * count]).reshape(-1)
     owners = Group(lanes, m.total)
     m.require_written(address_registers(memory), owners, "the address")
@@ -288,7 +292,12 @@ def _word(register: Any) -> np.dtype:
 def _scatter(
     m: Machine, group: Group, registers: tuple[Any, ...], kind: DType, place: np.ndarray, d: np.ndarray
 ) -> None:
-    """Write the matrices D (warps, rows, columns) to the registers of its fragment."""
+    """Write the result D (warps, rows, columns) of mma.sync to the registers of all lanes.
+
+    registers   registers of D
+    kind        element type of D
+    place       (row, column) of each element that a lane holds, from `fragments`
+    """
     values = d[:, place[..., 0], place[..., 1]].reshape(group.n, -1)
     if kind.name == "s32":
         wrapped = values.astype(np.int64).astype(np.int32)

@@ -172,7 +172,10 @@ class GlobalOrder:
         self._observed: dict[tuple[int, int], np.ndarray] = {}
 
     def enter(self, machine: Machine, first: int) -> None:
-        """Record that a machine now runs the CTAs from number `first` of the grid on."""
+        """Record that a machine now runs CTAs of this launch.
+
+        first   number in the grid of the first of its CTAs
+        """
         assert machine.clocks is not None
         self.machine, self.clocks, self.first = machine, machine.clocks, first
         self._launch_thread = first * self.block_threads + np.arange(machine.total)
@@ -180,12 +183,14 @@ class GlobalOrder:
     # --- synchronization -------------------------------------------------------------------------------------
 
     def strong_write(self, threads: np.ndarray, addresses: np.ndarray, strength: Strength) -> None:
-        """Publish clocks of the warps of strong writes at the written addresses.
+        """Publish the vector clocks of warps that make strong writes, at the written addresses.
 
-        Call it after `write` has recorded the accesses.
+        An acquire read of such an address is ordered after what the clock contains. Call it after `write` has recorded
+        the accesses.
 
         threads     (n,) over all CTAs in flight
         addresses   (n,) generic addresses
+        strength    memory ordering of the writes
         """
         for thread, address in zip(threads.tolist(), addresses.tolist(), strict=True):
             row, warp, cta = self._identify(thread)
@@ -249,12 +254,12 @@ class GlobalOrder:
             self._learn(row, self._over_launch(clock, self.first + slot))
 
     def _identify(self, thread: int) -> tuple[int, int, int]:
-        """Return, for a thread in flight, its row in the clocks, its warp in the launch, and its CTA in the grid."""
+        """Return (row in the clocks, warp in the launch, CTA in the grid), by number, of a thread in flight."""
         cta, own = divmod(int(self._launch_thread[thread]), self.block_threads)
         return int(self.machine.agent_of[thread]), cta * self.warps + own // WARP, cta
 
     def _scope_groups(self, cta: int) -> tuple[tuple[int, int], ...]:
-        """Return (scope, group) of a CTA for each scope.
+        """Return a pair (scope, group) of a CTA for each memory scope: CTA, CLUSTER and DEVICE.
 
         Two CTAs with the same group of a scope see each other's strong accesses of that scope.
         """
@@ -340,18 +345,21 @@ class GlobalOrder:
             self._check(access, buffer, units, log.written, "writes", "written")
 
     def _log(self, buffer: Buffer) -> _Log:
-        """Return the log of a buffer. The first call for a buffer creates it."""
+        """Return the log of the last accesses to a buffer. The first call for a buffer creates it."""
         log = self._logs.get(buffer.base)
         if log is None:
             log = self._logs[buffer.base] = _Log(len(buffer.data) // self.grain)
         return log
 
     def _units(self, offset: np.ndarray, count: int) -> np.ndarray:
-        """Return the units (n, count of units) that hold `count` bytes from each offset on."""
+        """Return the memory units that hold `count` bytes from each offset on, by number: (n, count of units).
+
+        offset   (n,) offsets in a buffer, in bytes
+        """
         return offset[:, None] // self.grain + np.arange(max(1, count // self.grain))
 
     def _note(self, access: Access) -> int:
-        """Record an access with the present value of the counter, and return its index."""
+        """Record an access to global memory with the present value of the counter, and return its index."""
         self._accesses.append((access.instruction, access.strength))
         number = len(self._accesses)
         if number == len(self._stamps):
@@ -402,7 +410,11 @@ class GlobalOrder:
             )
 
     def _error(self, access: Access, which: int, reason: str) -> EmulationError:
-        """Return the error of one thread of an access, by its index in the access."""
+        """Return the error for one thread of an access.
+
+        which    index of the thread in the access
+        reason   text for the message
+        """
         return self.machine.error(access.instruction, int(access.threads[which]), reason)
 
     def _index(self, cta: int) -> tuple[int, int, int]:
@@ -412,7 +424,7 @@ class GlobalOrder:
 
 
 def _thread(accesses: np.ndarray) -> np.ndarray:
-    """Return the threads of log entries, numbered over the launch."""
+    """Return the threads, numbered over the launch, that are stored in entries of a `_Log`."""
     return accesses & ((1 << _THREAD_BITS) - 1)
 
 

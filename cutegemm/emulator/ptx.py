@@ -69,7 +69,7 @@ class Kernel:
 
     @property
     def param_bytes(self) -> int:
-        """Return the bytes of all parameters."""
+        """Return the number of bytes of all parameters of the kernel."""
         return max((p.offset + p.size for p in self.params), default=0)
 
 
@@ -115,7 +115,7 @@ def _shared_symbols(text: str) -> tuple[dict[str, int], int]:
 
 
 def _width(kind: str) -> int:
-    """Return the bytes of a PTX type such as "u32"."""
+    """Return the number of bytes of a PTX type such as "u32"."""
     return _BYTES[kind[1:]]
 
 
@@ -148,7 +148,7 @@ class _Body:
         self.jumps: list[tuple[int, str, tuple[int, ...]]] = []
 
     def read(self) -> None:
-        """Read all statements, then set the targets of branches."""
+        """Parse all statements of the kernel's body, then set the target of each branch."""
         text = self.text
         while True:
             skipped = _SKIPPED.match(text, self.at)
@@ -183,7 +183,7 @@ class _Body:
             object.__setattr__(self.kernel.instructions[place], "target", target)
 
     def _directive(self, statement: str) -> None:
-        """Declare the registers of a .reg statement, and ignore every other directive."""
+        """Parse a directive: declare the registers of a .reg statement, and ignore every other one."""
         match = _REG.match(statement)
         if match is None:
             return  # .pragma, .loc; .shared is read by `_shared_symbols`
@@ -197,7 +197,7 @@ class _Body:
                 self.scopes[-1][full_name] = register
 
     def _instruction(self, statement: str) -> None:
-        """Append the instruction of a statement to the kernel."""
+        """Parse the statement of an instruction, and append it to the kernel."""
         text = " ".join(statement.split())
         rest, guard = text, None
         if match := _GUARD.match(rest):

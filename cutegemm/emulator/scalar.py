@@ -307,14 +307,14 @@ def _setp(mods: list[str], count: int) -> Pure | None:
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """Return float32 values as bf16 bits (uint16), rounded to nearest even."""
+    """Return float32 values as bf16: uint16 bit patterns, rounded to nearest even."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), rounded.astype(np.uint16))
 
 
 def bf16_values(bits: np.ndarray) -> np.ndarray:
-    """Return the float32 values of bf16 bits."""
+    """Return the float32 values of bf16 bit patterns (uint16)."""
     return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -464,7 +464,7 @@ def values_of(dtype: DType, bits: np.ndarray) -> np.ndarray:
 
 
 def small_values(dtype: DType) -> np.ndarray:
-    """Return the values of the 256 codes of an 8-bit float, as float32."""
+    """Return the values of all 256 bit patterns of an 8-bit float, as float32: entry i is the value of pattern i."""
     code = np.arange(256)
     exponent_bits, mantissa_bits = dtype.exponent_bits, dtype.mantissa_bits
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)

@@ -203,12 +203,12 @@ class Scheduler:
         self._spinning[self.at + 1] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def notify(self) -> None:
-        """Let parked threads execute their instruction again: what they wait for may have happened."""
+        """Let parked threads execute their instruction again, since what they wait for may have happened."""
         self._events += 1
         self._wake()
 
     def defer(self, action: Callable[[], None]) -> None:
-        """Run `action` as late as possible: when no thread can run."""
+        """Run `action`, such as the end of an asynchronous copy, as late as possible: when no thread can run."""
         self._deferred.append(action)
 
     def lands_now(self) -> bool:
@@ -248,7 +248,11 @@ class Scheduler:
             self.resume(at, threads)
 
     def resume(self, at: int, threads: np.ndarray) -> None:
-        """Make threads ready to run at instruction `at`."""
+        """Make threads ready to run at an instruction.
+
+        at        index of the instruction
+        threads   numbers over all CTAs in flight
+        """
         if len(threads) == 0:
             return
         for others in (self._ready.pop(at, None), self._incomplete.pop(at, None)):
@@ -263,7 +267,10 @@ class Scheduler:
             self._incomplete[at] = threads if others is None else np.sort(np.concatenate([threads, others]))
 
     def park(self, threads: np.ndarray) -> None:
-        """Let threads wait at the current instruction, and execute it again after the next `notify`."""
+        """Let threads wait at the current instruction, and execute it again after the next `notify`.
+
+        threads   numbers over all CTAs in flight
+        """
         if len(threads):
             others = self._parked.get(self.at)
             self._parked[self.at] = threads if others is None else np.sort(np.concatenate([threads, others]))
@@ -307,7 +314,7 @@ class Scheduler:
                 return
 
     def executions(self) -> np.ndarray:
-        """Return, for each instruction of the program, how many threads have executed it."""
+        """Return an array with an entry for each instruction of the program: how many threads have executed it."""
         return np.cumsum(self._counts)[:-1]
 
     def converged(self, group: Group, scope: str) -> Group | None:

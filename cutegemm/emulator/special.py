@@ -31,7 +31,7 @@ _UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 
 
 def _quiet(compute: Compute) -> Compute:
-    """Return `compute` without numpy's warnings: an infinity or NaN is an ordinary result."""
+    """Return a function that computes the same without numpy's warnings: an infinity or NaN is an ordinary result."""
 
     def computed(*operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -41,7 +41,7 @@ def _quiet(compute: Compute) -> Compute:
 
 
 def _by_f64(function: Callable[[Any], Any]) -> Compute:
-    """Return an f32 instruction that evaluates `function` in f64 and rounds the result to f32."""
+    """Return a function of f32 arrays that evaluates `function` in f64 and rounds the result to f32."""
     return _quiet(lambda a: function(np.asarray(a, np.float64)).astype(np.float32))
 
 
@@ -51,7 +51,7 @@ def _without_subnormals(a: Any) -> Any:
 
 
 def _flushing(compute: Compute) -> Compute:
-    """Return an f32 instruction with .ftz: subnormal operands and results become zero."""
+    """Return a function that computes the same with .ftz: subnormal f32 operands and results become zero."""
     return _quiet(lambda *operands: _without_subnormals(compute(*[_without_subnormals(a) for a in operands])))
 
 

@@ -254,12 +254,15 @@ _WIDE = {
 
 
 def wide_view(array: np.ndarray, count: int) -> np.ndarray:
-    """Return the memory of an array as a flat array of values of `count` bytes: 1, 2, 4, 8 or 16."""
+    """Return a flat view of an array's memory, in values of `count` bytes each.
+
+    count   1, 2, 4, 8 or 16
+    """
     return array.reshape(-1).view(_WIDE[count])
 
 
 def full_pattern(count: int) -> Any:
-    """Return the state of `count` bytes that are all FULL, as one wide value (see `wide_view`)."""
+    """Return one wide value (see `wide_view`) of `count` bytes that all have the state FULL (initialized)."""
     return _FULL[count]
 
 

@@ -1,4 +1,4 @@
-"""Kernels in the CuTe DSL, one set for each family of plans. Importing one of them imports the DSL.
+"""GEMM kernels in the CuTe DSL, one set for each family of plans. Importing one of them imports the DSL.
 
 Layouts and atoms of a plan in the DSL   `lower`
 Arguments of a compiled function         `arguments`

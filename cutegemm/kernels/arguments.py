@@ -46,7 +46,10 @@ class LaunchArguments:
 
 
 def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArguments:
-    """Return the arguments of a compiled function by their meaning, with A and B exchanged if the plan swaps A/B."""
+    """Return the arguments of a compiled GEMM function by name, with A and B exchanged if the plan swaps A/B.
+
+    arguments   in the order in which a caller passes them; see `LaunchArguments`
+    """
     epilogue = plan.epilogue
     a, b, *rest, stream = arguments
     names = tensor_names(plan)
@@ -71,7 +74,7 @@ def launch_arguments(plan: GemmPlan, arguments: Sequence[Any]) -> LaunchArgument
 
 
 def _exchanged(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of the transpose of a matrix, or of each matrix of a batch, whose mode comes first."""
+    """Return a view of a matrix, or of a batch of them (batch mode first), with rows and columns exchanged."""
     *batch, rows, columns = range(cute.rank(tensor))
     return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[*batch, columns, rows]))
 
@@ -83,7 +86,7 @@ def scalar_type(plan: GemmPlan) -> Any:
 
 
 def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
-    """Return the arguments with which a plan is traced, in the order of `LaunchArguments`.
+    """Return placeholder tensors and scalars with which a plan's kernel is traced, in the order of `LaunchArguments`.
 
     The tensors have symbolic extents and strides, with the divisors that the plan's signature states.
     """
@@ -98,12 +101,15 @@ def fake_arguments(plan: GemmPlan) -> tuple[Any, ...]:
 
 
 def _fake_space(kind: Any) -> cute.Tensor:
-    """Return a one-dimensional tensor of symbolic size that stands for a workspace or for semaphores."""
+    """Return a one-dimensional placeholder tensor of symbolic size, for a workspace or for semaphores.
+
+    kind   element type in the DSL
+    """
     return cute.runtime.make_fake_compact_tensor(kind, (cute.sym_int64(),), assumed_align=SPACE_ALIGN_BYTES)
 
 
 def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
-    """Return a tensor of symbolic extents and strides that stands for an argument of the signature."""
+    """Return a placeholder tensor with symbolic extents and strides for one argument of the compiled function."""
     kind = argument.dtype
     if kind is tf32 and plan.rounding != "rne":  # the caller passes f32; TMA rounds only tensors declared as tf32
         kind = f32
@@ -115,10 +121,12 @@ def _fake_tensor(plan: GemmPlan, argument: Argument) -> cute.Tensor:
 
 
 def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Tensor) -> cute.Tensor:
-    """Return a view of an epilogue operand as (M, N, L), with stride 0 along each mode that it does not have.
+    """Return a view of an operand of the epilogue as (M, N, L), with stride 0 along each mode that it does not have.
 
-    The view of a row of a gated epilogue has the gates only; `glu.up_of` returns the ups.
+    The view of a row of a gated epilogue has the gates only; `glu.up_of` returns the up projections.
 
+    tensor    the operand in memory
+    operand   its element type, majorness and broadcast modes
     batched   whether the tensor has a batch mode, which comes first
     like      D as (M, N, L)
     """

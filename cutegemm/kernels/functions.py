@@ -86,7 +86,10 @@ def _is_double(x: Any) -> bool:
 
 @dsl_user_op
 def _instruction(name: str, *operands: Any, loc: Any = None, ip: Any = None) -> Float32:
-    """Emit a PTX instruction on f32 operands that the DSL does not offer, and return its result."""
+    """Emit a PTX instruction on f32 operands that the DSL does not offer, and return its result.
+
+    name   opcode with its modifiers
+    """
     numbers = ", ".join(f"${i}" for i in range(len(operands) + 1))
     values = [operand.ir_value(loc=loc, ip=ip) for operand in operands]
     asm = functools.partial(llvm.inline_asm, has_side_effects=False, is_align_stack=False, loc=loc, ip=ip)
@@ -100,7 +103,10 @@ def _exp2(x: Any) -> Any:
 
 
 def _reciprocal(x: Any) -> Any:
-    """Return 1 / x with an error of one unit in the last place. Outside of 2**-126 .. 2**126 it is infinity or 0."""
+    """Return 1 / x with an error of one unit in the last place.
+
+    If the magnitude of x is outside of 2**-126 .. 2**126, it is infinity or 0.
+    """
     return cute.arch.rcp_approx(x)
 
 
@@ -111,7 +117,7 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """Return the sum of coefficients[i] * x**i."""
+    """Return the sum of coefficients[i] * x**i over all i, by fused multiply-adds."""
     *others, value = coefficients
     for coefficient in reversed(others):
         value = _fma(x, value, coefficient)
@@ -219,12 +225,12 @@ def erf(x: Any) -> Any:
 
 
 def _unit(x: Any) -> float:
-    """Return the factor that converts an exponent of e to one for `_share`: 1 for f64, log2(e) for f32."""
+    """Return the factor from an exponent of e to the exponent that `_share` takes: 1 for f64, log2(e) for f32."""
     return 1.0 if _is_double(x) else _LOG2_E
 
 
 def _share(exponent: Any) -> Any:
-    """Return 1 / (1 + e**exponent) for f64, 1 / (1 + 2**exponent) for f32."""
+    """Return the logistic function of -exponent: 1 / (1 + e**exponent) for f64, 1 / (1 + 2**exponent) for f32."""
     if _is_double(exponent):
         return Float64(1.0) / (cute.math.exp(exponent) + Float64(1.0))
     return _reciprocal(_exp2(exponent) + Float32(1.0))
@@ -236,9 +242,11 @@ def sigmoid(x: Any) -> Any:
 
 
 def _times_share(x: Any, share: Callable[[Any], Any]) -> Any:
-    """Return x * share(x), for a factor that goes to 0 as x goes to minus infinity.
+    """Return x * share(x), such as x * sigmoid(x), for a factor that goes to 0 as x goes to minus infinity.
 
     x is clamped to `_ENDS` from below, so that it stays finite where the factor is 0.
+
+    share   function of x that returns the factor
     """
     x = maximum(x, x.dtype(_ENDS[x.dtype]))
     return x * share(x)

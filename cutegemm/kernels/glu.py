@@ -1,6 +1,6 @@
-"""Gated epilogues (GLU): B and rows of the epilogue, divided into the columns of gates and of ups.
+"""Gated epilogues (GLU): the columns of B, and row operands of the epilogue, divided into gates and up projections.
 
-Gates and ups may alternate ("pairs"), or all gates come first, then all ups ("halves").
+Gates and up projections may alternate ("pairs"), or all gates come first, then all up projections ("halves").
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from cutegemm.plan.stream import OperandStream
 
 
 def columns_of_b(plan: GemmPlan, mD: cute.Tensor) -> Any:
-    """Return the number of columns of A @ B: N of D (M, N, L), or twice that for a gated epilogue."""
+    """Return the number of columns of A @ B: N of D (M, N, L), or twice that for a gated epilogue.
+
+    mD   D in global memory
+    """
     return mD.shape[1] * 2 if plan.operands.gated else mD.shape[1]
 
 
 def box_tile(plan: GemmPlan, stream: OperandStream) -> tuple[int, ...]:
-    """Return the shape that TMA loads of a stream for a k-tile: (rows, k); for a gated B (gate columns, 2, k)."""
+    """Return the shape of the tile of an operand stream that TMA loads for a k-tile.
+
+    It is (rows or columns, k), and (gate columns, 2, k) for the B of a gated epilogue.
+    """
     rows, columns = stream.tile
     return (rows // 2, 2, columns) if plan.operands.gated and stream.name == "b" else (rows, columns)
 
 
 def gate_and_up(mB: cute.Tensor, plan: GemmPlan, half: Any) -> cute.Tensor:
-    """Return a view of B (N, K, L) as (gates, gate or up, K, L).
+    """Return a view of B (N, K, L) as (gate columns, 2, K, L); index 1 of the second mode selects the up projection.
 
     half   number of columns of D
     """
@@ -66,7 +72,7 @@ def as_accumulators(tile: cute.Tensor, plan: GemmPlan) -> cute.Tensor:
 
 
 def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
-    """Return the distance from a gate to the next gate, and from a gate to its up.
+    """Return (distance from a gate to the next gate, distance from a gate to its up projection) in memory.
 
     stride   stride of the columns of B, or of a row of the epilogue
     half     number of columns of D
@@ -77,9 +83,10 @@ def steps(operand: Operand, stride: Any, half: Any) -> tuple[Any, Any]:
 
 
 def up_of(row: cute.Tensor, operand: Operand) -> cute.Tensor:
-    """Return the up numbers of a row operand (M, N, L).
+    """Return a view of the up projections in a row operand (M, N, L) of a gated epilogue.
 
-    row   a view of the gates of the same operand
+    row       a view of the gates of the same operand
+    operand   its element type and its pairing of gates and up projections
     """
     _, to_up = steps(operand, 1, row.shape[1])
     return cute.make_tensor(row.iterator + to_up, row.layout)

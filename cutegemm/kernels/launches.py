@@ -12,9 +12,12 @@ SMEM_CARVEOUT_PERCENT = 100  # percentage of an SM's L1 cache and shared memory 
 
 
 def begin(launch: Launch) -> None:
-    """Wait for the previous kernel, and let the next one start, at the end of this kernel's prologue.
+    """Wait for the previous kernel in the stream, and let the next one start (programmatic dependent launch).
 
-    All threads call it before their first access to global memory. A `late` launch of the next kernel follows in `end`.
+    All threads call it at the end of the kernel's prologue, before their first access to global memory. A `late` launch
+    of the next kernel follows in `end`.
+
+    launch   how this kernel overlaps with the kernels before and after it
     """
     launches_dependents = _launches_dependents(launch)  # computed before the wait
     wait(launch)
@@ -23,19 +26,22 @@ def begin(launch: Launch) -> None:
 
 
 def end(launch: Launch) -> None:
-    """Let the next kernel start, if it is launched late. All threads call it after the last of their work."""
+    """Let the next kernel in the stream start, if the plan says that this happens at the end of this kernel.
+
+    All threads call it after the last of their work.
+    """
     if launch.late:
         release(launch)
 
 
 def wait(launch: Launch) -> None:
-    """Wait for the end of the previous kernel, if this one may start before that."""
+    """Wait for the end of the previous kernel in the stream, if this one may start before that."""
     if launch.waits:
         cute.arch.griddepcontrol_wait()
 
 
 def release(launch: Launch) -> None:
-    """Let the next kernel start as soon as all CTAs have called this or ended, if the plan says so."""
+    """Let the next kernel in the stream start as soon as all CTAs have called this or ended, if the plan says so."""
     _release(_launches_dependents(launch))
 
 
@@ -52,6 +58,6 @@ def _launches_dependents(launch: Launch) -> Any:
 
 @cute.jit
 def _release(launches_dependents):
-    """Let the next kernel start, if the run-time condition holds."""
+    """Let the next kernel in the stream start, if the run-time condition holds."""
     if launches_dependents:
         cute.arch.griddepcontrol_launch_dependents()

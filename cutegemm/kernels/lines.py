@@ -23,14 +23,18 @@ _here: ContextVar[tuple[str, int]] = ContextVar("here", default=(ELSEWHERE, 0))
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Note the current line of a program for all code that is traced inside."""
+    """Record, for all code that is traced in the `with` body, which line of a program it comes from."""
     with loc_transform(lambda _: ir.Location.file(_here.get()[0], (_here.get()[1] + 1) * _APART, 1)):
         yield
 
 
 @contextmanager
 def from_line(program: str, line: int) -> Iterator[None]:
-    """Set the current line of a program for the code that is traced inside. Lines start at 0."""
+    """Set the line of a plan's program that the code traced in the `with` body comes from.
+
+    program   name of the program
+    line      line of the printed program, counted from 0
+    """
     token = _here.set((program, line))
     try:
         yield
@@ -39,8 +43,11 @@ def from_line(program: str, line: int) -> Iterator[None]:
 
 
 def read(file: str, line: int, programs: tuple[str, ...]) -> tuple[str, int] | None:
-    """Return (program, line) of an entry of the line table; None for code outside of the steps of `programs`.
+    """Return (program, line) for an entry of the machine code's line table; None outside of these programs.
 
-    Lines of a program start at 0.
+    Lines of a program are counted from 0.
+
+    file, line   the entry
+    programs     names of the programs that may occur
     """
     return (file, line // _APART - 1) if file in programs and line >= _APART else None

@@ -182,7 +182,12 @@ def tma_atom(
 
 
 def _slot(given: SharedLayout, tile: tuple[int, ...], kind: DType) -> Any:
-    """Return the layout of a tile, relative to the base of its stage, with a swizzle of byte addresses."""
+    """Return the DSL's layout of a tile in a stage of shared memory, with a swizzle of byte addresses.
+
+    given   layout of all stages, in elements
+    tile    shape of the tile
+    kind    element type
+    """
     outer = given.outer if isinstance(given, ComposedLayout) else given
     *rows, columns = tile
     held = composition(select(outer, [0, 1]), (product(tuple(rows)), columns))
@@ -201,7 +206,7 @@ def l2_policy(box: TmaBox) -> dict[str, Any]:
 
 
 def mma_op(atom: MmaAtom) -> Any:
-    """Return the DSL's operation for an MMA atom.
+    """Convert an MMA atom to the DSL's MMA operation.
 
     The DSL's FMA has one type for all operands, so it only partitions. A kernel whose inputs are narrower than its
     accumulators converts them and multiplies by itself.
@@ -228,7 +233,7 @@ class WgmmaTf32(warpgroup.MmaF16BF16Op):
     descriptive_name = "warpgroup TF32 MMA Operation"
 
     def _verify(self) -> None:
-        """Skip the DSL's check of types, since `MmaAtom` has checked the atom."""
+        """Do nothing: this replaces the DSL's check of element types, which `MmaAtom` has made."""
 
 
 def _wgmma_op(atom: MmaAtom) -> Any:

@@ -54,11 +54,14 @@ class Fold:
 
     @property
     def identity(self) -> Any:
-        """Return the value that does not change the result, used for elements outside of D."""
+        """Return the neutral element of the reduction, 0 or minus infinity, which is used for elements outside of D."""
         return self.kind(self.reduction.identity)
 
     def inside(self, value, at) -> Any:
-        """Return the value, or the identity if the coordinates `at` are outside of D along a reduced mode."""
+        """Return `value` if it is inside of D along the reduced modes, else the reduction's neutral element.
+
+        at   coordinates (m, n) of the value in D
+        """
         for mode, x, extent in zip("mn", at, self.extents, strict=True):
             if mode in self.reduction.along:
                 value = cutlass.select_(x < extent, value, self.identity)
@@ -119,7 +122,7 @@ class Fold:
 
 
 class Folds:
-    """All reductions of an epilogue on one tile."""
+    """All reductions of an epilogue (sums and maxima over D) for one tile."""
 
     def __init__(self, plan: GemmPlan, results: dict[str, Any], tile_mnl, tid, extents) -> None:
         self.by_name = {
@@ -180,7 +183,7 @@ class Reducer:
 
 
 class Second:
-    """The kernel that reduces the partial results of one reduction.
+    """The second kernel of a reduction: it reduces the partial results that the GEMM has written.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -190,7 +193,12 @@ class Second:
         self.results, self.runs = reducer_shape(reduction.along)
 
     def launch(self, mP: cute.Tensor, mX: cute.Tensor, stream) -> None:
-        """Launch the kernel that reduces (results, partial results of each, L) to (results, L). Runs on the host."""
+        """Launch the kernel that reduces partial results to results. Runs on the host.
+
+        mP       (results, partial results of each, L)
+        mX       (results, L)
+        stream   CUDA stream
+        """
         self.reduce_kernel(mP, mX).launch(
             grid=(cute.ceil_div(mX.shape[0], self.results) * mX.shape[1], 1, 1),
             block=(REDUCER_THREADS, 1, 1),

@@ -77,7 +77,12 @@ class Repacker:
         return packed
 
     def packed(self, repack: Repack, mX: cute.Tensor, space: cute.Tensor, first) -> cute.Tensor:
-        """Return the repacked matrix (rows, K, L), including the zeros that pad its runs."""
+        """Return the tensor (rows, K, L) of a repacked operand in the workspace, with the zeros that pad its runs.
+
+        mX      the operand (rows, K, L)
+        space   the workspace, in bytes
+        first   first byte of the repacked matrix in the workspace
+        """
         line, along = repack.line, int(repack.major == "k")
         extents = list(repack.extents(mX.shape[0], mX.shape[1], cutlass.max))
         extents[along] = cute.assume(extents[along], divby=line)
@@ -89,7 +94,13 @@ class Repacker:
 
     @cute.kernel
     def repack_kernel(self, sources: tuple, packed: tuple, divided_by: tuple, first: Int32):
-        """Repack one tile in each CTA. `first` is the number of CTAs of the first operand."""
+        """Repack one tile in each CTA (device code).
+
+        sources      the operands (rows, K, L)
+        packed       the repacked matrices (rows, K, L)
+        divided_by   divisors of the CTA index for each operand; see `Repack.divided_by`
+        first        number of CTAs that repack the first operand; the others repack the second one
+        """
         begin(self.own)
         cta, _, _ = cute.arch.block_idx()
         bytes_of = [repack.smem.cosize() * repack.store.atom.dtype.bits // 8 for repack in self.repacks]
@@ -104,9 +115,13 @@ class Repacker:
         end(self.own)
 
     def repack_tile(self, repack: Repack, mX: cute.Tensor, mP: cute.Tensor, divided_by, smem, cta) -> None:
-        """Repack one tile of an operand.
+        """Copy one tile of an operand to the repacked matrix, through shared memory.
 
-        cta   index of the CTA among those of this operand
+        mX           the operand (rows, K, L)
+        mP           the repacked matrix (rows, K, L)
+        divided_by   divisors of the CTA index; see `Repack.divided_by`
+        smem         shared memory of the CTA
+        cta          index of the CTA among those of this operand
         """
         tid, _, _ = cute.arch.thread_idx()
         row_tile, k_tile, batch = repack.tile_at(cta, divided_by, not cute.is_static(mX.shape[2]))
@@ -136,7 +151,11 @@ class Repacker:
         cute.copy(store, tPrX, giver.partition_D(gP), pred=inside)
 
     def turn(self, repack: Repack, loaded: cute.Tensor, put: cute.Tensor) -> None:
-        """Copy a thread's loaded values (V, REST_MN, REST_K) to `put`, in the order in which they are written."""
+        """Reorder a thread's loaded values to the order in which it writes them to shared memory.
+
+        loaded   registers (V, REST_MN, REST_K)
+        put      registers that receive the values
+        """
         for i in range(cute.size(put, mode=[1])):
             for j in range(cute.size(put, mode=[2])):
                 for value, source in enumerate(repack.order):

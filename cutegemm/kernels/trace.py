@@ -107,17 +107,17 @@ class At:
     loaded_l: Any = None
 
     def get(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the values of the named fields."""
+        """Return the values of some fields of the role's position, in the order of `names`."""
         return tuple([getattr(self, name) for name in names])
 
     def put(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-        """Set the named fields to these values."""
+        """Set some fields of the role's position to these values, in the order of `names`."""
         for name, value in zip(names, values, strict=True):
             setattr(self, name, value)
 
 
 def changed_by(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """Return the names of the fields of `At` that some steps change, each once."""
+    """Return the names of the fields of `At` (values that a role carries) that some steps change, each once."""
     names = [name for each in Program(steps).walk() for name in each.changes]
     return tuple(dict.fromkeys(names))
 
@@ -138,7 +138,12 @@ class Tracer(StepReader):
         self.plan, self.pipeline = plan, plan.body
 
     def trace(self, program: Program, who: Who, pipeline_state: MainloopPipeline, work: WorkGrid) -> None:
-        """Trace all steps of a program for the role `who`."""
+        """Trace all steps of a role's program into code.
+
+        who              thread, warp and CTA for which the code is traced
+        pipeline_state   stages of shared memory, and their barriers
+        work             work tiles of the grid
+        """
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.line = 0  # line of the program on which the next step stands
         at = At(
@@ -149,7 +154,10 @@ class Tracer(StepReader):
         self.steps(program.steps, at)
 
     def steps(self, steps: tuple[Step, ...], at: At) -> None:
-        """Trace steps in order, and note for each step its line of the program."""
+        """Trace steps of a program in order, and record for each step its line of the program.
+
+        at   the role's position in the program, which the steps change
+        """
         first = line = self.line
         for each in steps:
             self.line = line + 1  # first line of the steps inside of this one
@@ -180,7 +188,10 @@ class Tracer(StepReader):
         at.put(names, self.for_tiles(loop, at, names, at.first, at.get(names)))
 
     def first_number(self, loop: step.ForTiles):
-        """Return the number of the role's first work tile."""
+        """Return the number of the first work tile that this role takes.
+
+        loop   the loop over work tiles
+        """
         if loop.every == 1:
             return self.who.cluster
         return self.work.first_of(self.who.cluster, self.who.consumer, loop.every)
@@ -194,9 +205,10 @@ class Tracer(StepReader):
         number: Int32,
         values: tuple,
     ):
-        """Trace the loop over work tiles, and return the final values of the carried fields.
+        """Trace the loop over a role's work tiles, and return the final values of the carried fields of `At`.
 
-        number   number of the role's first work tile
+        names, values   fields of `At` that the loop carries, and their values before the loop
+        number          number of the role's first work tile
         """
         if cutlass.const_expr(loop.lasting):
             while number < self.work.count or self.is_overlapped(names, values):
@@ -209,7 +221,10 @@ class Tracer(StepReader):
         return values
 
     def is_overlapped(self, names: tuple[str, ...], values: tuple):
-        """Return whether a kept tile is still to be stored."""
+        """Return whether a finished tile that is kept in registers is still to be stored (overlapped epilogue).
+
+        names, values   fields of `At` that a loop carries, and their values
+        """
         return values[names.index("left")] > 0
 
     def tile(self, loop: step.ForTiles, at: At, names: tuple[str, ...], number, values: tuple) -> tuple:
@@ -259,7 +274,10 @@ class Tracer(StepReader):
         count: Int32,
         values: tuple,
     ):
-        """Trace a loop over `count` k-tiles, and return the final values of the carried fields."""
+        """Trace a loop over `count` k-tiles, and return the final values of the carried fields of `At`.
+
+        names, values   fields of `At` that the loop carries, and their values before the loop
+        """
         for k_tile in cutlass.range(count, unroll=1):
             values = self.k_tile(loop, at, names, k_tile, values)
         return values
@@ -302,7 +320,10 @@ class Tracer(StepReader):
         at.put(names, self.when(branch.steps, at, names, self.condition(branch, at), at.get(names)))
 
     def turns(self, branch: step.If) -> bool:
-        """Return whether a branch stores epilogue tiles, and so may flip the phase of the epilogue stages' barriers."""
+        """Return whether a branch of a program contains steps that store epilogue tiles.
+
+        It may then flip the phase of the barriers of the epilogue stages.
+        """
         return any(isinstance(each, step.ForEpiTiles) for each in Program(branch.steps).walk())
 
     @cute.jit
@@ -314,7 +335,10 @@ class Tracer(StepReader):
         condition,
         values: tuple,
     ):
-        """Trace steps under a condition, and return the values of the carried fields after the branch."""
+        """Trace steps that run if a condition holds, and return the values of the carried fields of `At` after them.
+
+        names, values   fields of `At` that the branch carries, and their values before it
+        """
         if condition:
             values = self.inside(steps, at, names, values)
         elif cutlass.const_expr(self.forgets(at)):
@@ -322,14 +346,14 @@ class Tracer(StepReader):
         return values
 
     def forgets(self, at: At) -> bool:
-        """Return whether registers are dead if a branch is not taken. By default none are."""
+        """Return whether values that a role keeps in registers are dead if a branch is not taken. By default False."""
         return False
 
     def forget(self) -> None:
         """Overwrite dead registers, so that the compiler does not preserve their values."""
 
     def condition(self, branch: step.If, at: At):
-        """Return the value of a branch's condition."""
+        """Return the value of the condition of an `If` step, known at trace time or at run time."""
         if branch.condition == step.HAS_K_TILES:
             return at.k_count > 0
         if branch.condition == step.HAS_ODD_K_TILES:
@@ -350,7 +374,7 @@ class Tracer(StepReader):
 
     @cute.jit
     def next_stage(self, stage: Int32, phase: Int32):
-        """Return the pipeline state one k-tile later: (stage, phase)."""
+        """Return (stage, phase) of the mainloop pipeline for the next k-tile. The phase flips after the last stage."""
         stage = stage + 1
         if stage == self.plan.stages:
             stage = Int32(0)
@@ -384,13 +408,20 @@ class Tracer(StepReader):
 
     @cute.jit
     def release_previous(self, at: cutlass.Constexpr, k_tile: Int32):
-        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile."""
+        """Release the stage of the previous k-tile, unless this is the first k-tile of a work tile.
+
+        at       the role's position in its program
+        k_tile   index of the k-tile in its work tile
+        """
         if k_tile > 0:
             self.release(at.last)
 
     @cute.jit
     def release(self, stage: Int32):
-        """Release a stage that the warp has read: arrive at the `empty` barrier of every CTA that loads to it."""
+        """Release a stage that this warp has read: arrive at the `empty` barrier of every CTA that loads to it.
+
+        stage   index of the stage
+        """
         cm, cn = self.plan.multicast_mn
         if self.who.lane < cm + cn - 1:
             if cutlass.const_expr(cm * cn > 1):
@@ -443,5 +474,5 @@ class Tracer(StepReader):
 
 
 def _uses_last(steps: tuple[Step, ...]) -> bool:
-    """Return whether any step uses the stage of the previous k-tile."""
+    """Return whether any of the steps uses the stage of the previous k-tile, as `Release(previous=True)` does."""
     return any(getattr(each, "previous", False) or getattr(each, "ahead", 0) for each in Program(steps).walk())

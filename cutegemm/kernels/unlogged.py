@@ -13,7 +13,7 @@ from cutlass.cutlass_dsl.cutlass import CutlassBaseDSL
 
 @functools.cache
 def spare_the_text_of_modules() -> None:
-    """Patch the DSL so that it does not print all previous kernels when it starts to trace a kernel.
+    """Patch the DSL so that it does not print all earlier kernels of a module when it starts to trace a kernel.
 
     For a plan with four reductions, that takes a sixth of the compile time.
     """

@@ -56,7 +56,7 @@ WHOLE_BITS = 24  # significand bits of f32
 
 @dsl_user_op
 def branch(*, loc=None, ip=None) -> None:
-    """Emit an empty assembly statement, so that the compiler does not move the code after it out of its branch."""
+    """Emit an empty assembly statement at the start of a branch, so that the compiler does not move code out of it."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     asm(None, [], "", "", asm_dialect=llvm.AsmDialect.AD_ATT)
 
@@ -85,7 +85,11 @@ def as_result(value: Any, kind: Any) -> Any:
 
 
 def store_as_results(values: cute.Tensor, results: cute.Tensor) -> None:
-    """Convert a fragment to the type of another fragment with as many elements, and store it there."""
+    """Convert the values of a fragment to the element type of another fragment of the same size, and store them there.
+
+    values    the fragment that is read
+    results   the fragment that is written
+    """
     if results.element_type.is_float:
         results.store(values.load().to(results.element_type))
         return
@@ -168,7 +172,10 @@ class Values:
         return (tensors, results), tuple([self.scalars[name] for name in part.scalars])
 
     def acts(self, step: Step) -> Any:
-        """Return whether a step has an effect, and so reads its tile operands: True, or a value known at run time."""
+        """Return whether a step of the epilogue has an effect, and so reads its M x N operands.
+
+        The result is True, or a value known at run time, which depends on scalars.
+        """
         out: Any = True
         for name, value in step.idle:
             differs = self.scalars[name] != self.scalars[name].dtype(value)
@@ -288,7 +295,11 @@ class Values:
     def _head_step(
         self, step: cutlass.Constexpr, accumulators: cutlass.Constexpr, k_tiles: Int32, is_first: cutlass.Constexpr
     ):
-        """Apply one step of the head if it has an effect. The first step also clears accumulators without k-tiles."""
+        """Apply one leading step of the epilogue (scaling by scalars) to accumulators, if it has an effect.
+
+        k_tiles    number of k-tiles
+        is_first   True for the first step, which also sets the accumulators to 0 if there are no k-tiles
+        """
         if cutlass.const_expr(is_first):
             if self.acts(step) or k_tiles == 0:
                 if k_tiles == 0:
@@ -307,14 +318,17 @@ class Values:
             self.apply(step, accumulators, {name: fetch(name) for name in step.tensors})
 
     def apply(self, step: Step, accumulators: cute.Tensor, held: Mapping[str, Any]) -> None:
-        """Apply a step to a fragment in place.
+        """Apply a step of the epilogue to a fragment of accumulators in place.
 
         held   the values of the step's operands for the fragment, by name
         """
         self._each(step.expression, accumulators, held)
 
     def carry_out_all(self, steps: Sequence[Step], accumulators: cute.Tensor, fetch: Callable[[str], Any]) -> None:
-        """Apply steps to a fragment in place, each only if it has an effect: see `carry_out`."""
+        """Apply steps of the epilogue to a fragment in place, each only if it has an effect.
+
+        fetch   returns an operand's values for the fragment, by the operand's name; see `carry_out`
+        """
         if not accumulators.element_type.is_float and steps:
             self._whole(tuple(steps), accumulators, fetch)
             return
@@ -323,7 +337,10 @@ class Values:
 
     @cute.jit
     def _whole(self, steps: cutlass.Constexpr, accumulators: cutlass.Constexpr, fetch: cutlass.Constexpr):
-        """Apply steps to an integer fragment in f64, and round once after the last step."""
+        """Apply steps of the epilogue to an integer fragment in f64, and round once after the last step.
+
+        fetch   returns an operand's values for the fragment, by the operand's name
+        """
         if self.any_acts(steps):
             branch()
             wide = cute.make_rmem_tensor(accumulators.shape, Float64)
@@ -335,7 +352,7 @@ class Values:
                 accumulators[i] = nearest(wide[i])
 
     def any_acts(self, steps: Sequence[Step]) -> Any:
-        """Return whether any of the steps has an effect: True, False, or a value known at run time."""
+        """Return whether any of these epilogue steps has an effect: True, False, or a value known at run time."""
         out: Any = False
         for acts in [self.acts(step) for step in steps]:
             out = True if acts is True or out is True else acts if out is False else out | acts

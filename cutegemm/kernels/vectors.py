@@ -16,7 +16,7 @@ from cutegemm.tile.atoms import CopyAtom
 
 
 def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where: Any = None) -> None:
-    """Copy a vector by an atom, in as many accesses as needed.
+    """Copy a vector of neighbouring elements by a copy atom, in as many accesses as needed.
 
     where   predicate as returned by `condition`: nothing is copied if it does not hold; None: always copy
     """
@@ -31,7 +31,7 @@ def copy_vector(atom: CopyAtom, source: cute.Tensor, target: cute.Tensor, where:
 
 
 def condition(holds: Any) -> cute.Tensor:
-    """Return a predicate for one access.
+    """Return a predicate tensor for one access, as `copy_vector` takes it.
 
     holds   a Boolean known at run time: whether the access is made
     """
@@ -41,7 +41,7 @@ def condition(holds: Any) -> cute.Tensor:
 
 
 def flat(tensor: cute.Tensor) -> cute.Tensor:
-    """Return a view of a vector with one mode of its elements."""
+    """Return a view of a vector in which all its modes are one."""
     shape = tensor.shape
     if not isinstance(shape, int) and len(shape) == 1 and isinstance(shape[0], int):
         return tensor

@@ -1,4 +1,4 @@
-"""Arithmetic on traced numbers, for the tile scheduler of `plan.work`."""
+"""Minimum, maximum and rounded-up quotient of traced integers, for the tile scheduler of `plan.work` in a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: a GEMM described, from the grid down to a value. See docs/plans.md.
+"""Plans: descriptions of GEMM kernels, from the grid down to a single value. See docs/plans.md.
 
 what is multiplied       `problem`: operands and extents
 what a plan is           `plan`

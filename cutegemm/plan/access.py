@@ -9,10 +9,10 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class SmemAccess:
-    """One kind of access of a CTA to shared memory.
+    """One kind of access that a CTA makes to shared memory, as the analysis of bank conflicts counts it.
 
     label      what it does, in two words
-    buffer     the operand stream, or "d"
+    buffer     name of the operand whose tile is accessed, such as "a"; or "d"
     op         "load" or "store"
     elements   (warps, lanes, values): elements of the buffer's tile that each lane accesses, values in order
     bits       width of an access of a lane

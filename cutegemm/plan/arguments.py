@@ -23,9 +23,9 @@ def check_arguments(
     typed: Mapping[str, tuple[Any, tuple[type, ...]]] | None = None,
     positive: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check the types and bounds of a builder's arguments, which the mappings have by name.
+    """Check the types and bounds of the arguments of a function that builds a plan. Each mapping is by argument name.
 
-    subject    name of the builder, for the message
+    subject    name of that function, for the message
     operands   must be an Operands
     tiles      (tile, number of modes): the tile must be a tuple of that many positive integers
     counts     must be integers
@@ -65,7 +65,7 @@ def check_arguments(
 
 
 def not_operands(value: Any) -> list[str]:
-    """Return the violation if a value is not an Operands, or an empty list if it is one.
+    """Return a list with one sentence if a value is not an Operands, or an empty list if it is one.
 
     >>> not_operands("bf16")
     ["operands = 'bf16'; Operands are expected, such as Operands.of('bf16', layout='nt')."]

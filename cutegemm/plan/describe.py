@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
-    """Return the description of a plan as aligned rows of (level, count, shape, layout), after a headline.
+    """Return the description of a plan as text: a headline, then aligned rows of (level, count, shape, layout).
 
-    problem   the problem whose tiles are counted; None: the grid is given as a formula
+    problem   the problem whose tiles are counted; None: the grid is given as a formula in M, N and L
     """
     rows = [*_hierarchy(plan, problem), *_memory(plan), *_pipeline(plan)]
     width = [max(len(row[i]) for row in rows) for i in range(3)]
@@ -40,7 +40,7 @@ def describe(plan: GemmPlan, problem: Problem | None = None) -> str:
 
 
 def stated_operands(plan: GemmPlan) -> str:
-    """Return the operands as the user specified them; with swap A/B a second line says so."""
+    """Return a text that names the operands as the user specified them; with swap A/B a second line says so."""
     if not plan.swap_ab:
         return str(plan.operands)
     return f"{plan.operands.transposed}\n  swap A/B: the plan computes D^T = B^T A^T; its A is B^T, and its B is A^T"
@@ -71,7 +71,7 @@ def describe_programs(plan: GemmPlan) -> str:
 
 
 def _together(roles: list[str]) -> str:
-    """Return the heading of roles with equal programs: "consumer 0, 1" for consumer 0 and consumer 1."""
+    """Return one heading for several roles that run equal programs: "consumer 0, 1" for consumer 0 and consumer 1."""
     first, *others = roles
     return ", ".join([first, *[role.split()[-1] for role in others]])
 
@@ -81,7 +81,10 @@ _LINE: dict[tuple[str, ...], str] = {("n",): "row", ("m",): "column"}  # what a 
 
 
 def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
-    """Return the rows from the grid down to the MMA atom."""
+    """Return the rows of `describe` for the levels from the grid of CTAs down to the MMA atom.
+
+    problem   the problem whose tiles are counted; None: the grid is given as a formula
+    """
     bm, bn, bk = plan.cta_tile
     mma, atom = plan.tiled_mma, plan.tiled_mma.atom
     if problem is None:
@@ -136,12 +139,12 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
 
 
 def _per_sm(plan: GemmPlan) -> str:
-    """Return the text of the number of CTAs of an SM, such as "2 CTAs per SM"."""
+    """Return a text with the number of CTAs that share an SM, such as "2 CTAs per SM"."""
     return f"{plan.ctas_per_sm} CTA{'s' if plan.ctas_per_sm > 1 else ''} per SM"
 
 
 def _memory(plan: GemmPlan) -> list[Row]:
-    """Return the rows of shared memory, copies, the epilogue and stores."""
+    """Return the rows of `describe` for shared memory, copies, the epilogue and stores."""
     used = plan.smem_bytes()
     rows = [
         (f"shared {stream.name.upper()}", str(plan.stages), f"{used[stream.name]} bytes", str(stream.smem))
@@ -185,7 +188,7 @@ def _memory(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue_rows(plan: GemmPlan) -> list[Row]:
-    """Return the rows of the epilogue's expression.
+    """Return the rows of `describe` for the expression that computes D from the accumulators.
 
     If the epilogue needs instructions for any values of its scalars, the rows give their number, the operands that are
     loaded, and the auxiliary outputs that are stored.
@@ -207,7 +210,7 @@ def _epilogue_rows(plan: GemmPlan) -> list[Row]:
 
 
 def _epilogue(plan: GemmPlan) -> list[Row]:
-    """Return the rows of the epilogue stages and their copies; none if the plan has no epilogue stages."""
+    """Return the rows of `describe` for the epilogue stages (shared memory of D) and their copies; [] if none."""
     epi_stages = plan.epi_stages
     if epi_stages is None:
         return []
@@ -247,7 +250,7 @@ def _copy(label: str, copy: TiledCopy | TmaBox, tile_shape: tuple[int, int], mor
 
 
 def _pipeline(plan: GemmPlan) -> list[Row]:
-    """Return the rows of roles, barriers and registers."""
+    """Return the rows of `describe` for warp roles, barriers and registers."""
     rows: list[Row] = []
     for role in plan.roles:
         registers = f"{role.registers} registers" if role.registers else ""

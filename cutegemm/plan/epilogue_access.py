@@ -17,7 +17,7 @@ VECTORS_OF_TILES, MANY_ACCUMULATORS = 4, 128
 
 
 def elements_at_hand(plan: GemmPlan) -> np.ndarray:
-    """Return the elements of D that each thread processes at a time, as an array (pieces, threads, elements).
+    """Return the elements of D that the epilogue of a thread processes at a time: (pieces, threads, elements).
 
     An entry is the index m + bM * n of an element in the CTA tile. A piece is an epilogue tile if D is stored through
     epilogue stages, and a vector if consumers store D directly from registers. If all threads follow one schedule,
@@ -57,7 +57,7 @@ def spread_at_hand(plan: GemmPlan, name: str) -> np.ndarray:
 
 
 def registers_at_end(plan: GemmPlan) -> dict[str, int]:
-    """Return the 32-bit registers of a thread for each operand of the epilogue in memory and each auxiliary output.
+    """Return the 32-bit registers of a thread for the epilogue: operand or auxiliary output -> registers.
 
     If D is stored through epilogue stages, rows and columns count twice, because those of the next epilogue tile are
     loaded ahead. `GemmPlan.registers` does not include these registers, as stored accumulators make room for them.

@@ -40,27 +40,30 @@ class Glu:
 
     @property
     def d_columns(self) -> int:
-        """Return the number of columns of D's tile."""
+        """Return the number of columns of D that a CTA's tile of gate and up columns gives: half of its columns."""
         return self.columns // 2
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of gate columns."""
+        """Return the number of blocks of adjacent gate columns in the tile; a block of up columns follows each."""
         return self.columns // (2 * self.block)
 
     def is_up(self, column: Any) -> Any:
-        """Return 1 if a column of the tile is an up projection, or 0 if it is a gate; also for an array of columns."""
+        """Return 1 if a column of the CTA's tile is an up projection, 0 if it is a gate.
+
+        column   index of the column, or an array of indices
+        """
         return column // self.block % 2
 
     def d_column(self, column: Any) -> Any:
-        """Return the column of D's tile that a column of the tile contributes to."""
+        """Return the column of D's tile that a gate or up column of the accumulator tile contributes to."""
         return column // (2 * self.block) * self.block + column % self.block
 
     def column_of_b(self, n_tile: Any, column: Any, n: Any) -> Any:
-        """Return the column of B that a column of the tile is computed from.
+        """Return the column of B by which a column of the accumulator tile is computed.
 
         n_tile   index of the tile along N
-        column   column of the tile
+        column   column of the tile, gate and up columns together
         n        number of columns of B
         """
         return half_column(self.by, n_tile * self.d_columns + self.d_column(column), self.is_up(column), n // 2)
@@ -115,16 +118,16 @@ def glu_pairs(mma: TiledMma, tile: tuple[int, int]) -> GluPairs | None:
 
 
 def _blocks(columns: int) -> Iterator[int]:
-    """Yield the sizes of blocks that divide a tile into gate and up blocks, the largest first."""
+    """Yield the possible block sizes (adjacent gate columns) of a tile with `columns` columns, the largest first."""
     return (columns // (2 * count) for count in range(1, columns // 2 + 1) if columns % (2 * count) == 0)
 
 
 def _paired(held: np.ndarray, rows: int, block: int) -> GluPairs | None:
-    """Return the pairs for a size of blocks, or None if a thread lacks an accumulator of a pair.
+    """Return the gate and up accumulators that belong together, or None if a thread lacks one of a pair.
 
     held    offset in the tile, column by column, of each accumulator: (threads, accumulators)
     rows    number of rows of the tile
-    block   number of adjacent gate columns
+    block   number of adjacent gate columns in the tile; as many up columns follow them
     """
     is_up = held // rows // block % 2
     if (is_up != is_up[:1]).any():

@@ -40,7 +40,7 @@ MAX_REPACKED_BYTES = 12 << 20  # most bytes of a repack pass that the GEMM overl
 
 @dataclass(frozen=True)
 class Room:
-    """The CTAs that a kernel can have on the device at once.
+    """How many CTAs of a kernel the device runs at once.
 
     ctas_per_sm    CTAs that an SM holds
     cluster_ctas   CTAs of a cluster
@@ -142,9 +142,11 @@ def launches_dependents(plan: GemmPlan) -> bool:
 
 
 def uses_pdl(launch: Launch, repacked_bytes: Any = 0) -> Any:
-    """Return whether a kernel is launched with PDL, before the previous kernel has ended.
+    """Return whether a kernel is launched by programmatic dependent launch, before the previous kernel has ended.
 
-    repacked_bytes   bytes that the repack pass before it writes, an integer or a host function's value; 0 without one
+    launch           how the kernel overlaps with the kernels before and after it
+    repacked_bytes   bytes that the repack pass before it writes, an integer or a host function's value; 0 if there is
+                     no repack pass
 
     >>> gemm = Launch(waits=True, releases=False)
     >>> uses_pdl(gemm, 1 << 20), uses_pdl(gemm, 1 << 30), uses_pdl(Launch(waits=False, releases=True))

@@ -134,7 +134,11 @@ class GemmPlan(hooks.Shown):
         return violated_rules(self, arch_named(arch or self.arch), problem)
 
     def refusals(self, arch: str) -> list[str]:
-        """Return the rules that the plan breaks on an architecture, without those that do not depend on it."""
+        """Return the rules that the plan breaks on an architecture, among those rules that depend on the architecture.
+
+        arch      name of the architecture, such as "sm_90a"
+        returns   a sentence for each violation; an empty list if the plan runs there
+        """
         from cutegemm.plan.rules.violations import violated_on
 
         return violated_on(self, arch_named(arch))
@@ -179,17 +183,18 @@ class GemmPlan(hooks.Shown):
 
     @property
     def a(self) -> OperandStream:
-        """Return the stream of A."""
+        """Return the operand stream of A: how its k-tiles are loaded, and their place in shared memory."""
         return self.streams[0]
 
     @property
     def b(self) -> OperandStream:
-        """Return the stream of B."""
+        """Return the operand stream of B: how its k-tiles are loaded, and their place in shared memory."""
         return self.streams[1]
 
     def stream(self, name: str) -> OperandStream:
-        """Return the stream of an operand.
+        """Return the operand stream `name`: how its k-tiles are loaded, and their place in shared memory.
 
+        name     "a", "b", or the name of a further operand of the mainloop
         raises   UnsupportedError for an unknown name
         """
         return _of_name(self.name, self.streams, name)
@@ -220,18 +225,20 @@ class GemmPlan(hooks.Shown):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a CTA."""
+        """Return the number of threads of a CTA of the kernel."""
         return WARP_THREADS * sum(role.warps for role in self.roles)
 
     @property
     def has_c(self) -> bool:
-        """Return whether the kernel can read C."""
+        """Return whether the epilogue of the kernel can read C."""
         return "c" in self.epilogue.tiles
 
     @property
     def mma_tile(self) -> tuple[int, int, int]:
-        """Rows, columns and k of a k-tile that a CTA multiplies: its tile, or where the CTAs of a cluster share K, the
-        rows or the columns of all of them.
+        """Return (rows, columns, k) that a CTA multiplies for each k-tile.
+
+        They are those of its tile of D. If the CTAs of a cluster split K, they are the rows or the columns of all these
+        CTAs.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(tile=(64, 96, 64), cluster_k=3)
@@ -243,8 +250,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def loaded_tile(self) -> tuple[int, int, int]:
-        """Rows of A, columns of B and k of a k-tile that come to shared memory: those of `mma_tile`, or of a B
-        along N the columns that fill whole rows of its boxes, whose last ones are the next tile's and not multiplied.
+        """Return (rows of A, columns of B, k) that are loaded to shared memory for each k-tile.
+
+        They are those of `mma_tile`. For an n-major B, the columns are rounded up to whole rows of its TMA boxes: the
+        last ones belong to the next tile and are not multiplied.
 
         >>> from cutegemm.build import sm90_plan
         >>> plan = sm90_plan(Operands.of("bf16", layout="nn"), tile=(128, 112, 64))
@@ -256,8 +265,9 @@ class GemmPlan(hooks.Shown):
 
     @property
     def multicast_mn(self) -> tuple[int, int]:
-        """Return the CTAs of a cluster along M, which share the tile of B, and along N, which share that of A. CTAs
-        that split K have other k-tiles and share nothing.
+        """Return the CTAs of a cluster that share loads: (along M, which share a tile of B, along N, which share A).
+
+        CTAs that split K load different k-tiles and share nothing.
         """
         (across, along), shared = self.cluster_mn, self.cluster_k
         return (across // shared, along) if not self.body.has_roles else (across, max(1, along // shared))
@@ -270,16 +280,17 @@ class GemmPlan(hooks.Shown):
         return 1 if self.sliced_k is None else self.cluster_mn[0]
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
-        """Return the first k-tile of a CTA of a cluster that splits K, and the number of its k-tiles; see
-        `KSplit.k_range`.
+        """Return (first k-tile, number of k-tiles) of one CTA of a cluster that splits K; see `KSplit.k_range`.
+
+        rank      rank of the CTA in its cluster
+        k_tiles   number of k-tiles of the tile
+        minimum   function that returns the smaller of two values; `min` for integers
         """
         return KSplit(self.cluster_k).k_range(rank, k_tiles, minimum)
 
     @property
     def epilogue_mma(self) -> TiledMma:
-        """Return the tiled MMA whose thread-value layout of C says which thread stores which accumulator of the
-        CTA's tile.
-        """
+        """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
         if self.cluster_k > 1 and self.body.has_roles:
             return _of_columns(self.tiled_mma, self.cta_tile[1])
         return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
@@ -304,16 +315,17 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def pairs(self) -> GluPairs | None:
-        """Return which accumulators of a thread are the gate and up projections of one element, for a gated epilogue.
+        """Return which accumulators of a thread are gate and up projection of one element of D (gated epilogue).
 
-        None is returned if no thread has both.
+        None if the epilogue is not gated, or if no thread has both accumulators.
         """
         return glu_pairs(self.epilogue_mma, self.cta_tile[:2])
 
     @functools.cached_property
     def stored_pairs(self) -> GluPairs:
-        """Return the registers of the gates in the order in which they are stored, and of the up projection of each.
-        The plan has warp roles and a gated epilogue.
+        """Return the accumulators of a thread that are gates, in the order of D's stores, and their up projections.
+
+        For a plan with warp roles and a gated epilogue.
         """
         assert self.pairs is not None
         both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
@@ -322,9 +334,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def glu(self) -> Glu | None:
-        """Return which columns of the tile are gate projections and which are up projections; None if the epilogue
-        is not gated.
-        """
+        """Return how gate and up columns alternate in the CTA's tile; None if the epilogue is not gated."""
         if not self.operands.gated:
             return None
         assert self.pairs is not None
@@ -332,10 +342,10 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def paired_vectors(self) -> tuple[tuple[int, int], ...]:
-        """Return a thread's vectors of gates, in the order in which they are stored, each with its vector of up
-        projections.
+        """Return (vector of gates, vector of their up projections) of a thread, by index, in the order of stores.
 
-        It is empty if a vector contains both. The plan has a schedule and a gated epilogue.
+        It is () if a vector contains both gates and up projections. For a plan with a thread schedule and a gated
+        epilogue.
         """
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
@@ -344,8 +354,9 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
-        """Return (threads, elements): the elements m + bM * n of the tile of D that each thread stores, in the order
-        of its accumulators.
+        """Return the elements of the CTA's tile of D that each thread stores, as an array (threads, elements).
+
+        An entry is the index m + bM * n of an element in the tile. They are in the order of the thread's accumulators.
         """
         (bm, bn, _), glu = self.cta_tile, self.glu
         table = self.epilogue_mma.offsets_c(Layout((bm, bn)))  # (threads, values, rest_m, rest_n)
@@ -399,11 +410,10 @@ class GemmPlan(hooks.Shown):
 
     @property
     def consumer_d_mma(self) -> TiledMma:
-        """Return the MMA whose accumulator layout divides a consumer's tile of D among its threads. The plan has warp
-        roles.
+        """Return the tiled MMA whose accumulator layout divides a consumer's tile of D among its threads.
 
-        It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a cluster splits K it has
-        the CTA's own columns.
+        The plan has warp roles. It is the consumer's own MMA. For a gated epilogue it has half of the columns, and if a
+        cluster splits K it has the CTA's own columns.
         """
         if not self.operands.gated and self.cluster_k == 1:
             return self.consumer_mma
@@ -411,7 +421,7 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fetched_tile(self) -> str:
-        """Return the name of the tile operand that TMA loads to the epilogue stages, or ""."""
+        """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if none."""
         fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
         return self.epilogue.tiles[0] if fetches else ""
 
@@ -434,7 +444,11 @@ class GemmPlan(hooks.Shown):
         return (*alike, "d")
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
-        """Return the number of stores of a tile before the one of the i-th epilogue tile of a result."""
+        """Return the index of a store among all stores of a tile through epilogue stages.
+
+        i        index of the epilogue tile that is stored
+        result   "d", or the name of an auxiliary output
+        """
         return i * len(self.epi_stage_results) + self.epi_stage_results.index(result)
 
     @property
@@ -444,19 +458,19 @@ class GemmPlan(hooks.Shown):
 
     @property
     def split_k(self) -> int:
-        """Return the number of K splits."""
+        """Return the number of K splits of each tile of D; 1 without split-K."""
         return self.split.splits
 
     @property
     def loaded(self) -> Operands:
-        """Return the operands as the mainloop loads them: repacked operands as they are after the repack pass."""
+        """Return the operands as the mainloop loads them: those of the caller, or the repacked copies of A and B."""
         from cutegemm.plan.memory.repack import as_repacked
 
         return as_repacked(self.operands, self.repacks)
 
     @property
     def stages(self) -> int:
-        """Return the shared-memory stages of A and B; 0 if fragments are read from global memory."""
+        """Return the number of k-tiles that shared memory holds; 0 if fragments are read from global memory."""
         return self.body.stages
 
     @functools.cached_property
@@ -477,8 +491,9 @@ class GemmPlan(hooks.Shown):
         return {role.name: loads if role.name == "producer" else own for role in self.roles}
 
     def program(self, role: str) -> Program:
-        """Return the program of a role.
+        """Return the program of a role: the steps that its warps execute.
 
+        role     name of the role, such as "producer"
         raises   UnsupportedError for an unknown role
         """
         if role not in self.programs:
@@ -488,24 +503,24 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        """Return the barriers between the roles, counted from their programs."""
+        """Return the barriers between warp roles: number, arrivals and bytes of each, counted from the programs."""
         if not self.body.has_roles:
             return (Barrier("cta", "cta", 1, self.threads),)
         return barriers_of(self)
 
     def role(self, name: str) -> Role:
-        """Return the role with a name."""
+        """Return the role `name`, such as "producer": its warps and its registers."""
         return _of_name(self.name, self.roles, name)
 
     def barrier(self, name: str) -> Barrier:
-        """Return the barrier with a name.
+        """Return the barriers called `name`, such as "full": their kind, number and arrivals.
 
         raises   UnsupportedError for an unknown name
         """
         return _of_name(self.name, self.barriers, name)
 
     def barrier_id(self, name: str) -> int:
-        """Return the hardware number of the first named barrier with a name. Number 0 is the barrier of all threads.
+        """Return the hardware number of the first named barrier called `name`. Number 0 is the barrier of all threads.
 
         raises   UnsupportedError for an unknown name
         """
@@ -518,14 +533,15 @@ class GemmPlan(hooks.Shown):
 
     @property
     def k_blocks(self) -> int:
-        """Return the number of MMA steps along a k-tile."""
+        """Return the number of k-blocks of a k-tile: k-tiles are multiplied in steps of one MMA atom's K."""
         shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
     def smem_bytes(self) -> dict[str, int]:
-        """Return the bytes of shared memory by buffer, with the padding that aligns the next one.
+        """Return the bytes of shared memory of each buffer, with the padding that aligns the next one: name -> bytes.
 
-        If D shares the memory of A and B, "d" is what it needs beyond them.
+        The names are those of the operand streams, "d", and further buffers of the plan. If D shares the memory of A
+        and B, "d" is what it needs beyond them.
         """
         ops = self.operands
         buffers = [(stream.name, ops.matrix(stream.name).dtype, stream.smem) for stream in self.streams]
@@ -585,15 +601,19 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def by_registers(self) -> dict[str, TiledCopy]:
-        """Return the copies that pass through registers on their way to shared memory, by "a" and "b"."""
+        """Return the tiled copies that load A or B through registers to shared memory, by "a" and "b".
+
+        Operands that cp.async or TMA loads are absent.
+        """
         loads = {stream.name: stream.load for stream in self.streams} if self.stages else {}
         return {name: load for name, load in loads.items() if isinstance(load, TiledCopy) and not load.atom.is_async}
 
     @property
     def vectors_at_once(self) -> int:
-        """Return how many vectors of accumulators of other K splits a consumer's thread reads at once.
+        """Return the number of vectors that a consumer's thread reads at once from the accumulators of other K splits.
 
-        Its registers hold them next to its own accumulators, twice: what is read, and what it is added to.
+        It is the largest of 16, 8, 4, 2 and 1 for which registers are left: each vector takes them twice, for what is
+        read and for what it is added to.
         """
         given = max(role.registers or MAX_REGISTERS_PER_THREAD for role in self.roles)
         bm, bn, _ = self.cta_tile
@@ -603,23 +623,24 @@ class GemmPlan(hooks.Shown):
 
     @property
     def fragment_buffers(self) -> tuple[int, int]:
-        """Return the number of k-blocks whose fragments of A and of B a thread holds.
+        """Return (number of k-blocks whose fragments of A a thread holds, the same number for B).
 
         A consumer reads the fragments of the outer mode again as soon as they have been multiplied by all of the inner
-        mode. Those of the inner mode are read one k-block ahead.
+        mode. Fragments of the inner mode are read one k-block ahead.
         """
         return self.body.fragment_buffers(self.mma_order)
 
     @property
     def consumer_mma(self) -> TiledMma:
-        """Return the part of the tiled MMA that one consumer carries out. The plan has warp roles."""
+        """Return the tiled MMA of a single consumer, from that of all consumers together. The plan has warp roles."""
         return _of_one_consumer(self.tiled_mma)
 
     @property
     def consumer_b_mma(self) -> TiledMma:
-        """Return the consumer's MMA with as many columns as are loaded, if more are loaded than multiplied.
+        """Return the tiled MMA of a consumer by which B is partitioned in shared memory.
 
-        A wgmma descriptor of B does not depend on the number of columns that are multiplied.
+        It has as many columns as are loaded, if more are loaded than multiplied. A wgmma descriptor of B does not
+        depend on the number of columns that are multiplied.
         """
         columns = self.loaded_tile[1]
         if columns == self.mma_tile[1]:
@@ -633,12 +654,15 @@ class GemmPlan(hooks.Shown):
 
     @property
     def piece_n(self) -> int:
-        """Return the columns of a consumer's tile that are adjacent in the CTA's tile; see `column_of`."""
+        """Return the number of a consumer's columns that are adjacent in the CTA's tile; see `column_of`."""
         along_n = self.tiled_mma.permutation_mnk[1]
         return int(along_n[1].stride) if isinstance(along_n, Layout) else self.consumer_tile[1]
 
     def column_of(self, own_n: Any, column: Any) -> Any:
-        """Return the column of D for a column of a consumer's tile, where consumers' tiles are numbered along N.
+        """Return the column of D for a column of a consumer's tile.
+
+        own_n    index of the consumer's tile along N, among the consumers' tiles of all CTAs
+        column   column in the consumer's tile
 
         >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(256, 160, 64), warp=(64, 80))
@@ -652,16 +676,20 @@ class GemmPlan(hooks.Shown):
 
     @property
     def atoms_at_once(self) -> tuple[int, int]:
-        """Return the atoms along M and N whose accumulators a warp writes to an epilogue stage by one instruction,
-        or by several that cover the same lines. Consumers are warps.
+        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once. Consumers are warps.
+
+        "At once" is one instruction, or several that cover the same lines of shared memory.
         """
         assert self.epi_stages is not None
         atom, tile = self.tiled_mma.atom.shape_mnk, self.epi_stages.to_shared.tiler_mn
         return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
 
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
-        """Return (values, MMA_M, MMA_N) to registers of a thread, in the order in which accumulators are stored. Those
-        of an epilogue tile of a warp are adjacent.
+        """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
+
+        Registers are in the order in which accumulators are stored: those of a warp's epilogue tile are adjacent.
+
+        shape   (values of an atom, atoms along M, atoms along N)
 
         >>> from cutegemm.build import mma_tma_plan
         >>> plan = mma_tma_plan(Operands.of("bf16", layout="nn"), block=(64, 64, 64), warp=(32, 32))
@@ -677,12 +705,15 @@ class GemmPlan(hooks.Shown):
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
-        """Return the register of each accumulator of a thread, (values, MMA_M, MMA_N) in the order of the MMA."""
+        """Return the index of the register of each accumulator of a thread, in the order (values, MMA_M, MMA_N)."""
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         return self.accumulator_order((product(values), *rest)).offsets()
 
     def own_tile(self, tile_mnl: tuple[Any, Any, Any], consumer: Any) -> tuple[Any, Any, Any]:
-        """Return the consumer's tile within the CTA's tile, in units of consumers' tiles.
+        """Return (m_tile, n_tile, batch) of a consumer's tile of D, counted in tiles of a consumer.
+
+        tile_mnl   (m_tile, n_tile, batch) of the CTA's tile
+        consumer   index of the consumer among those that share the CTA's tile
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").own_tile((3, 5, 0), 1)
@@ -697,9 +728,11 @@ class GemmPlan(hooks.Shown):
         return m_tile * down + consumer // across, n_tile * across + consumer % across, batch
 
     def tile_of_own(self, own_mnl: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], Any]:
-        """Return the CTA's tile that contains a consumer's tile, and its place in it: the inverse of `own_tile`.
+        """Return the CTA's tile with a consumer's tile in it, and the consumer's index there: inverse of `own_tile`.
 
-        The place is 0 if consumers have tiles of their own.
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        returns   ((m_tile, n_tile, batch) counted in tiles of a CTA, index). The index is 0 if each consumer has a CTA
+                  tile of its own
 
         >>> from cutegemm.build import sm90_plan
         >>> sm90_plan(tile=(256, 128, 64), schedule="cooperative").tile_of_own((7, 5, 0))
@@ -761,7 +794,7 @@ class GemmPlan(hooks.Shown):
         return -(-problem.m // rows), -(-problem.n // columns), problem.l
 
     def k_tiles(self, problem: Problem) -> int:
-        """Return the number of k-tiles of a problem.
+        """Return the number of k-tiles that cover the extent K of a problem.
 
         The ragged k-tile is the first one for copies by threads, where it begins at K - k_tiles * bK, and the last one
         for TMA, which fills with zeros beyond K.
@@ -769,14 +802,20 @@ class GemmPlan(hooks.Shown):
         return -(-problem.k // self.cta_tile[2])
 
     def describe(self, problem: Problem | None = None) -> str:
-        """Return the hierarchy as text, a line for each level: count, shape, layout."""
+        """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.
+
+        problem   the problem whose tiles are counted; None: the grid is given as a formula
+        """
         from cutegemm.plan.describe import describe
 
         check_is_problem("describe", problem)
         return describe(self, problem)
 
     def key(self) -> str:
-        """Return a text that differs if two plans are carried out differently."""
+        """Return a text that identifies the compiled kernel: plans that lead to different kernels have different texts.
+
+        It has all fields that affect the kernel; the name and the summary are left out.
+        """
         parts = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -819,7 +858,11 @@ def _of_columns(mma: TiledMma, columns: int) -> TiledMma:
 
 
 def _without_second(permutation: Layout) -> Layout:
-    """Return the permutation of one consumer's part of (atom, consumers, rest), with its pieces made adjacent."""
+    """Return the permutation of rows or columns of a single consumer, from that of all consumers together.
+
+    permutation   layout with the modes (atom, consumers, rest). The result is without the mode of the consumers, and a
+                  consumer's rows or columns are adjacent in it
+    """
     first, consumers, rest = (permutation[mode] for mode in range(3))
     modes = zip(*rest.flat(), strict=True)
     count, piece = consumers.size(), consumers.stride

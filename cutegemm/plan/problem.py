@@ -60,7 +60,7 @@ class Operand:
 
     @property
     def align_elems(self) -> int:
-        """Return the number of elements in `align_bytes`, at least 1."""
+        """Return the elements in `align_bytes`, at least 1: the largest vector that is sure to be aligned."""
         return max(1, self.align_bytes * 8 // self.dtype.bits)
 
     @staticmethod
@@ -209,7 +209,7 @@ class Operands:
         return tuple([name for name, operand in self.aux if operand.modes])
 
     def aligned(self, align_bytes: int) -> Operands:
-        """Return the operands with alignments of A, B, C and D of at most `align_bytes`."""
+        """Return the operands with the alignment of A, B, C and D reduced to at most `align_bytes`."""
         parts = {
             n: replace(getattr(self, n), align_bytes=min(align_bytes, getattr(self, n).align_bytes)) for n in _MODES
         }
@@ -252,7 +252,7 @@ class Operands:
         return replace(self, b=replace(self.b, gated=by), aux=tuple(aux))
 
     def with_aux(self, **operands: Operand) -> Operands:
-        """Return the operands with further ones in `aux`. An operand replaces one of the same name."""
+        """Return the operands with further ones in `aux`, such as a bias. One of the same name is replaced."""
         return replace(self, aux=tuple({**dict(self.aux), **operands}.items()))
 
     @cached_property
@@ -303,14 +303,17 @@ def _are_of_stream(modes: Any) -> bool:
 
 
 def _accumulator(dtype: DType) -> DType:
-    """Return the default accumulator type for inputs of a type."""
+    """Return the default accumulator type for A and B of an element type.
+
+    dtype   element type of A
+    """
     if dtype.name == "s8":
         return DType.parse("s32")
     return dtype if dtype.bits >= 32 and dtype.name != "tf32" else DType.parse("f32")
 
 
 def _is_leading(ld: Any) -> bool:
-    """Return whether a value is a tuple of (name, leading stride) pairs."""
+    """Return whether a value has the form of `Problem.ld`: a tuple of (operand's name, leading stride) pairs."""
     return isinstance(ld, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int for pair in ld
     )

@@ -43,7 +43,7 @@ class SlicedK:
 
     @property
     def warps(self) -> int:
-        """Return the number of warps of a CTA that split K."""
+        """Return the number of warps of a CTA that split K (sliced-K)."""
         return self.by_warp[2].size()
 
 

@@ -58,9 +58,9 @@ def loaded(text: str) -> Any:
 
 
 def _to_data(value: Any) -> Any:
-    """Return a value of a plan as data for `json.dumps`.
+    """Return a value of a plan as data that `json.dumps` accepts; see the table of this file.
 
-    raises   UnsupportedError if the type of the value is not in the table of this file
+    raises   UnsupportedError if the type of the value is not in the table
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

@@ -60,7 +60,7 @@ def tensor_names(plan: GemmPlan) -> tuple[str, ...]:
 
 
 def _argument(plan: GemmPlan, name: str) -> Argument:
-    """Return the tensor argument of this name.
+    """Return what a compiled plan requires of its tensor argument `name`: element type, shape, strides and alignment.
 
     name   name as the caller uses it, before swap A/B
     """

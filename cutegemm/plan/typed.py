@@ -120,7 +120,7 @@ def _kind(member: Any) -> _Kind:
 
 
 def _is_of(value: Any, kind: type) -> bool:
-    """Return whether a value is an instance of a type; a bool is not an int."""
+    """Return whether a value is an instance of a type. In contrast to `isinstance`, a bool is not an int."""
     return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
 
 

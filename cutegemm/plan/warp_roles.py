@@ -57,7 +57,10 @@ class WarpRoles:
     has_roles: ClassVar[bool] = True
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
-        """Return the rows and columns of D that a consumer computes at a time."""
+        """Return (rows, columns) of D that a consumer computes at a time.
+
+        cta_tile   (bM, bN, bK); not used here, but by the same method of `ThreadSchedule`
+        """
         return self.consumer_tile
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
@@ -75,12 +78,12 @@ class WarpRoles:
 
     @property
     def tiles_in_flight(self) -> int:
-        """Return the number of tiles that a CTA works on at once."""
+        """Return the number of tiles that a CTA works on at once: one for each pingpong consumer, else one."""
         return self.consumers if self.kind == "pingpong" else 1
 
     @property
     def readers(self) -> int:
-        """Return the number of consumers that read each k-tile."""
+        """Return the number of consumers that read each k-tile: those that share a tile of D."""
         return 1 if self.kind == "pingpong" else self.consumers
 
     @property
@@ -121,7 +124,7 @@ class EpiStages:
 
     @property
     def rotates_lines(self) -> bool:
-        """Return whether threads store lines in accesses of less than 16 bytes, rotated by their address in D.
+        """Return whether threads store lines of D in accesses of less than 16 bytes, rotated by their address in D.
 
         The lanes of a run take neighbours of a line. A run starts where its address is a multiple of its size in bytes;
         elements before the first such address are stored by the lanes at the end of the line. So a line of D that
@@ -134,17 +137,24 @@ class EpiStages:
         return consumer_tile[0] // self.epi_tile[0], consumer_tile[1] // self.epi_tile[1]
 
     def epi_tile_at(self, i: int, consumer_tile: tuple[int, int]) -> tuple[int, int]:
-        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, in epilogue tiles, along N first."""
+        """Return the place (m, n) of the i-th epilogue tile in a consumer's tile, in epilogue tiles, along N first.
+
+        i               index of the epilogue tile in the order of the stores
+        consumer_tile   (rows, columns) of the consumer's tile
+        """
         across = self.epi_tiles(consumer_tile)[1]
         return i // across, i % across
 
     def has_remainder(self, consumer_tile: tuple[int, int]) -> bool:
-        """Return whether the stages do not divide the epilogue tiles of a tile.
+        """Return whether the number of epilogue stages does not divide that of epilogue tiles of a consumer's tile.
 
         The next tile then starts with another stage than this one.
         """
         return self.count > 0 and product(self.epi_tiles(consumer_tile)) % self.count > 0
 
     def epi_stage_at(self, i: int) -> tuple[int, int]:
-        """Return the stage of the i-th epilogue tile of a tile, and how often the tile has used that stage before."""
+        """Return (index of the stage of an epilogue tile, how often the tile of D has used that stage before).
+
+        i   index of the epilogue tile in the order of the stores
+        """
         return i % self.count, i // self.count

@@ -25,7 +25,12 @@ def barriers_of(machine: Machine, slot: int) -> MBarriers:
 
 
 def barrier_key(slot: int, offset: int, phase: int) -> tuple[str, int, int, int]:
-    """Return the key under which a phase of an mbarrier keeps released clocks (see `Clocks.release`)."""
+    """Return the key by which agents synchronize on a phase of an mbarrier, for race detection (see `Clocks.release`).
+
+    slot     slot of the CTA
+    offset   offset of the mbarrier in its shared memory
+    phase    number of the phase
+    """
     return ("mbarrier", slot, offset, phase & 1)
 
 
@@ -55,7 +60,13 @@ def check_reachable(step: Step, thread: int, slot: int, barrier: MBarrier) -> No
 
 
 def _is_known_to_cluster(machine: Machine, slot: int, offset: int) -> bool:
-    """Return whether an mbarrier was published by a fence, and the cluster barrier has been passed since."""
+    """Return whether an initialized mbarrier is visible to the whole cluster.
+
+    It is if a fence has published it, and the cluster barrier has been passed since.
+
+    slot     slot of the CTA
+    offset   offset of the mbarrier in its shared memory
+    """
     barrier = barriers_of(machine, slot).get(offset)
     return barrier is not None and barrier.published and passed(machine, slot) > barrier.born
 
@@ -91,7 +102,10 @@ def note_use(step: Step, slots: np.ndarray, offsets: np.ndarray, writes: bool) -
 
 
 def _count(step: Step, operands: list[Any]) -> np.ndarray:
-    """Return the optional last operand (threads,), a number of arrivals or of bytes; 1 if it is absent."""
+    """Return the optional count of an mbarrier instruction, (threads,): a number of arrivals or of bytes; 1 if absent.
+
+    operands   the operands from the count on; [] if it is absent
+    """
     if not operands:
         return np.ones(len(step.threads), np.int64)
     return step.get(operands[0], np.uint32).astype(np.int64)
@@ -99,7 +113,7 @@ def _count(step: Step, operands: list[Any]) -> np.ndarray:
 
 @handles("mbarrier.init")
 def _init(step: Step) -> None:
-    """Execute mbarrier.init `[mbarrier], arrivals`."""
+    """Execute mbarrier.init `[mbarrier], arrivals`: create an mbarrier with a number of arrivals per phase."""
     at, count = step.operands
     counts = step.get(count, np.uint32)
     slots, offsets = step.machine.shared_place(step, step.address(at), MBARRIER_BYTES)
@@ -117,7 +131,7 @@ def _init(step: Step) -> None:
 
 @handles("mbarrier.inval")
 def _inval(step: Step) -> None:
-    """Execute mbarrier.inval `[mbarrier]`."""
+    """Execute mbarrier.inval `[mbarrier]`: remove the mbarrier, so that its memory can be used again."""
     slots, offsets = step.machine.shared_place(step, step.address(step.operands[0]), MBARRIER_BYTES)
     note_use(step, slots, offsets, writes=True)
     for i, thread in enumerate(step.threads):
@@ -181,7 +195,10 @@ def _explain(step: Step) -> list[str]:
 
 @handles("mbarrier.try_wait", "mbarrier.test_wait", explain=_explain)
 def _wait(step: Step) -> None:
-    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`."""
+    """Execute mbarrier.try_wait or test_wait: `done, [mbarrier], parity or state{, time limit}`.
+
+    `done` is set to whether the phase is complete.
+    """
     machine, opcode = step.machine, step.instruction.opcode
     done_in, at, asked, *_ = step.operands
     by_parity = "parity" in opcode
@@ -209,7 +226,7 @@ def _wait(step: Step) -> None:
 
 @handles("fence.mbarrier_init")
 def _fence_init(step: Step) -> None:
-    """Execute fence.mbarrier_init: publish the mbarriers of the CTA."""
+    """Execute fence.mbarrier_init: make the initialized mbarriers of the CTA visible to its cluster and to TMA."""
     for slot in np.unique(step.machine.block_of[step.threads]):
         for barrier in barriers_of(step.machine, int(slot)):
             barrier.published = True

@@ -12,7 +12,7 @@ from cutegemm.errors import UnsupportedError
 
 
 def check_form(instruction: Instruction) -> None:
-    """Raise UnsupportedError for a TMA mode other than tiles."""
+    """Raise UnsupportedError if a TMA instruction has a mode other than tiles, such as im2col."""
     unserved = {"im2col", "im2col::w", "tile::gather4", "tile::scatter4"} & set(instruction.opcode)
     if unserved:
         raise UnsupportedError(
@@ -22,7 +22,7 @@ def check_form(instruction: Instruction) -> None:
 
 
 class Boxes:
-    """The boxes of an instruction: a tensor map and a corner for each thread.
+    """The TMA boxes that the threads of an instruction copy: a tensor map and a corner for each thread.
 
     at    the operand `[tensor map, {coordinates}]`
     """

@@ -28,7 +28,10 @@ class _ClusterBarrier:
 
 
 def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarrier:
-    """Return the barrier of a cluster, given the slots of its CTAs. The first call creates it."""
+    """Return the state of a cluster's barrier. The first call creates it.
+
+    cluster   slots of the CTAs of the cluster
+    """
     key = ("cluster barrier", cluster)
     if key not in machine.private:
         machine.private[key] = _ClusterBarrier(*np.zeros((2, machine.total), np.int64))
@@ -37,17 +40,26 @@ def _cluster_barrier(machine: Machine, cluster: tuple[int, ...]) -> _ClusterBarr
 
 
 def passed(machine: Machine, slot: int) -> int:
-    """Return the number of complete phases of the cluster barrier of a CTA."""
+    """Return how often the cluster barrier of a CTA has completed.
+
+    slot   slot of the CTA
+    """
     return _cluster_barrier(machine, machine.blocks[slot].cluster).phase
 
 
 def waited(machine: Machine, thread: int) -> int:
-    """Return the number of phases of its cluster barrier that a thread has waited for."""
+    """Return how many phases of its cluster barrier a thread has waited for.
+
+    thread   number over all CTAs in flight
+    """
     return int(_cluster_barrier(machine, machine.blocks[machine.block_of[thread]].cluster).waited[thread])
 
 
 def _complete(machine: Machine, cluster: tuple[int, ...]) -> None:
-    """Complete the phase if all threads of the cluster that have not ended have arrived."""
+    """Complete the current phase of a cluster's barrier if all its threads that have not ended have arrived.
+
+    cluster   slots of the CTAs of the cluster
+    """
     barrier = _cluster_barrier(machine, cluster)
     members = np.isin(machine.block_of, cluster) & machine.alive
     if members.any() and (barrier.arrivals[members] > barrier.phase).all():

@@ -57,7 +57,7 @@ class MBarrier:
         return f"the mbarrier at shared address {self.address}"
 
     def status(self) -> str:
-        """Return a text that says what the current phase lacks."""
+        """Return a text that says how many arrivals and bytes the current phase of the barrier still needs."""
         return (
             f"phase {self.phase} of {self} lacks {self.pending} of {self.arrivals} arrivals and {self.tx_bytes} bytes"
         )
@@ -85,12 +85,12 @@ class MBarrier:
         return token
 
     def expect_tx(self, size: int) -> None:
-        """Let the current phase wait for `size` more bytes."""
+        """Let the current phase wait for `size` more bytes, which TMA or st.async will write."""
         self._add_bytes(size)
         self._flip()
 
     def complete_tx(self, size: int) -> None:
-        """Count `size` bytes that have arrived."""
+        """Count `size` bytes that TMA or st.async has written, towards the current phase."""
         self._add_bytes(-size)
         self._flip()
 
@@ -126,7 +126,7 @@ class MBarrier:
             )
 
     def _flip(self) -> None:
-        """Begin the next phase if the current one is complete."""
+        """Begin the next phase of the barrier if the current one lacks neither arrivals nor bytes."""
         if self.pending == 0 and self.tx_bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
@@ -179,7 +179,7 @@ class MBarriers:
         return barrier
 
     def get(self, address: int) -> MBarrier | None:
-        """Return the barrier at an address, or None."""
+        """Return the barrier at an address, or None if no barrier is initialised there."""
         return self._at.get(address)
 
 

@@ -63,7 +63,7 @@ class AsyncProxy:
     # --- scheduling ----------------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> None:
-        """Run an action as late as possible; with a random schedule, possibly at once."""
+        """Run an action as late as possible, when no thread can run; with a random schedule, possibly at once."""
         if self.machine.lands_now():
             action()
         else:
@@ -85,7 +85,11 @@ class AsyncProxy:
         return Request(self.machine, instruction, thread, slot, units, known, channel, unit_bytes=unit_bytes)
 
     def _known_by(self, thread: int, slot: int) -> np.ndarray | None:
-        """Return the clock that a thread now has for a CTA of its cluster; None if races are not checked."""
+        """Return the vector clock that a thread now has for a CTA of its cluster; None if races are not checked.
+
+        thread   number over all CTAs in flight
+        slot     slot of the CTA
+        """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return None
@@ -98,10 +102,11 @@ class AsyncProxy:
         return known
 
     def learn(self, key: Any, agents: np.ndarray, slot: int) -> None:
-        """Add to the clocks of agents of a CTA what any CTA of their cluster has released at a key.
+        """Add to the vector clocks of agents of a CTA what any CTA of their cluster has released under a key.
 
-        key     key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
-        slot    slot of the CTA of the agents
+        key      key of a phase of an mbarrier or of the cluster barrier (see `Clocks.release`)
+        agents   numbers of the agents: warps or copies
+        slot     slot of the CTA of the agents
         """
         clocks, order = self.machine.clocks, self.machine.order
         if clocks is None or order is None:
@@ -116,12 +121,18 @@ class AsyncProxy:
                     order.join_cluster(int(agent), clock, other)
 
     def publish(self, key: Any, copy: Request) -> None:
-        """Release the clock of a finished copy at a key."""
+        """Release the vector clock of a finished copy under a key, for the threads that wait for the copy.
+
+        key   what the threads wait for: a phase of an mbarrier, or the bulk groups of a thread (see `Clocks.release`)
+        """
         if self.machine.clocks is not None:
             self.machine.clocks.release(key, np.array([self._agent(copy)]))
 
     def _agent(self, copy: Request) -> int:
-        """Return the agent of a copy. Its clock is set to the one that the issuing thread had."""
+        """Return the number of the agent that stands for a copy in race detection.
+
+        Its clock is set to the one that the issuing thread had.
+        """
         clocks = self.machine.clocks
         assert clocks is not None
         assert copy.known is not None
@@ -196,7 +207,7 @@ class AsyncProxy:
             )
 
     def _memory(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
-        """Return data and state of the CTA's window, viewed as (units, bytes of a unit)."""
+        """Return (data, state) of the shared memory of a request's CTA, viewed as (units, bytes of a unit)."""
         shared, shape = self.machine.shared, (-1, request.unit_bytes)
         return shared.data[request.slot].reshape(shape), shared.state[request.slot].reshape(shape)
 
@@ -209,7 +220,10 @@ class AsyncProxy:
             raise request.fail(f"address {first:#x} of shared memory lies past its end, {shared.end:#x}.")
 
     def _note(self, request: Request, writes: bool) -> None:
-        """Record a request for race detection. Raise EmulationError for a race."""
+        """Record an asynchronous access for race detection. Raise EmulationError for a race.
+
+        writes   True for a copy into shared memory, False for a read
+        """
         machine, clocks = self.machine, self.machine.clocks
         if clocks is None:
             return

@@ -16,7 +16,7 @@ _LEAST, _MOST, _STEP = 24, 256, 8
 
 @dataclass
 class _Pool:
-    """The registers of a CTA.
+    """The registers of a CTA that its warpgroups share and move by setmaxnreg.
 
     launched   registers that each thread has at launch: as many as the launch bounds allow
     free       registers that no warpgroup has

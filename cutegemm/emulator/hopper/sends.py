@@ -112,7 +112,7 @@ class _Targets:
 
 @handles("st.async", check=_check_form)
 def _send(step: Step) -> None:
-    """Execute st.async `[destination], values, [mbarrier]`."""
+    """Execute st.async `[destination], values, [mbarrier]`: store to a CTA of the cluster and signal its mbarrier."""
     machine, instruction = step.machine, step.instruction
     _, values, _ = step.operands
     form = form_of(instruction, values)

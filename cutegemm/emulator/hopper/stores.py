@@ -111,7 +111,7 @@ def _reduced(name: str, element: str, old: np.ndarray, new: np.ndarray) -> np.nd
 
 @dataclass
 class _Groups:
-    """The TMA stores of a thread.
+    """The TMA stores that a thread has issued, by bulk groups: a thread waits for all stores of a group together.
 
     open     stores that the thread has not committed to a group yet
     closed   stores of each group, the oldest first
@@ -122,7 +122,7 @@ class _Groups:
 
 
 def _groups(machine: Machine) -> dict[int, _Groups]:
-    """Return the TMA stores of all threads that have issued one, by thread."""
+    """Return the TMA stores of a machine's threads: number of a thread -> its stores, if it has issued any."""
     if "bulk groups" not in machine.private:
         machine.private["bulk groups"] = {}
         machine.ending.append(lambda threads: _check_read(machine, threads))

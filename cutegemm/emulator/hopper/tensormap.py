@@ -81,7 +81,7 @@ class TensorMap:
 
     @property
     def element_bytes(self) -> int:
-        """Return the bytes of an element."""
+        """Return the number of bytes of an element of the tensor."""
         return ELEMENT_BYTES[self.element]
 
     @property

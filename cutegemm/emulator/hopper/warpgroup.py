@@ -44,7 +44,7 @@ class _Wgmma:
 
 @dataclass
 class _Warpgroup:
-    """The wgmmas of a warpgroup.
+    """The wgmma instructions that one warpgroup has issued and not finished.
 
     first     number of its first thread
     open      wgmmas that have not been committed to a group yet
@@ -59,17 +59,17 @@ class _Warpgroup:
 
     @property
     def pending(self) -> Iterator[_Wgmma]:
-        """Yield all wgmmas under way, the oldest first."""
+        """Yield all wgmma instructions of the warpgroup that are not finished, the oldest first."""
         for group in (*self.groups, self.open):
             yield from group
 
     def busy(self) -> frozenset[int]:
-        """Return the registers of all wgmmas under way."""
+        """Return the indices of the registers that wgmmas under way use."""
         return frozenset([r for p in self.pending for r in (*p.accumulators, *p.a_registers)])
 
 
 def _warpgroups(machine: Machine) -> dict[int, _Warpgroup]:
-    """Return the machine's warpgroups that have issued wgmma instructions, by first thread."""
+    """Return the warpgroups that have issued wgmma instructions: number of the first thread -> warpgroup."""
     if "warpgroups" not in machine.private:
         machine.private["warpgroups"] = {}
     return machine.private["warpgroups"]
@@ -87,7 +87,10 @@ def _warpgroups_of(step: Step) -> Iterator[tuple[int, _Warpgroup]]:
 
 
 def watch(program: list[Decoded]) -> list[Decoded]:
-    """Return the program with a check added to each instruction that uses registers of a wgmma."""
+    """Return a decoded program with a check added to each instruction that uses registers of a wgmma.
+
+    The check fails if the instruction uses them while the wgmma is under way.
+    """
     owned = {r for d in program if _is_wgmma(d.instruction) for r in _registers(d.instruction)}
     if not owned:
         return program
@@ -103,7 +106,7 @@ def _is_wgmma(instruction: Instruction) -> bool:
 
 
 def _registers(instruction: Instruction) -> list[int]:
-    """Return the registers of a wgmma: D, and A if it is in registers."""
+    """Return the indices of the registers that a wgmma uses: those of D, and those of A if it is in registers."""
     vectors = [operand for operand in instruction.operands if isinstance(operand, Vector)]
     return [r.index for v in vectors for r in v.items if isinstance(r, Register)]
 
@@ -157,7 +160,7 @@ def _commit(step: Step) -> None:
 
 @handles("wgmma.wait_group", scope="warpgroup")
 def _wait(step: Step) -> None:
-    """Execute wgmma.wait_group: finish all groups but the `count` latest."""
+    """Execute wgmma.wait_group: finish all groups of wgmma instructions but the `count` latest."""
     (count,) = step.operands
     assert isinstance(count, Immediate)
     for _, warpgroup in _warpgroups_of(step):
@@ -221,7 +224,12 @@ def _predicate(step: Step, scale: Any) -> np.ndarray:
 
 
 def _uniform(step: Step, operand: Any, here: slice, kind: Any, name: str) -> int:
-    """Return the value of an operand that all threads of a warpgroup must share."""
+    """Return the integer value of a wgmma operand that all threads of a warpgroup must share.
+
+    here   index of the warpgroup's threads in `step.threads`
+    kind   numpy type of the value
+    name   what the value is, for the message
+    """
     return int(_same(step, step.get(operand, kind)[here], here, name))
 
 
@@ -268,7 +276,7 @@ def _check_free(
 
 
 def _execute(machine: Machine, warpgroup: _Warpgroup, wgmmas: list[_Wgmma]) -> None:
-    """Execute wgmmas in order. Accumulators are written to registers after the last of them."""
+    """Compute wgmma instructions in order. Their accumulators are written to registers after the last of them."""
     here = slice(warpgroup.first, warpgroup.first + WARPGROUP)
     accumulators: dict[tuple[int, ...], tuple[Shape, np.ndarray]] = {}
     for wgmma in wgmmas:

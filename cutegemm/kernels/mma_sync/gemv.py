@@ -49,7 +49,7 @@ _BLOCKS = 2  # k-blocks whose fragments a vector holds
 def put(address: Int32, value: Float32, *, loc=None, ip=None) -> None:
     """Write `value` to the shared memory of a CTA in the cluster.
 
-    address   shared::cluster address, as `mapa` returns it
+    address   shared::cluster address, as the instruction `mapa` returns it
     """
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     operands = [Int32(address).ir_value(loc=loc, ip=ip), Float32(value).ir_value(loc=loc, ip=ip)]
@@ -78,7 +78,7 @@ class Stream:
 
 
 class GemvGemm(ScheduledGemm):
-    """The kernel of a plan whose warps split K.
+    """The kernel of a GEMV-like plan (few columns), whose warps split K.
 
     Methods without a decorator are plain Python that runs while the kernel is traced.
     """
@@ -122,7 +122,11 @@ class GemvGemm(ScheduledGemm):
         scalars: tuple,
         values: tuple,
     ):
-        """Compute the CTA's share of K for the tiles of its cluster, then add and store its own tile."""
+        """Compute D for one cluster of CTAs (device code).
+
+        Each CTA multiplies its share of K for the tiles of the cluster. Then it adds the accumulators of all CTAs for
+        its own tile, and stores it.
+        """
         plan, ctas = self.plan, self.plan.cluster_k
         self.values = Values.of(plan, operands, scalars)
         rows, bN, bK = plan.mma_tile
@@ -153,10 +157,13 @@ class GemvGemm(ScheduledGemm):
         self.finish(tiled_mma, acc, mD, (m_tile + rank, n_tile, batch), rank, reread("%tid.x"))
 
     def begin(self, streams: list[Stream], k_tiles) -> None:
-        """Carry out the schedule's prologue, and wait for the previous kernel.
+        """Issue the first reads of the thread schedule, and wait for the previous kernel in the stream.
 
         A plan with programmatic dependent launch reads A before the previous kernel ends. B may be written by that
         kernel, so it is read after.
+
+        streams   the thread's vectors of A and of B
+        k_tiles   number of k-tiles of the CTA
         """
         reads = list(self.plan.body.prologue)
         if not self.plan.pdl:
@@ -196,7 +203,12 @@ class GemvGemm(ScheduledGemm):
         return Stream(lower.copy_atom(copy.atom), rows, k, offsets.T.reshape(-1), registers, values, of_atom)
 
     def steps(self, steps, streams: list[Stream], tiled_mma, acc, k_tile, k_tiles) -> None:
-        """Trace steps in order. Adjacent Reads are carried out together."""
+        """Trace steps of the thread schedule in order. Adjacent Reads are carried out together.
+
+        streams   the thread's vectors of A and of B
+        k_tile    the k-tile that the steps count from
+        k_tiles   number of k-tiles of the CTA
+        """
         reads: list[Read] = []
         for step in steps:
             if isinstance(step, Read):
@@ -208,20 +220,33 @@ class GemvGemm(ScheduledGemm):
         self.read_blocks(streams, reads, k_tile, k_tiles)
 
     def read_blocks(self, streams: list[Stream], reads: list[Read], k_tile, k_tiles) -> None:
-        """Read the fragments of some k-blocks, those of one k-tile after another."""
+        """Read the fragments of A and B for several k-blocks from global memory, one k-tile after another.
+
+        reads   the Read steps, which name the k-blocks and their k-tiles
+        """
         for ahead in sorted({read.ahead for read in reads}):
             blocks = tuple([read.k_block for read in reads if read.ahead == ahead])
             self.read_of_tile(streams, blocks, k_tile + ahead, k_tiles)
 
     @cute.jit
     def read_of_tile(self, streams: cutlass.Constexpr, blocks: cutlass.Constexpr, k_tile: Int32, k_tiles: Int32):
-        """Read the fragments of some k-blocks of a k-tile, if the CTA has this k-tile."""
+        """Read the fragments of A and B for some k-blocks of a k-tile, if the CTA has this k-tile.
+
+        blocks    indices of the k-blocks
+        k_tile    index of the k-tile among those of the CTA
+        k_tiles   number of k-tiles of the CTA
+        """
         if k_tile < k_tiles:
             for stream in streams:
                 self.read_vectors(stream, blocks, k_tile)
 
     def read_vectors(self, stream: Stream, blocks, k_tile) -> None:
-        """Read the vectors that hold some k-blocks of a k-tile. Vectors below k = 0 are not read."""
+        """Read a thread's vectors of A or B that hold some k-blocks of a k-tile. Vectors below k = 0 are not read.
+
+        stream   the thread's vectors
+        blocks   indices of the k-blocks
+        k_tile   index of the k-tile
+        """
         values, count = stream.values, cute.size(stream.registers, mode=[1])
         for vector in sorted({block // _BLOCKS for block in blocks}):
             offset = k_tile * self.plan.cta_tile[2] + int(stream.offsets[vector])
@@ -250,7 +275,11 @@ class GemvGemm(ScheduledGemm):
         return cute.recast_tensor(words, kind)
 
     def multiply_block(self, streams: list[Stream], step: Multiply, tiled_mma, acc) -> None:
-        """Add the product of a k-block's fragments to the accumulators, one atom at a time."""
+        """Add the product of a k-block's fragments to the accumulators, one MMA atom at a time.
+
+        step   names the k-block
+        acc    accumulators of the thread
+        """
         operands = self.plan.operands
         kinds = [lower.dtype(operand.dtype) for operand in (operands.a, operands.b)]
         a, b = [self.fragments(stream, step.k_block, kind) for stream, kind in zip(streams, kinds, strict=True)]
@@ -265,7 +294,12 @@ class GemvGemm(ScheduledGemm):
         self, tiled_mma: cutlass.Constexpr, acc: cutlass.Constexpr, mD: cutlass.Constexpr,
         tile_mnl: cutlass.Constexpr, rank: cutlass.Constexpr, tid: Int32,
     ):  # fmt: skip
-        """Add the accumulators of the warps and of the CTAs, then store D."""
+        """Add the accumulators of the warps, then of the CTAs of the cluster, and store the CTA's tile of D.
+
+        acc        accumulators of this thread
+        tile_mnl   (m_tile, n_tile, batch) of the tile
+        rank       rank of the CTA in its cluster
+        """
         plan, accumulators = self.plan, self.plan.sliced_k
         kind = lower.dtype(plan.operands.acc)
         base = cutlass.memory.SmemAllocator().allocate(plan.smem_bytes()["accumulators"], ACCUMULATOR_ALIGN_BYTES)

@@ -30,7 +30,10 @@ __all__ = ["MmaSyncGemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Any:
-    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
+    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+
+    Its arguments are those of `LaunchArguments`.
+    """
     if plan.body.has_roles:
         from cutegemm.kernels.mma_sync.tma import TmaFedGemm
 

@@ -51,7 +51,7 @@ class Products:
 
     @property
     def total(self) -> cute.Tensor:
-        """Return the accumulators that are stored."""
+        """Return the accumulators that the epilogue stores: those of the MMAs."""
         return self.acc
 
 
@@ -79,10 +79,12 @@ class WarpTracer(ConsumerTracer):
         return reread("%ctaid.x")
 
     def own_tile(self, at: At):
-        """Return (m_tile, n_tile, batch) of the warp's tile, computed from the thread index, which is read again.
+        """Return (m_tile, n_tile, batch) of the tile of D that this warp computes.
 
-        If the index stayed in a register, the compiler would keep addresses derived from it through the mainloop, which
-        has no registers to spare.
+        It is computed from the thread index, which is read again. If the index stayed in a register, the compiler would
+        keep addresses derived from it through the mainloop, which has no registers to spare.
+
+        at   the role's position in its program
         """
         thread = reread("%tid.x")
         warp = cute.arch.make_warp_uniform(thread // WARP_THREADS) - self.plan.roles[0].warps
@@ -160,13 +162,19 @@ class WarpTracer(ConsumerTracer):
 
     @cute.jit
     def wait_unless(self, is_full: Boolean, barrier: cute.Pointer, parity: Int32):
-        """Wait for a stage, unless a test one k-block ago found that it was full."""
+        """Wait for a stage of the mainloop pipeline, unless an earlier test found that it was full.
+
+        is_full   result of the test, one k-block earlier
+        barrier   the stage's `full` mbarrier
+        parity    parity of the phase to wait for
+        """
         if not is_full:
             cute.arch.mbarrier_wait(barrier, parity)
 
     def multiply_part(self, p: Products, buffer: int, part: int) -> None:
-        """Issue the MMAs of some fragments of the outer mode, one atom at a time.
+        """Issue the MMAs that use one group of fragments of the outer mode, one atom at a time.
 
+        p        fragments and accumulators of the warp
         buffer   buffer of the inner mode's fragments
         part     index of the group of outer fragments, in [0, `p.outer.parts`)
         """

@@ -18,7 +18,10 @@ class DirectGemm(SimtGemm):
 
     @cute.jit
     def tile(self, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """Compute the CTA's tile of D, one k after another."""
+        """Compute the CTA's tile of D, one k after another, and store it.
+
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L) in global memory
+        """
         plan = self.plan
         bM, bN, _ = plan.cta_tile
         tid, _, _ = cute.arch.thread_idx()
@@ -49,7 +52,12 @@ class DirectGemm(SimtGemm):
         self.end(thr_mma, mD, None, None, acc, tid, tiles.along(mA.shape[1]), tile)
 
     def take(self, gX, inside, fragments, k) -> None:
-        """Read the elements of a thread's rows or columns for one k, without elements outside of the matrix."""
+        """Read a thread's elements of A or B for one k from global memory. Elements outside of the matrix are not read.
+
+        gX          the thread's rows or columns
+        inside      for each of them, whether it is inside of the matrix
+        fragments   registers that receive the elements
+        """
         atom = universal_copy(self.plan.operands.a.dtype, self.plan.operands.a.dtype.bits)
         for i, where in enumerate(inside):
             copy_vector(atom, gX[None, i, 0, k], fragments[None, i], condition(where))

@@ -17,7 +17,10 @@ class SimtWorkspaceGemm(WorkspaceGemm, SimtGemm):
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> SimtGemm:
-    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
+    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+
+    Its arguments are those of `LaunchArguments`.
+    """
     if plan.repacks or plan.split.is_split:
         return SimtWorkspaceGemm(plan, arch)
     return DirectGemm(plan, arch) if plan.stages == 0 else SimtGemm(plan, arch)

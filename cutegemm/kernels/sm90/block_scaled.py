@@ -46,7 +46,7 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
 
 @ConsumerTracer.handles(ClearScales)
 def clear_scales(tracer: ConsumerTracer, clear: ClearScales, at: At) -> None:
-    """Set the scale registers to 0, and the index of the next scales to the first k-tile of the work tile."""
+    """Set the block-scale registers to 0, and the index of the next scales to the work tile's first k-tile."""
     rows, columns = (cute.make_rmem_tensor(each.registers, Float32) for each in scales_of(tracer.plan))
     rows.fill(0)
     columns.fill(0)
@@ -68,10 +68,11 @@ def read_scales(tracer: ConsumerTracer, read: ReadScales, at: At) -> None:
 
 
 def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: Any) -> None:
-    """Read one scale for each row or column of the thread from a stage of the mainloop pipeline.
+    """Read one block scale for each row or column of the thread from a stage of the mainloop pipeline.
 
-    own     registers that receive the scales
-    stage   index of the stage
+    scales   which operand's scales, and how they are laid out
+    own      registers that receive the scales
+    stage    index of the stage
     """
     plan, mode = tracer.plan, "mn".index(scales.mode)
     staged = tracer.pipeline_state.smem[scales.name][None, 0, stage]
@@ -89,11 +90,14 @@ def read_rows(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, stage: A
 
 
 def read_blocks(tracer: ConsumerTracer, scales: Scales, own: cute.Tensor, at: At) -> None:
-    """Read one scale for each run of the thread's rows or columns from global memory.
+    """Read one block scale for each run of the thread's rows or columns from global memory.
 
-    A run beyond the last block of the matrix reads the scale of the last block.
+    A run is a set of neighbours that share a scale. One beyond the last block of the matrix reads the scale of the last
+    block.
 
-    own   registers that receive the scales
+    scales   which operand's scales, and how they are laid out
+    own      registers that receive the scales
+    at       the role's position in its program
     """
     blocks, own_mnl = tracer.pipeline_state.gmem[scales.name], tracer.own_tile(at)
     first = own_mnl["mn".index(scales.mode)] * scales.extent

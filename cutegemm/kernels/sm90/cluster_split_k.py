@@ -70,7 +70,10 @@ class ClusterSplitK(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def ranks(self, who: Who):
-        """Return the index of this CTA among the CTAs that split K, and the cluster rank of the first of these CTAs."""
+        """Return (index of this CTA among the CTAs that split K, rank in the cluster of the first of these CTAs).
+
+        who   thread, warp and CTA of the consumer
+        """
         m_rank, part = self.plan.scheduler.rank_mn(who.rank)
         return part, m_rank
 
@@ -120,5 +123,8 @@ class ClusterSplitK(AccumulatorVectors):
             cute.arch.mbarrier_arrive(self.consumed + who.consumer, peer)
 
     def await_spent(self, phase, who: Who) -> None:
-        """Wait until all CTAs have added the accumulators that this consumer sent before."""
+        """Wait until all CTAs have added the accumulators that this consumer sent them for its previous tile.
+
+        phase   phase of this consumer's barriers
+        """
         cute.arch.mbarrier_wait(self.consumed + who.consumer, phase ^ 1)

@@ -71,7 +71,13 @@ class ConsumerTracer(Tracer):
         self.storage, self.split_k, self.shared, self.loads = storage, split_k, shared, loads
 
     def trace(self, program, who, pipeline_state, work) -> None:
-        """Trace the program for one consumer, after partitioning its fragments and accumulators."""
+        """Trace the program of one consumer, after partitioning its fragments and accumulators.
+
+        program          the steps to trace
+        who              thread, warp and CTA of the consumer
+        pipeline_state   stages in shared memory, and their barriers
+        work             work tiles of the grid
+        """
         self.who, self.pipeline_state, self.work = who, pipeline_state, work
         self.products = self.partition(pipeline_state)
         who.lane = cute.arch.lane_idx()
@@ -83,7 +89,7 @@ class ConsumerTracer(Tracer):
         super().trace(program, who, pipeline_state, work)
 
     def partition(self, pipeline_state: MainloopPipeline) -> Products:
-        """Return the fragments and accumulators of the consumer for all rows of a k-tile, or for its share of them."""
+        """Return the fragments of A and B, and the accumulators, that this consumer multiplies."""
         plan, pipeline = self.plan, self.pipeline
         sA = pipeline_state.smem["a"]
         if pipeline.kind != "pingpong":
@@ -111,11 +117,14 @@ class ConsumerTracer(Tracer):
         return Products(tCsA if by_registers else None, tCrA, tCrB, accs, total)
 
     def begin(self, tile) -> None:
-        """Compute the coordinates of a work tile, before its first k-tile is waited for."""
+        """Compute the coordinates of a work tile in D, before the consumer waits for its first k-tile."""
         self.tile_mnl = self.work.tile_mnl(tile, self.who.rank)
 
     def own_tile(self, at: At):
-        """Return (m_tile, n_tile, batch) of the tile that the consumer stores, in tiles of a consumer."""
+        """Return (m_tile, n_tile, batch) of the tile that the consumer stores, counted in tiles of a consumer.
+
+        at   the role's position in its program
+        """
         return self.plan.own_tile(self.tile_mnl, self.who.consumer)
 
     # --- MMAs -----------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ class ConsumerTracer(Tracer):
         warpgroup.commit_group()
 
     def multiply_block(self, acc, tCrA, tCrB, adds) -> None:
-        """Issue acc = tCrA * tCrB, plus acc if `adds`, for one k-block."""
+        """Issue the MMAs of one k-block: acc = tCrA * tCrB, plus acc if `adds`."""
         if acc.element_type is Int32:
             integers.multiply(acc, tCrA, tCrB, Int32(adds))
             return
@@ -179,9 +188,9 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def open_order(self, first: Int32):
-        """Let the first consumer issue its MMAs, if there is a work tile.
+        """Let the first pingpong consumer issue its MMAs: the last consumer arrives at its order barrier.
 
-        The last consumer arrives at its order barrier.
+        first   number of a work tile; nothing is done if this work tile does not exist
         """
         if self.who.consumer == self.pipeline.tiles_in_flight - 1 and first < self.work.count:
             self.pass_order()
@@ -224,7 +233,10 @@ class ConsumerTracer(Tracer):
 
     @cute.jit
     def load_first(self, count: cutlass.Constexpr, k_count: Int32):
-        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads."""
+        """Load the first `count` k-tiles of a work tile, or all if there are fewer. Only the first warp loads.
+
+        k_count   number of k-tiles of the work tile
+        """
         if self.who.warp_idx == 0:
             for k_tile in cutlass.range_constexpr(count):
                 if k_tile < k_count:
@@ -233,9 +245,9 @@ class ConsumerTracer(Tracer):
     @reads(step.Load)
     @cute.jit
     def on_load(self, load: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Load a later k-tile to the stage of the previous one. Only the first warp loads.
+        """Load a later k-tile to the stage that all threads have just read. Only the first warp loads.
 
-        The stage is free, because all threads have read it. `load.ahead` is the distance in k-tiles.
+        `load.ahead` is the distance to this k-tile, in k-tiles.
         """
         if self.who.warp_idx == 0:
             if at.k_tile + load.ahead < at.k_count:
@@ -301,18 +313,18 @@ class ConsumerTracer(Tracer):
     # --- to global memory -----------------------------------------------------------------------------------
 
     def forgets(self, at: At) -> bool:
-        """Return whether the kept tile is dead if a branch is not taken.
+        """Return whether the finished tile kept in registers is dead if a branch is not taken (overlapped epilogue).
 
         This is the case after a K split that is not the last of its tile: such a consumer stores nothing.
         """
         return self.holds and at.is_last is not None
 
     def forget(self) -> None:
-        """Overwrite the registers of the kept tile with 0, so that the compiler does not preserve them."""
+        """Overwrite the registers of the kept, finished tile with 0, so that the compiler does not preserve them."""
         self.kept.fill(0)
 
     def condition(self, branch: step.If, at: At):
-        """Return the value of a branch's condition."""
+        """Return the value of the condition of an `If` step, known at trace time or at run time."""
         if branch.condition == step.TILES_ARE_READ:
             self.own_mnl = self.own_tile(at)  # not inside the branch: the steps after it use the value too
             return self.storage.reads_by_first()
@@ -387,7 +399,10 @@ class ConsumerTracer(Tracer):
     # --- overlapped epilogue --------------------------------------------------------------------------------
 
     def hold(self, acc) -> None:
-        """Allocate registers for a finished tile in the element type of D: (values, epilogue tiles)."""
+        """Allocate registers that keep a finished tile of D until it is stored: (values, epilogue tiles), in D's type.
+
+        acc   accumulators of the thread
+        """
         shape = self.storage.by_epi_tiles(acc).shape
         self.kept = cute.make_rmem_tensor(shape, lower.dtype(self.plan.operands.d.dtype))
 
@@ -409,7 +424,12 @@ class ConsumerTracer(Tracer):
     @reads(step.OverlappedEpiTile)
     @cute.jit
     def on_overlapped_epi_tile(self, behind: cutlass.Constexpr, at: cutlass.Constexpr):
-        """Store one epilogue tile of the previous tile after the MMAs of a k-tile, until none is left."""
+        """Store one epilogue tile of the finished tile that is kept in registers, after the MMAs of a k-tile.
+
+        Nothing is stored if all its epilogue tiles have been stored.
+
+        behind   the step, which contains the steps that store an epilogue tile
+        """
         if at.k_tile < at.left:
             self.store_kept(behind.steps, at, at.k_tile)
 
@@ -434,7 +454,10 @@ class ConsumerTracer(Tracer):
                 self.store_one(steps, at, j)
 
     def store_one(self, steps, at: At, j: int) -> None:
-        """Store the epilogue tile with index `j` of the kept tile."""
+        """Store epilogue tile `j` of the finished tile that is kept in registers.
+
+        steps   the steps that store an epilogue tile
+        """
         self.results = lambda _: self.kept[None, j]
         self.storage.find_warp()
         self.steps(

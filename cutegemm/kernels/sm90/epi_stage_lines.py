@@ -40,7 +40,7 @@ class Lines:
         self.line, self.lane = first[1 - along], first[along] >> _log2(self.atom.values)
 
     def inside(self, corner, extents) -> tuple[Any, Any]:
-        """Return how many of the thread's lines start inside of D, and how many vectors of a line start inside of D.
+        """Return (lines of the thread that start inside of D, vectors of a line that start inside of D).
 
         corner    (m, n) of the first element of the epilogue tile in D
         extents   (M, N) of D
@@ -83,12 +83,12 @@ class Lines:
         return found
 
     def turned_by(self, line):
-        """Return how many vectors the start of a line lies after the last address of D that is aligned to a piece."""
+        """Return the vectors from the last aligned address of D to a line's start, by which the line is rotated."""
         address = Int32(self.gV[None, self.at(line, 0)].iterator.toint())
         return (address >> _log2(self.atom.bits // 8)) & (self.run - 1)
 
     def at(self, line, place) -> tuple[Any, Any]:
-        """Return the coordinates (m, n), in vectors, of the vector with index `place` in a line."""
+        """Return the coordinates (m, n) in the epilogue tile, counted in vectors, of vector `place` of a line."""
         return (place, line) if self.along == 0 else (line, place)
 
 

@@ -49,7 +49,10 @@ __all__ = ["Sm90Gemm", "fake_arguments", "host_function"]
 
 
 def host_function(plan: GemmPlan, arch: Arch) -> Sm90Gemm:
-    """Return the host function that is traced for a plan and an architecture. Its arguments are `LaunchArguments`."""
+    """Return the function that launches a plan's kernels, to be compiled for an architecture.
+
+    Its arguments are those of `LaunchArguments`.
+    """
     return Sm90Gemm(plan, arch)
 
 
@@ -75,7 +78,7 @@ class Sm90Gemm:
 
     @cute.jit
     def __call__(self, *arguments):
-        """Launch the repack pass if there is one, then the GEMM, then the kernel that finishes reductions.
+        """Launch the kernels of a call: the repack pass if needed, the GEMM, and the kernels that finish reductions.
 
         arguments   in the order of `LaunchArguments`
         """

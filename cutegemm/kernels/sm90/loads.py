@@ -75,7 +75,11 @@ class Loads:
         return loaded_mnl(self.plan, work, number, rank, mA, mB)
 
     def set_up(self, pipeline_state: MainloopPipeline, rank) -> None:
-        """Partition the tensors of all streams for the CTA with this rank in its cluster."""
+        """Partition the tensors of all operand streams into what this CTA loads.
+
+        pipeline_state   stages in shared memory, and their barriers
+        rank             rank of the CTA in its cluster
+        """
         plan = self.plan
         (cm, _), (_, cn) = plan.cluster_mn, plan.multicast_mn
         m_rank, n_rank = plan.scheduler.rank_mn(rank)
@@ -113,10 +117,11 @@ class Loads:
         return Boxes(atom, tXgX, tXsX, options)
 
     def fill(self, tile_mnl, k_tile, stage) -> None:
-        """Load one k-tile of each stream to a stage. One warp calls it.
+        """Load one k-tile of each operand stream to a stage of shared memory. One warp calls it.
 
         tile_mnl   (m_tile of A, n_tile of B, batch), as `loaded_mnl` returns it
         k_tile     index of the k-tile among all k-tiles of the problem
+        stage      index of the stage
         """
         m_tile, n_tile, batch = tile_mnl
         tiles = {"m": m_tile, "n": n_tile}

@@ -33,16 +33,18 @@ class OwnTile:
         return tuple([cute.make_tensor(accumulators.iterator + first, layout) for first in (0, of_row)])
 
     def own_tile(self, mX, own_mnl):
-        """Return the consumer's tile of C or D (M, N, L).
+        """Return the part of C or D (M, N, L) that this consumer computes.
 
-        own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         """
         return self.split_of(mX[None, None, own_mnl[2]], own_mnl)
 
     def split_of(self, matrix, own_mnl):
-        """Return the consumer's tile of a matrix (M, N).
+        """Return the part of a matrix (M, N) that this consumer computes.
 
         If the columns of a consumer are not contiguous, its pieces are concatenated; see `GemmPlan.column_of`.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         """
         m_tile, n_tile, _ = own_mnl
         (rows, columns), piece = self.tile, self.plan.piece_n
@@ -102,7 +104,7 @@ class OwnTile:
         return [by_vectors(part, (vector,)) for part in (*parts, flat)]
 
     def in_order(self, part):
-        """Return a view of (MMA, MMA_M, MMA_N) with one mode, in the order in which the accumulators are stored."""
+        """Return a one-mode view of accumulators (MMA, MMA_M, MMA_N), in the order in which they are stored."""
         if self.plan.epi_stages is None or self.plan.consumer_warps > 1:
             return cute.group_modes(part, 0, 3)
         m, n = self.plan.atoms_at_once

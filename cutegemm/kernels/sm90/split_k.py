@@ -49,8 +49,9 @@ class Parts(AccumulatorVectors):
         self.arrivals, self.accumulators, self.semaphores = arrivals, accumulators, semaphores
 
     def counter(self, tile: WorkTile, rank, consumer) -> cute.Pointer:
-        """Return a pointer to the semaphore of a consumer's rows of a tile.
+        """Return a pointer to the semaphore that counts the K splits of a consumer's rows of a tile.
 
+        tile       the work tile
         rank       rank of the CTA in its cluster
         consumer   index of the consumer in the CTA
         """
@@ -114,7 +115,7 @@ class Parts(AccumulatorVectors):
         return stores
 
     def keep(self, consumer, semaphore) -> None:
-        """Store the semaphore's value in shared memory, where all threads of the consumer read it."""
+        """Store the value of a tile's semaphore in shared memory, where all threads of the consumer read it."""
         self.semaphores[consumer] = semaphore
 
     def meet(self, consumer) -> None:
@@ -139,7 +140,11 @@ class Parts(AccumulatorVectors):
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=(vector, by_vector)))
 
     def write(self, acc, place) -> None:
-        """Write a thread's accumulators to the workspace."""
+        """Write a thread's accumulators to a slot of the workspace.
+
+        acc     the accumulators
+        place   view of the slot: (elements of a vector, vectors)
+        """
         accumulators = self.by_vectors(acc)
         for i in range(cute.size(accumulators, mode=[1])):
             copy_vector(self.wide, accumulators[None, i], place[None, i])
@@ -170,7 +175,12 @@ class Parts(AccumulatorVectors):
         own: Int32,
         tid: Int32,
     ):
-        """Add the vectors [first, end) of the K splits before this one (`before`), or of those after it."""
+        """Add one group of accumulator vectors of other K splits to a thread's accumulators.
+
+        accumulators   registers that the vectors are added to
+        vectors        (first, end): the vectors [first, end) of the thread
+        before         True: add the K splits before this one; False: those after it
+        """
         first, end = vectors
         mine = cute.make_tensor(
             accumulators.iterator + first * ACCUMULATOR_VECTOR, cute.make_layout((ACCUMULATOR_VECTOR, end - first))

@@ -100,25 +100,28 @@ class Storage(OwnTile):
     # --- device --------------------------------------------------------------------------------------------
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
-        """Return the TMA atoms whose descriptors are prefetched."""
+        """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
         used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma), *[(atom, self.by_tma) for atom, _ in more])
         return tuple([atom for atom, is_used in used if is_used])
 
     def use(self, targets: Targets, values: Values) -> None:
-        """Set the tensors and epilogue operands of the kernel that is traced."""
+        """Set the tensors C and D, and the operands of the epilogue, for the kernel that is traced."""
         self.targets, self.values = targets, values
         self.ahead: dict[int, dict[str, Spread]] = {}  # operands that are read ahead, by index of the epilogue tile
         self.extents = targets.mD.shape[:2]
 
     def set_up(self, who: Who) -> None:
-        """Select the consumer's own epilogue stages and their barriers."""
+        """Select the epilogue stages in shared memory that belong to this consumer, and their barriers.
+
+        who   thread, warp and CTA of the consumer
+        """
         self.tid, to = who.tid, self.targets
         if self.epi_stages is not None:
             to.sD = to.sD[None, None, None, who.consumer]
             to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
 
     def head(self, accumulators, k_tiles):
-        """Apply the epilogue's head, which depends on the accumulators alone, to all accumulators of a thread.
+        """Apply the leading steps of the epilogue, which scale by scalars alone, to all accumulators of a thread.
 
         k_tiles   number of k-tiles; if it is 0, the accumulators are set to 0
         """
@@ -143,34 +146,31 @@ class Storage(OwnTile):
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
     def epi_tile(self, accumulators, i: int):
-        """Return the accumulators of the i-th epilogue tile, and their up accumulators.
-
-        The second value is None if D is not gated.
-        """
+        """Return (accumulators of the i-th epilogue tile, their up accumulators; None if D is not gated)."""
         if not self.plan.operands.gated:
             return self.by_epi_tiles(accumulators)[None, i], None
         gates, ups = self.glu_epi_tiles(accumulators)
         return gates[None, i], ups[None, i]
 
     def converted(self, accumulators):
-        """Return a fragment converted to the type of D."""
+        """Return accumulators converted to the element type of D, in registers of their own."""
         out = cute.make_rmem_tensor(accumulators.shape, lower.dtype(self.plan.operands.d.dtype))
         store_as_results(accumulators, out)
         return out
 
     def find_warp(self):
-        """Compute the index of the warp in its consumer, store it as `warp`, and return it."""
+        """Compute the index of this warp in its consumer, keep it in the attribute `warp`, and return it."""
         self.warp = cute.arch.make_warp_uniform(self.tid // WARP_THREADS)
         return self.warp
 
     # --- operands -------------------------------------------------------------------------------------
 
     def reads_tiles(self):
-        """Return whether a tile operand is read: True, False, or a value known at run time."""
+        """Return whether the epilogue reads an M x N operand, such as C: True, False, or a value known at run time."""
         return self.values.reads(self.values.epilogue)
 
     def reads_by_first(self):
-        """Return whether a tile operand is read and this is the consumer's first warp, which loads it."""
+        """Return whether the epilogue reads an M x N operand, and this is the consumer's first warp, which loads it."""
         return cutlass.and_(self.reads_tiles(), self.find_warp() == 0)
 
     def fetch_first(self, own_mnl) -> None:
@@ -191,7 +191,10 @@ class Storage(OwnTile):
 
     @cute.jit
     def fetch_read(self, own_mnl, i: cutlass.Constexpr):
-        """Load the i-th epilogue tile of C, if a tile operand is read."""
+        """Load the i-th epilogue tile of C by TMA, if the epilogue reads C.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         if self.reads_tiles():
             self.fetch(own_mnl, i)
 
@@ -243,7 +246,7 @@ class Storage(OwnTile):
 
     @property
     def reads_ahead(self) -> bool:
-        """Return whether registers are left for rows and columns of the next epilogue tile.
+        """Return whether registers are left to read rows and columns of the next epilogue tile ahead.
 
         None are left if a row has two numbers for each column of D, or for 32-bit rows with many accumulators.
         """
@@ -253,7 +256,7 @@ class Storage(OwnTile):
 
     @property
     def reads_late(self) -> bool:
-        """Return whether operands that are read ahead are read only after the previous epilogue tile has been computed.
+        """Return whether rows and columns of the next epilogue tile are read after the previous one is computed.
 
         This is possible if D is the only result.
         """
@@ -277,7 +280,11 @@ class Storage(OwnTile):
         return {name: self.read_spread(name, accumulators, i, own_mnl) for name in names}
 
     def read_epi_stage(self, epi_stage: int, phase) -> cute.Tensor:
-        """Wait for an epilogue tile of C in an epilogue stage, and return a thread's values of it."""
+        """Wait until TMA has loaded an epilogue tile of C, and return this thread's values of it.
+
+        epi_stage   index of the epilogue stage
+        phase       parity of the phase of its barrier
+        """
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
         from_shared = lower.tiled_copy(self.epi_stages.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
@@ -338,11 +345,14 @@ class Storage(OwnTile):
 
     @cute.jit
     def load_spread(self, name: cutlass.Constexpr, loads: cutlass.Constexpr, modes: cutlass.Constexpr, all_inside):
-        """Read the elements that are inside of D; the others are 0.
+        """Read a thread's elements of a row or column operand that are inside of D; the others are 0.
 
         Usually all are inside. Then one address serves all loads, without a test for each.
 
-        loads   (source, registers, (m, n) of the first element) for each vector
+        name         name of the operand
+        loads        (source, registers, (m, n) of the first element) for each vector
+        modes        modes of D along which the operand has elements
+        all_inside   whether all elements are inside of D, known at run time
         """
         if all_inside:
             for source, held, _ in loads:
@@ -362,7 +372,10 @@ class Storage(OwnTile):
         )
 
     def vector_of(self, name: str) -> int:
-        """Return the number of neighbouring elements of an operand or result that a thread accesses at once."""
+        """Return the number of neighbouring elements of an operand or result that a thread accesses at once.
+
+        name   name of the operand or result
+        """
         access = self.plan.access(name)
         return access.bits // access.dtype.bits
 
@@ -379,7 +392,7 @@ class Storage(OwnTile):
     # --- reductions ----------------------------------------------------------------------------------------
 
     def fragments(self, shape) -> dict[str, Any]:
-        """Return registers for the inputs of each reduction, by name, filled with the identity of its operation."""
+        """Return registers for the inputs of each reduction, by name, filled with its neutral element."""
         results, out = self.values.results, {}
         for name, each in self.values.epilogue.reductions:
             out[name] = cute.make_rmem_tensor(shape, results[name].element_type)
@@ -387,7 +400,10 @@ class Storage(OwnTile):
         return out
 
     def folds(self, own_mnl) -> Folds:
-        """Return the reductions of a tile of this consumer."""
+        """Return the reductions (sums and maxima over D) of this consumer's tile.
+
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         tile_mnl, part = self.plan.tile_of_own(own_mnl)
         tid = part * self.plan.consumer_threads + self.tid
         return Folds(self.plan, self.values.results, tile_mnl, tid, self.extents)
@@ -420,7 +436,7 @@ class Storage(OwnTile):
 
     @cute.jit
     def wait_by_first(self, pending: cutlass.Constexpr):
-        """Wait in the first warp until at most `pending` stores still read their epilogue stages."""
+        """Let the consumer's first warp wait until at most `pending` of its stores still read epilogue stages."""
         if self.warp == 0:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
@@ -439,7 +455,10 @@ class Storage(OwnTile):
         return self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
-        """Return the TMA copy of a result, and the tensor that it takes."""
+        """Return (TMA copy of a result, the tensor that it takes).
+
+        result   "d", or the name of an auxiliary output
+        """
         to, aux = self.targets, self.plan.epi_stage_results[:-1]
         return to.more[aux.index(result)] if result in aux else (to.tma_d, to.mD)
 
@@ -541,16 +560,22 @@ class Storage(OwnTile):
             self.copy_some(lines, line, 1, left)
 
     def copy_some(self, lines: Lines, first, count: int, left) -> None:
-        """Copy `count` lines from line `first` on.
+        """Copy `count` lines of an epilogue stage to D, from the thread's line number `first` on.
 
         It is a method here because a DSL loop would carry `lines` as a value if its own method were called in the loop.
+
+        left   number of vectors of a line that are inside of D
         """
         lines.copy(first, count, left)
 
     # --- straight out of registers -------------------------------------------------------------------------
 
     def store_tile(self, acc, own_mnl) -> None:
-        """Store a tile of D directly from registers, by vectors of neighbouring elements that a thread holds."""
+        """Evaluate the epilogue and store a tile of D directly from registers, by vectors of neighbouring elements.
+
+        acc       accumulators of the thread
+        own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
+        """
         vector = self.plan.store_d.values
         tensors, epilogue = self.values.tensors, self.values.epilogue
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
@@ -600,7 +625,7 @@ class Storage(OwnTile):
                 self.store_values(self.converted(accumulators), gX["d"])
 
     def store_values(self, values, gD) -> None:
-        """Store one vector to D."""
+        """Store one vector of values in registers to D in global memory."""
         copy_vector(self.plan.store_d, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
@@ -614,7 +639,7 @@ class Storage(OwnTile):
 
         If all elements have one address, as in a broadcast operand, it is read once and repeated.
 
-        name   of the operand
+        name   name of the operand
         gX     the vector in global memory
         """
         size = cute.cosize(gX.layout)  # a traced number if a stride is known only at run time

@@ -54,9 +54,10 @@ class Reader:
         return {name: Both(out[name], ups[name]) if name in ups else out[name] for name in out}
 
     def of(self, key, i: int, is_inside):
-        """Return one operand's elements of the i-th vector.
+        """Return one operand's elements of the i-th vector of a thread.
 
-        key   name of the operand; or (name, "up") for the up numbers of a gated row
+        key         name of the operand; or (name, "up") for the up projections of a gated row
+        is_inside   predicate: whether the vector is inside of D
         """
         name = key if isinstance(key, str) else key[0]
         part, operand = self.parts[key][None, i], self.plan.operands.matrix(name)
@@ -75,13 +76,21 @@ class Reader:
         return at[modes[0]] < self.extents[modes[0]] if modes else Boolean(True)
 
     def loaded(self, name: str, part, where) -> cute.Tensor:
-        """Read a vector that is contiguous as in D. It is 0 if the predicate `where` does not hold."""
+        """Return one vector of an operand whose elements are adjacent in memory like those of D.
+
+        part    the vector in global memory
+        where   predicate: if it does not hold, nothing is read and the elements are 0
+        """
         to = zeros(self.plan.store_d.values, part.element_type)
         copy_vector(self.plan.access(name), part, to, where)
         return to
 
     def spread(self, name: str, part, where):
-        """Read a vector of a broadcast operand: its elements, or one element that is repeated."""
+        """Return a vector of a broadcast operand: its elements, or one element that is repeated.
+
+        part    the vector in global memory
+        where   predicate: if it does not hold, nothing is read and the elements are 0
+        """
         if cute.cosize(part.layout) > 1:
             return self.loaded(name, part, where)
         one = cute.make_tensor(part.iterator, cute.make_layout((1,)))
@@ -230,17 +239,25 @@ class ScheduledEpilogue:
         return out
 
     def by_vectors(self, tensor) -> cute.Tensor:
-        """Return a thread's elements of a tile of D by the vectors that are stored: (elements of a vector, vectors)."""
+        """Return a view of a thread's elements of a tile of D as (elements of a vector, vectors).
+
+        The vectors are those by which D is stored.
+        """
         return by_vectors(tensor, self.neighbours(tensor, self.plan.store_d.values))
 
     def neighbours(self, acc, vector: int):
-        """Return the shape (V, REST_M, REST_N) of `vector` accumulators that are neighbours in D."""
+        """Return the shape (V, REST_M, REST_N) of `vector` accumulators of a thread that are neighbours in D."""
         if cute.size(acc, mode=[0]) % vector == 0:
             return (vector, 1, 1)
         return (1, 1, vector) if self.plan.operands.d.major == "n" else (1, vector, 1)
 
     def drain(self, mD, sD, tile_mnl, tid) -> None:
-        """Copy the tile from shared memory to global memory, one vector of a thread at a time."""
+        """Copy the tile of D from shared memory to global memory, one vector of a thread at a time.
+
+        mD         D (M, N, L)
+        sD         the tile in shared memory
+        tile_mnl   (m_tile, n_tile, batch) of the tile
+        """
         gD, coords = self.tiles_of((mD,), tile_mnl)
         thr = lower.tiled_copy(self.plan.copy_d).get_slice(tid)
         tDsD, tDgD, tDcD = thr.partition_S(sD), thr.partition_D(gD), thr.partition_S(coords)

@@ -102,7 +102,7 @@ def lies_apart(mma: TiledMma, operand: str, atom: CopyAtom, given: ComposedLayou
 
 
 def _turned(swizzle: Swizzle) -> int:
-    """Return the mask of the bits that a swizzle changes."""
+    """Return a mask of the address bits that a swizzle changes."""
     return ((1 << swizzle.bits) - 1) << swizzle.base
 
 
@@ -122,9 +122,11 @@ class Addresses:
         self.align_bytes = min(_WIDEST_BYTES, part.iterator.alignment)
 
     def of(self, v: int, mn: int, k_block: int, stage: Any) -> cute.Pointer:
-        """Return a pointer to an element.
+        """Return a pointer to one of the thread's elements in shared memory.
 
         The stage is added first, so that the compiler does not preserve addresses of one stage for another.
+
+        v, mn, k_block, stage   coordinates of the element in `part`
         """
         layout = self.part.layout
         known = self.swizzle(cute.crd2idx((v, mn, k_block, 0), layout))

@@ -88,12 +88,12 @@ class ThreadCopy:
 
     @property
     def by_words(self) -> bool:
-        """Return whether elements are loaded to registers in accesses of 32, 64 or 128 bits."""
+        """Return whether a thread loads its elements to registers in accesses of 32, 64 or 128 bits."""
         return not self.is_async and not self.by_halves
 
     @property
     def by_halves(self) -> bool:
-        """Return whether 16-bit elements are loaded one by one."""
+        """Return whether a thread loads 16-bit elements one by one, each to a 32-bit register."""
         return self.rX.element_type is Int32
 
 
@@ -124,7 +124,10 @@ class ThreadTiles:
 
 @dsl_user_op
 def reread(register: str, *, loc=None, ip=None) -> Int32:
-    """Return the value of a special register, read at this position and not earlier."""
+    """Return the value of a special register, such as a CTA index, read at this position and not earlier.
+
+    register   name of the register
+    """
     text = f"mov.u32 $0, {register};"
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
     return Int32(asm(T.i32(), [], text, "=r", asm_dialect=llvm.AsmDialect.AD_ATT))
@@ -214,9 +217,11 @@ class ScheduledGemm(ScheduledEpilogue):
         return TileGrid(scheduler, m_tiles, n_tiles, m_tiles * n_tiles * mD.shape[2], TRACED, divisors)
 
     def handed(self, tiles: TileGrid) -> tuple[Any, ...]:
-        """Return what the host computes so that CTAs find their tiles: tile counts and divisors.
+        """Return the values that the host passes to a kernel, by which CTAs find their tiles: tile counts and divisors.
 
         The result is empty if a thread has few registers; then the kernel computes them.
+
+        tiles   the tiles of D
         """
         if self.register_budget < _FEW_REGISTERS:
             return ()
@@ -249,7 +254,13 @@ class ScheduledGemm(ScheduledEpilogue):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Run the GEMM of one CTA. `tiles` has the values of `handed`."""
+        """Run the GEMM of one CTA (device code).
+
+        mA, mB, mD   A (M, K, L), B (N, K, L) and D (M, N, L)
+        operands     (tensors, results) of the epilogue
+        scalars      scalars of the epilogue
+        tiles        the values of `handed`
+        """
         begin(self.launches[GEMM])
         self.of_host = tiles
         self.values = Values.of(self.plan, operands, scalars)
@@ -307,27 +318,34 @@ class ScheduledGemm(ScheduledEpilogue):
         return reread("%ctaid.x") if again else cute.arch.block_idx()[0]
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """Return the work tile of this CTA: a tile with all its k-tiles."""
+        """Return the work tile of this CTA: a tile of D with all its k-tiles. Kernels that split K override it.
+
+        work   work tiles of the grid
+        tile   number of the tile of D
+        """
         return work.whole(tile)
 
     def first_k(self, residue, k_first):
-        """Return the k at which the CTA's loads start.
+        """Return the k at which the loads of this CTA start.
 
         It is that of its first k-tile if its k-tiles are contiguous, else that of the first k-tile of all; see `k_at`.
+
+        residue   k at which the first k-tile of the tile starts; negative if it is ragged
+        k_first   index of the CTA's first k-tile
         """
         if not self.plan.split.is_split or self.plan.split.k_step > 1:
             return residue
         return cute.assume(residue + k_first * self.plan.cta_tile[2], divby=self.k_vector())
 
     def end(self, thr_mma, mD, sA, sD, acc, tid, work: WorkGrid, tile) -> None:
-        """Store the finished accumulators of a tile through the epilogue."""
+        """Evaluate the epilogue on the accumulators of a tile, and store D. Kernels that split K override it."""
         tiles = work.tiles
         if self.plan.registers()["accumulators"] >= _MANY_ACCUMULATORS:
             tiles = replace(tiles, divisors=None)
         self.store_d(thr_mma, mD, sD, acc, self.plan.epilogue, tiles.tile_mnl(tile), tid)
 
     def prepare(self, parts: ThreadTiles, tid, sA, sB) -> None:
-        """Set up what a family's steps need in addition to `parts`. By default nothing."""
+        """Prepare what `read` and `multiply` of a derived class need in addition to `parts`. By default nothing."""
 
     def shared_tensors(self):
         """Allocate shared memory, and return the tensors of A, B and D.
@@ -351,7 +369,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- loads ---------------------------------------------------------------------------------------------
 
     def k_vector(self) -> int:
-        """Return a divisor of the first k of every k-tile, in elements: K and bK hold whole vectors."""
+        """Return a number that divides the first k of every k-tile, in elements: K and bK hold whole vectors."""
         ops = self.plan.loaded
         along_k = [o.align_elems for o in (ops.a, ops.b) if o.major == "k"]
         return math.gcd(max(along_k, default=1), self.plan.cta_tile[2])
@@ -391,7 +409,12 @@ class ScheduledGemm(ScheduledEpilogue):
         return (*by_blocks(mX, self.plan, of_d), of_d)
 
     def predicate(self, coords, k_tile, extent, with_k: bool) -> cute.Tensor:
-        """Return predicates of a k-tile's accesses: below `extent` along M or N and, if `with_k`, not below k = 0."""
+        """Return predicates of the accesses of a k-tile: whether each one is inside of the matrix.
+
+        coords   coordinates (mn, k) of the accesses
+        extent   M or N, which the first coordinate must be less than
+        with_k   whether the accesses must also not be below k = 0
+        """
         vectors, rest_mn, rest_k = [cute.size(coords, mode=mode) for mode in ([0, 1], [1], [2])]
         stride = None if with_k else (rest_mn, 1, 0)
         out = cute.make_rmem_tensor(cute.make_layout((vectors, rest_mn, rest_k), stride=stride), Boolean)
@@ -401,7 +424,10 @@ class ScheduledGemm(ScheduledEpilogue):
         return out
 
     def clear(self, load: ThreadCopy) -> None:
-        """Fill all stages with zeros if cp.async omits some elements. Registers are already zero."""
+        """Fill all stages of an operand with zeros if cp.async omits some of its elements. Registers are already zero.
+
+        load   the thread's copies of the operand
+        """
         if load.is_async:
             fill_with_zeros(load.sX)
 
@@ -414,8 +440,12 @@ class ScheduledGemm(ScheduledEpilogue):
         stage: Int32,
         ragged: cutlass.Constexpr,
     ):
-        """Copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
+        """Start to copy a k-tile of A and B, or some chunks of it, from global memory, if the k-tile exists.
 
+        parts    what the thread copies and multiplies
+        step     names the chunks
+        k_tile   index of the k-tile among those of this CTA
+        stage    stage of shared memory
         ragged   whether elements below k = 0 must be omitted
         """
         is_there = k_tile < parts.k_tiles
@@ -428,13 +458,23 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.copy_from_global(parts.loads[load], step, self.k_at(parts, k_tile), stage, ragged)
 
     def k_at(self, parts: ThreadTiles, k_tile):
-        """Return the index of one of this CTA's k-tiles among all k-tiles."""
+        """Return the index of one of this CTA's k-tiles, counted from the k at which its loads start; see `first_k`.
+
+        k_tile   index of the k-tile among those of this CTA
+        """
         if self.plan.split.k_step == 1:
             return k_tile
         return parts.k_first + k_tile * self.plan.split.k_step
 
     def copy_from_global(self, load: ThreadCopy, step: Fetch, k_tile, stage, ragged: bool) -> None:
-        """Copy a k-tile, or some chunks of it, from global memory to its stage or to registers."""
+        """Copy a k-tile of one operand, or some chunks of it, from global memory to its stage or to registers.
+
+        load     the thread's copies of the operand
+        step     names the chunks
+        k_tile   index of the k-tile among those of this CTA
+        stage    stage of shared memory
+        ragged   whether elements below k = 0 must be omitted
+        """
         inside = self.predicate(load.cX, k_tile, load.extent, with_k=True) if ragged else load.pX
         source = load.gX[None, None, None, k_tile]
         held = load.sX[None, None, None, stage] if load.is_async else load.rX
@@ -451,7 +491,7 @@ class ScheduledGemm(ScheduledEpilogue):
             cute.copy(load.copy, source[None, i, j], held[None, i, j], pred=inside[None, i, j])
 
     def load_anew(self, load: ThreadCopy, step: Fetch, k_tile, is_there) -> None:
-        """Load a k-tile to fresh registers, by words: see `load_words`.
+        """Load a k-tile from global memory to new registers, in words of 32 bits: see `load_words`.
 
         is_there   whether the k-tile exists
         """
@@ -468,7 +508,7 @@ class ScheduledGemm(ScheduledEpilogue):
     # --- the schedule, step by step ------------------------------------------------------------------------
 
     def stage_of(self, stage, ahead: int):
-        """Return the stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
+        """Return the shared-memory stage of the k-tile that is `ahead` k-tiles later than the one in `stage`."""
         stages = self.plan.stages
         if ahead % stages == 0:
             return stage
@@ -480,13 +520,18 @@ class ScheduledGemm(ScheduledEpilogue):
         return cutlass.select_(further >= stages, further - stages, further)
 
     def trace(self, steps, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace the steps of a schedule in order."""
+        """Trace the steps of a thread schedule into code, in order.
+
+        parts    what the thread copies and multiplies
+        k_tile   the k-tile that the steps count from
+        stage    its stage in shared memory
+        """
         for line, step in self.plan.body.lined(steps):
             with from_line(ALL_THREADS, line):
                 self.step(step, parts, k_tile, stage)
 
     def step(self, step, parts: ThreadTiles, k_tile, stage) -> None:
-        """Trace one step."""
+        """Trace one step of a thread schedule into code; see `trace` for the arguments."""
         if isinstance(step, Fetch):
             fetched_before = any(isinstance(each, Fetch) for each in self.plan.body.prologue)
             ragged = step.ahead == 0 if isinstance(k_tile, int) else not fetched_before
@@ -509,7 +554,7 @@ class ScheduledGemm(ScheduledEpilogue):
             raise TypeError(f"no kernel has a step {step}")
 
     def commit(self) -> None:
-        """Close a group of cp.async copies."""
+        """Commit the cp.async copies since the last commit as a group: cp.async.commit_group."""
         cute.arch.cp_async_commit_group()
 
     def wait(self, parts: ThreadTiles, step: Wait, k_tile, stage) -> None:
@@ -518,7 +563,7 @@ class ScheduledGemm(ScheduledEpilogue):
 
     @cute.jit
     def repeat(self, parts: cutlass.Constexpr, loop: cutlass.Constexpr, stage: Int32):
-        """Trace a loop over k-blocks.
+        """Trace a loop over k-blocks, whose iterations read and multiply successive k-blocks.
 
         Each iteration moves on by the loop's stride; the buffers of fragments stay the same.
         """
@@ -526,7 +571,12 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        """Trace one iteration of a loop over k-blocks, whose first k-block is `k_first`."""
+        """Trace one iteration of a loop over k-blocks.
+
+        loop      the loop, with the steps of an iteration
+        stage     stage of shared memory
+        k_first   index of the first k-block of the iteration
+        """
         for line, step in self.plan.body.lined(loop.steps):
             with from_line(ALL_THREADS, line):
                 if isinstance(step, Read):
@@ -535,7 +585,7 @@ class ScheduledGemm(ScheduledEpilogue):
                     self.multiply(parts, step)
 
     def store(self, parts: ThreadTiles, stage) -> None:
-        """Store a k-tile from registers to its stage."""
+        """Store a k-tile of A and B from registers to a stage of shared memory, if cp.async did not load it there."""
         for load in parts.loads:
             if load.by_halves:
                 packed = cute.make_rmem_tensor(load.rX.layout, load.sX.element_type)
@@ -547,7 +597,7 @@ class ScheduledGemm(ScheduledEpilogue):
                 cute.autovec_copy(load.rX, load.sX[None, None, None, stage])
 
     def read(self, parts: ThreadTiles, step: Read, stage, k_block) -> None:
-        """Read the fragments of a k-block to their buffer."""
+        """Read the fragments of A and B for a k-block from shared memory to their buffer of registers."""
         raise NotImplementedError
 
     def multiply(self, parts: ThreadTiles, step: Multiply) -> None:

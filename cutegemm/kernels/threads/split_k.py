@@ -84,7 +84,15 @@ class SplitKGemm(ScheduledGemm):
         scalars: tuple,
         tiles: tuple,
     ):
-        """Compute one K split or a whole tile; in a persistent plan, all work tiles of the CTA."""
+        """Compute one K split or a whole tile (device code); in a persistent plan, all work tiles of the CTA.
+
+        mA, mB, mD     A (M, K, L), B (N, K, L) and D (M, N, L)
+        operands       (tensors, results) of the epilogue
+        accumulators   workspace of the K splits' accumulators
+        arrivals       semaphores, one for each tile
+        scalars        scalars of the epilogue
+        tiles          values of the host by which CTAs find their tiles
+        """
         wait(self.launches[GEMM])
         if cutlass.const_expr(SUMS not in self.launches):
             release(self.launches[GEMM])
@@ -100,7 +108,10 @@ class SplitKGemm(ScheduledGemm):
 
     @cute.jit
     def take(self, number: Int32, mA: cute.Tensor, mB: cute.Tensor, mD: cute.Tensor):
-        """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty."""
+        """Compute one work tile of a persistent grid. A work tile with 0 K splits is empty: nothing is done.
+
+        number   number of the work tile
+        """
         self.current = lambda: self.tiles(mD).along(opaque(mA.shape[1])).work_tile(number)
         self.at_hand = self.current()
         if self.at_hand.splits > 0:
@@ -108,7 +119,7 @@ class SplitKGemm(ScheduledGemm):
             self.tile(mA, mB, mD)
 
     def tile_number(self, again: bool = False):
-        """Return the number of the current tile of D.
+        """Return the number of the CTA's current tile of D in raster order.
 
         again   compute it again, so that no register holds it through the mainloop
         """
@@ -119,7 +130,7 @@ class SplitKGemm(ScheduledGemm):
         return self.at_hand.tile
 
     def work_tile(self, work: WorkGrid, tile) -> WorkTile:
-        """Return the work tile of this CTA: a K split of a tile, or the whole tile."""
+        """Return the work tile of this CTA: one K split of a tile, or the whole tile if K is not split."""
         if self.plan.persistent is not None:
             return self.at_hand
         if self.plan.split_k == 1:
@@ -175,7 +186,7 @@ class SplitKGemm(ScheduledGemm):
         acc: cutlass.Constexpr, tid: Int32, work: cutlass.Constexpr,
         work_tile: cutlass.Constexpr,
     ):  # fmt: skip
-        """Increment the tile's semaphore; the last CTA adds all K splits in their order, and stores D."""
+        """Increment the tile's semaphore. The CTA that arrives last adds all K splits in their order, and stores D."""
         splits = work_tile.splits
         flag = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=Int32), cute.make_layout(1))
         cute.arch.sync_threads()
@@ -191,7 +202,11 @@ class SplitKGemm(ScheduledGemm):
             self.store_d(thr_mma, mD, None, acc, self.plan.epilogue.tail, work.tile_mnl(work_tile), tid)
 
     def add(self, vAcc, theirs) -> None:
-        """Add the accumulators of a K split to those in registers. Both have shape (elements of a vector, vectors)."""
+        """Add the accumulators of another K split to those in registers.
+
+        vAcc     registers (elements of a vector, vectors)
+        theirs   accumulators in the workspace, with the same shape
+        """
         vectors = [vAcc[None, i] for i in range(cute.size(vAcc, mode=[1]))]
         self.add_each(vectors, [theirs[None, i] for i in range(len(vectors))], _ADDED_BY_LAST)
 
@@ -272,7 +287,10 @@ class SplitKGemm(ScheduledGemm):
         return work.slot_of(work_tile, Int64(k_split) if work.scheduler.splits_are_rows else k_split)
 
     def partials_at(self, tid, slot) -> cute.Tensor:
-        """Return a view of a thread's accumulators in a slot: (elements of a vector, vectors)."""
+        """Return a view of a thread's accumulators in a workspace slot: (elements of a vector, vectors).
+
+        slot   index of the slot; see `slot_of`
+        """
         layout = partials_layout(self.plan, 1)
         vector, by_thread, by_vector, by_slot = layout.stride
         first = cute.assume(Int64(slot) * by_slot + tid * by_thread, divby=layout.shape[0])
@@ -281,6 +299,6 @@ class SplitKGemm(ScheduledGemm):
 
     @property
     def wide(self) -> CopyAtom:
-        """Return the copy atom for the widest access to a vector of accumulators."""
+        """Return the copy atom for the widest access to a vector of accumulators in the workspace."""
         acc = self.plan.operands.acc
         return universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits))

@@ -44,7 +44,7 @@ def operations(epilogue: Epilogue) -> Cost:
 
 
 def _of(node: Expression) -> Cost:
-    """Return the cost of one operation, without that of its operands."""
+    """Return the instructions that one operation of an expression takes, without those of its operands."""
     if isinstance(node, Function):
         return COSTS[node.name]
     if isinstance(node, Divide):

@@ -49,11 +49,11 @@ _ABSENT = object()
 
 
 class _Unknown(Exception):
-    """Raised if a function reads a value that has no key."""
+    """Raised if a function reads a value that can change without notice, so that the function has no cache key."""
 
 
 class _Latest(NamedTuple):
-    """The latest key of a function, and the objects it was computed from, all of which are immutable.
+    """The latest cache key of a function, and the objects it was computed from, all of which are immutable.
 
     key      the key that `state_of` returned
     read     the objects that the function reads: see `_Reader.read`
@@ -153,7 +153,7 @@ _readers: dict[int, _Reader] = {}  # by the id of the code
 
 
 def _reader_of(code: CodeType) -> _Reader:
-    """Return the reader of a code object, which is created on the first call and cached."""
+    """Return the names that a function's bytecode reads, found on the first call for its code object and cached."""
     found = _readers.get(id(code))
     if found is None:
         if len(_readers) >= _MOST_READERS:
@@ -204,7 +204,7 @@ def state_of(function: Any) -> tuple[Any, ...] | None:
 
 
 class _Key:
-    """Builder of a cache key.
+    """Builder of the cache key of a function: collects the values that it reads.
 
     found        the entries of the key so far
     attributes   names of the attributes that the functions read

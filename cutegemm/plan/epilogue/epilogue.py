@@ -63,27 +63,27 @@ class Step:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """Return all expressions that the step computes, its result first."""
+        """Return the expressions that this step computes: its result, then auxiliary outputs and reductions."""
         return (self.expression, *[expression for _, expression in (*self.aux, *self.reductions)])
 
     @property
     def has_several(self) -> bool:
-        """Return whether the step computes auxiliary outputs or reductions."""
+        """Return whether this step of the epilogue computes auxiliary outputs or reductions besides its result."""
         return bool(self.aux or self.reductions)
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the tile operands that the step reads."""
+        """Return the names of the M x N matrices, such as "c", that this step of the epilogue reads."""
         return _distinct([expression.tiles for expression in self.expressions])
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the operands in global memory that the step reads."""
+        """Return the names of all operands that the step reads from global memory, such as "c" or "bias"."""
         return _distinct([expression.tensors for expression in self.expressions])
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the scalars that the step uses."""
+        """Return the names of the scalars, such as "alpha", that this step of the epilogue uses."""
         return _distinct([expression.scalars for expression in self.expressions])
 
     @property
@@ -108,7 +108,10 @@ class Step:
         return tuple([p for p in pairs if self.expression.given(dict([p])) == Accumulator()])
 
     def is_idle(self, scalars: Mapping[str, float]) -> bool:
-        """Return whether the step changes nothing for these values of the scalars."""
+        """Return whether this step of the epilogue changes nothing for some values of the scalars.
+
+        scalars   value of each scalar, by its name
+        """
         return any(scalars[name] == value for name, value in self.idle)
 
     @property
@@ -166,7 +169,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def _whole(self) -> Step:
-        """Return the whole epilogue as one step."""
+        """Return the whole epilogue as one step, for an epilogue that cannot be divided into several."""
         return Step(self.expression, self.aux, self.reductions)
 
     @property
@@ -180,7 +183,7 @@ class Epilogue(hooks.Shown):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of the stored matrices with the extents of D, D first."""
+        """Return the names of the stored matrices with the extents of D: "d", then the auxiliary outputs."""
         return tuple([name for name, _ in self.results])
 
     @property
@@ -200,17 +203,17 @@ class Epilogue(hooks.Shown):
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's tile operands; whether they are read may depend on scalars."""
+        """Return the names of the M x N operands, such as "c". Whether they are read may depend on scalars."""
         return self._whole.tiles
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Return the names of the epilogue's operands in global memory; whether they are read may depend on scalars."""
+        """Return the names of the operands in global memory. Whether they are read may depend on scalars."""
         return self._whole.tensors
 
     @cached_property
     def kinds(self) -> dict[str, type[Input]]:
-        """Return the class of each operand, such as Row or Scalar, by its name."""
+        """Return a dictionary: name of each operand -> its class, Row, Column, Tile, Element or Scalar."""
         nodes = [node for each in self._whole.expressions for node in each.nodes()]
         return {node.name: type(node) for node in nodes if isinstance(node, Input)}
 
@@ -299,7 +302,7 @@ class Epilogue(hooks.Shown):
 
     @cached_property
     def without_tiles(self) -> Epilogue:
-        """Return the epilogue without the steps that read tile operands."""
+        """Return the epilogue without the steps that read M x N operands, such as C."""
         return self._of([step for step in self.steps if not step.tiles])
 
     def acting(self, scalars: Mapping[str, float] | None = None) -> Epilogue:
@@ -323,12 +326,12 @@ class Epilogue(hooks.Shown):
         return self.acting(scalars).tensors
 
     def _count(self, fits: Callable[[Step], bool]) -> int:
-        """Return the number of leading steps for which `fits` is true."""
+        """Return how many of the first steps satisfy `fits`, up to the first one that does not."""
         return next((i for i, step in enumerate(self.steps) if not fits(step)), len(self.steps))
 
     @staticmethod
     def _of(steps: Sequence[Step]) -> Epilogue:
-        """Return the epilogue that consists of these steps, in their order."""
+        """Return the epilogue that consists of some steps, each of which takes the result of the step before."""
         whole: Expression = Accumulator()
         for step in steps:
             if step.has_several:
@@ -353,12 +356,15 @@ def _transposed(node: Expression) -> Expression:
 
 
 def _printed(expression: Expression, aux: Iterable[tuple[str, Expression]]) -> str:
-    """Return the text of an expression, followed by `name = expression` for each further result."""
+    """Return the text of D's expression, followed by `name = expression` for each auxiliary output or reduction.
+
+    aux   pairs of a name and an expression
+    """
     return ", ".join([str(expression), *[f"{name} = {each}" for name, each in aux]])
 
 
 def _distinct(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all names once, in the order in which they first appear."""
+    """Return all names of several tuples, each once, in the order in which they first appear."""
     return tuple(dict.fromkeys([name for each in names for name in each]))
 
 
@@ -441,7 +447,7 @@ def _wrongly_gated(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _outside(node: Expression) -> Iterator[Expression]:
-    """Yield the nodes of an expression, without those inside a Half but with the Half itself."""
+    """Yield the nodes of an expression outside of gate and up projections (`Half`), and the `Half` nodes themselves."""
     yield node
     for child in () if isinstance(node, Half) else node.children:
         yield from _outside(child)

@@ -105,12 +105,12 @@ class Expression(hooks.Shown):
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Return the names of the scalars in the expression."""
+        """Return the names of the scalars, such as "alpha", in the expression."""
         return self.names(Scalar)
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Return the names of the tile operands in the expression."""
+        """Return the names of the M x N operands, such as "c", in the expression."""
         return self.names(Tile)
 
     @property
@@ -276,7 +276,7 @@ def distributed(node: Expression) -> Expression:
         return node
 
     def half(of: Expression) -> Expression:
-        """Return the half of one subexpression."""
+        """Return the gate or the up projection of a subexpression: the one that the enclosing Half selects."""
         if isinstance(of, Accumulator | Row):
             return Half(of, node.side, node.interleaved)
         return of.with_children(*[half(child) for child in of.children])
@@ -599,16 +599,22 @@ def _binary(node: type[Binary], left: Any, right: Any) -> Expression:
 
 
 def _compare(symbol: str, left: Any, right: Any) -> Expression:
-    """Return the comparison, or NotImplemented if an operand is not an expression or a number."""
+    """Return the comparison of two operands, or NotImplemented if one is not an expression or a number.
+
+    symbol   "<", "<=", ">", ">=", "==" or "!="
+    """
     sides = [expression_of(side) for side in (left, right)]
     return NotImplemented if None in sides else Compare(symbol, *sides)  # type: ignore[arg-type]
 
 
 def _is(expression: Expression, value: float) -> bool:
-    """Return whether an expression is a constant of this value; -0.0 counts as 0.0 here."""
+    """Return whether an expression is a constant with this value; -0.0 counts as 0.0 here."""
     return isinstance(expression, Constant) and expression.value == value
 
 
 def _in_parentheses(expression: Expression, needed: bool) -> str:
-    """Return the text of an expression, in parentheses if they are needed."""
+    """Return the text of an expression.
+
+    needed   whether to put it in parentheses
+    """
     return f"({expression})" if needed else str(expression)

@@ -37,9 +37,10 @@ NAMES = (
 
 
 def _expression(of: str, value: Any) -> Expression:
-    """Return a function's argument as an expression.
+    """Return an argument of an epilogue function as an expression; a number becomes a Constant.
 
     of       name of the function, for the message
+    value    the argument
     raises   TypeError if the argument is not an expression or a number
     """
     found = expression_of(value)
@@ -251,7 +252,10 @@ def pairs(x: Any) -> tuple[Expression, Expression]:
 
 
 def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
-    """Return (gate, up) of x: by `pairs` if interleaved, else by `halves`."""
+    """Return (gate, up) of x, two halves of its columns.
+
+    interleaved   True: by `pairs`, columns 2 j and 2 j + 1; False: by `halves`, columns j and j + N / 2
+    """
     by = "pairs" if interleaved else "halves"
     whole = _expression(by, x)
     if any(isinstance(node, Half) for node in whole.nodes()):
@@ -260,7 +264,11 @@ def _divided(x: Any, interleaved: bool) -> tuple[Expression, Expression]:
 
 
 def _gated(activation: Any, x: Any, interleaved: bool) -> Expression:
-    """Return activation(gate) * up of x."""
+    """Return activation(gate) * up, where gate and up are halves of the columns of x.
+
+    activation    function of an expression, such as `silu`
+    interleaved   True: gate and up are the `pairs` of x; False: its `halves`
+    """
     gate, up = (pairs if interleaved else halves)(x)
     out: Expression = activation(gate) * up
     return out

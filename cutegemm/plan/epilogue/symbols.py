@@ -107,5 +107,5 @@ def epilogue_of(function: Callable[..., Any], kinds: Mapping[str, type[Input]]) 
 
 
 def _has(expression: Expression, name: str) -> bool:
-    """Return whether an expression contains the operand of this name."""
+    """Return whether an expression contains the operand `name`."""
     return any(isinstance(node, Input) and node.name == name for node in expression.nodes())

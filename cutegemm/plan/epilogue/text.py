@@ -177,12 +177,15 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def _symbols(kinds: Mapping[str, type[Input]] | None) -> dict[str, Expression]:
-    """Return the expression that each name stands for: the accumulator and the operands."""
+    """Return a dictionary from each name that an epilogue's text may use to its expression: "acc" and the operands.
+
+    kinds   class of each operand, such as Row or Scalar, by its name; None for no operands
+    """
     return {"acc": Accumulator(), **{name: kind(name) for name, kind in (kinds or {}).items()}}
 
 
 def _several(returned: Any) -> tuple[Expression, ...]:
-    """Return the results of a function as a tuple."""
+    """Return what a Python function of an epilogue returned as a tuple: one expression, or several results."""
     return returned if isinstance(returned, tuple) else (returned,)
 
 
@@ -220,7 +223,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _no_python(text: str, error: BaseException) -> PlanError:
-    """Return the error for a text that Python cannot parse."""
+    """Return the error to raise for an epilogue's text that Python cannot parse."""
     return PlanError(f"epilogue {text!r}", [f"it is no Python: {getattr(error, 'msg', None) or error}."])
 
 
@@ -250,7 +253,10 @@ class _Reader:
         self.text, self.names = text, names
 
     def refused(self, rule: str) -> PlanError:
-        """Return the error for a text that violates a rule."""
+        """Return the error to raise for an epilogue's text that violates a rule.
+
+        rule   sentence for the message
+        """
         return PlanError(f"epilogue {self.text!r}", [rule])
 
     def expression(self, node: ast.AST, depth: int = 0) -> Expression:
@@ -316,7 +322,12 @@ class _Reader:
         return Negative(self.expression(inner, depth + 1))
 
     def called(self, node: ast.Call, name: str, depth: int) -> Any:
-        """Return the result of a call of the epilogue function `name`."""
+        """Return the result of a call in the text of an epilogue, such as `relu(acc)`.
+
+        node    the call
+        name    name of the called epilogue function
+        depth   number of operations around the node
+        """
         if name == "cast":
             return self.cast(node, depth)
         function = _CASTS.get(name) or (getattr(functions, name, None) if name in _CALLED else None)
@@ -343,6 +354,6 @@ class _Reader:
 
 
 def _and(names: Mapping[str, Any]) -> str:
-    """Return names as a subject with its verb: "acc is", or "acc, bias and c are"."""
+    """Return names as the subject of a sentence with its verb: "acc is", or "acc, bias and c are"."""
     *others, last = names
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"

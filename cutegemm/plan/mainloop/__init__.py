@@ -1,4 +1,4 @@
-"""Mainloops: how consumers multiply the k-tiles of a work tile, one file each.
+"""Mainloops: how consumers (warps that multiply) process the k-tiles of a work tile. One file each.
 
 `base` is the interface. A plan with warp roles has one of them as `plan.body.mainloop`.
 """

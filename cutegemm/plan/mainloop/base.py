@@ -28,7 +28,7 @@ class Mainloop:
     promoted: ClassVar[bool] = False
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps before the first k-tile, outside the order barrier of pingpong consumers."""
+        """Return the steps before the first k-tile of a work tile, outside of the pingpong order barrier."""
         return ()
 
     def k_tile(self, plan: GemmPlan) -> Steps:
@@ -51,17 +51,24 @@ class Mainloop:
         return 1
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
-        """Return the accumulators that `epilogue` adds to the total; `ACC` if none are promoted."""
+        """Return the name of the accumulators that are still to be added to the f32 total after the last k-tile.
+
+        `ACC` if the accumulators are not promoted.
+        """
         return ACC
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the 32-bit registers of a thread besides fragments and `accumulators`, by use."""
+        """Return the 32-bit registers that a thread needs for this mainloop in addition to fragments and accumulators.
+
+        accumulators   registers of the accumulators
+        returns        name of each use -> number of registers
+        """
         return {}
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Return the accesses to shared memory besides those of the MMAs."""
+        """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
         return ()
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Return the rules that the plan breaks, as sentences."""
+        """Return a sentence for each rule of this mainloop that the plan breaks."""
         return ()

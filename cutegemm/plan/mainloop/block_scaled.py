@@ -52,24 +52,27 @@ def with_scales(operands: Operands, scales: tuple[str, str]) -> Operands:
 
 
 def has_scales(operands: Operands) -> bool:
-    """Return whether operands have scales."""
+    """Return whether operands include block scales of A or B."""
     return any(name in _NAMES for name in operands.of_mainloop)
 
 
 def column_scales(operands: Operands, columns: int) -> int:
-    """Return the registers of a thread for the scales that columns have: those of two in 8; 0 if they have none."""
+    """Return the registers of a thread for scales of single columns: two for each 8 columns; 0 if columns have none.
+
+    columns   columns of a consumer's tile
+    """
     names = [name for name in operands.of_mainloop if operands.modes(name)[0] == "n"]
     return sum([Scales(name, "n", columns, by_block=False).registers for name in names])
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of the rows, or of the columns, of a consumer's tile.
+    """The block scales along the rows, or along the columns, of a consumer's tile.
 
     name      name of the operand that holds them
     mode      "m": scales of rows; "n": of columns
     extent    rows or columns of a consumer's tile
-    by_block  whether a scale belongs to a block of 128; else each row or column has its own
+    by_block  True: a scale belongs to a block of 128 rows or columns; False: each row or column has its own
     """
 
     name: str
@@ -79,12 +82,17 @@ class Scales:
 
     @property
     def run(self) -> int:
-        """Return the number of neighbours that share a scale, wherever a tile starts."""
+        """Return the number of neighbouring rows or columns that share one scale.
+
+        With a scale for each block of 128, it is the largest number for which this holds in all tiles.
+        """
         return gcd(BLOCK, self.extent) if self.by_block else 1
 
     @property
     def layout(self) -> Layout:
-        """Return (run, runs) of a consumer's rows or columns to the number of their scale.
+        """Return the layout from (row or column in a run, run) of a consumer's tile to the index of its scale.
+
+        A run is a set of neighbours that share one scale.
 
         >>> Scales("scale_b", "n", 192, by_block=True).layout
         Layout((64, 3), (0, 1))
@@ -93,25 +101,25 @@ class Scales:
 
     @property
     def registers(self) -> int:
-        """Return the number of scales that a thread holds.
+        """Return the number of scales that a thread holds in registers.
 
         If each row or column has its own scale, these are the scales of two rows in 64, or of two columns in 8.
         """
         return self.extent // self.run if self.by_block else 2 * self.extent // _PERIOD[self.mode]
 
     def register(self, place: int, neighbour: int) -> int:
-        """Return which of a thread's scales belongs to an accumulator.
+        """Return the index, among the scales that a thread holds, of the scale of an accumulator.
 
-        place       first row of its 64, or first column of its 8, in the consumer's tile
-        neighbour   0 or 1: the thread's first or second row of the 64, or column of the 8
+        place       first row of its 64 rows, or first column of its 8 columns, in the consumer's tile
+        neighbour   0 or 1: the first or the second row, or column, that the thread has of these
         """
         return int(self.layout(place)) if self.by_block else place // _PERIOD[self.mode] * 2 + neighbour
 
 
 def scales_of(plan: GemmPlan) -> tuple[Scales, ...]:
-    """Return the scales of rows and of columns; the rules of the mainloop ask for both.
+    """Return the scales along M and those along N of a consumer's tile, in this order.
 
-    A plan that swaps A and B has the caller's scales of B along its rows.
+    With swap A/B, the scales along M are those of the caller's B.
     """
     extents = dict(zip("mn", plan.consumer_mma_tile, strict=True))
     along = sorted([(plan.operands.modes(name)[0], name) for name in plan.operands.of_mainloop])
@@ -174,11 +182,11 @@ class BlockScaled(Promoted):
         return (*super().prologue(plan), ClearScales())
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of the accumulators that are added to the total, and of the scales."""
+        """Return the registers of a thread for accumulators that are added to the total, and for scales, by use."""
         return {**super().registers(plan, accumulators), "scales": sum(each.registers for each in scales_of(plan))}
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
-        """Yield the reads of scales: of a thread's rows one by one, of its columns two neighbours at a time."""
+        """Yield the reads of scales from shared memory: of rows one by one, of columns two neighbours at a time."""
         rows, columns = scales_of(plan)
         lanes = np.arange(32)
         warps = plan.consumer_warps * plan.body.readers
@@ -194,7 +202,7 @@ class BlockScaled(Promoted):
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
     def rules(self, plan: GemmPlan) -> Iterable[str]:
-        """Yield the rules that the scales break."""
+        """Yield a sentence for each rule on block scales that the plan breaks."""
         operands, bk = plan.operands, plan.cta_tile[2]
         if [scales.mode for scales in scales_of(plan)] != ["m", "n"]:
             have = ", ".join(operands.of_mainloop) or "none"

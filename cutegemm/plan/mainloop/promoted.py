@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Promote(Step):
     """Add the accumulators of one k-tile to the total, in f32.
 
-    accumulators   which ones; see `Multiply`
+    accumulators   name of the set, or half, of accumulators that is added; see `Multiply`
     """
 
     accumulators: str
@@ -67,7 +67,10 @@ class Promoted(Mainloop):
     read: ClassVar[Steps] = ()
 
     def prologue(self, plan: GemmPlan) -> Steps:
-        """Return the steps that clear the total. After MMAs, ptxas would make the MMAs wait for each other."""
+        """Return the step that sets the total to 0, before any MMA.
+
+        After MMAs, ptxas would make the MMAs wait for each other.
+        """
         return (Clear("total"), Clear(self.partial_accumulators(plan)))
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
@@ -82,15 +85,15 @@ class Promoted(Mainloop):
         return (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
-        """Return 1, or 2 if the halves of the columns alternate."""
+        """Return the number of separately multiplied column blocks: 1, or 2 if halves of the columns alternate."""
         return plan.consumer_mma_tile[1] // plan.consumer_mma.tile_mnk[1]
 
     def partial_accumulators(self, plan: GemmPlan) -> str:
-        """Return the accumulators of the last k-tile: the second ones, or the right half."""
+        """Return the name of the last k-tile's accumulators: `SECOND` of two sets, or `RIGHT` half of the columns."""
         return SECOND if self.b_column_blocks(plan) == 1 else RIGHT
 
     def registers(self, plan: GemmPlan, accumulators: int) -> Mapping[str, int]:
-        """Return the registers of the accumulators that are added to the total."""
+        """Return the registers of a thread for the accumulators that are added to the total, by use."""
         return {"accumulators of a k-tile": accumulators * (1 + (self.partial_accumulators(plan) == SECOND))}
 
     def _by_accumulators(self) -> Steps:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class RegisterShared(Mainloop):
-    """Threads read A from shared memory to registers; wgmma reads it there, and B from shared memory."""
+    """Mainloop in which threads copy A from shared memory to registers; wgmma reads A there, and B in shared memory."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the steps of a k-tile.
+        """Return the steps that multiply one k-tile.
 
         They wait for all MMAs of the previous k-tile, which still read the registers of A.
         """

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class SharedShared(Mainloop):
-    """wgmma reads A and B from shared memory and adds every k-tile to the same accumulators."""
+    """Mainloop in which wgmma reads A and B from shared memory and adds every k-tile to the same accumulators."""
 
     def k_tile(self, plan: GemmPlan) -> Steps:
-        """Return the steps of a k-tile.
+        """Return the steps that multiply one k-tile.
 
         The wait for the MMAs of the previous k-tile comes after the first k-block, not after all k-blocks. So its stage
         is released as soon as its MMAs have ended, while the tensor cores work on the first k-block.

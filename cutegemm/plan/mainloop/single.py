@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class LoadingAhead(Mainloop):
-    """One warp of the consumers loads the k-tile that follows the other stages, after all have read the stage."""
+    """Mainloop without a producer: a warp of the consumers loads a later k-tile after all have read the stage."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
-        """Return the first loads, and the loop over k-tiles."""
+        """Return the loads of the first k-tiles, then the loop that multiplies a k-tile and loads a later one."""
         ahead = plan.stages - 1
         loop = ForKTiles((Wait("full"), Multiply(), WaitMma(1), SyncThreads(), Load(ahead)))
         return (ForAhead((Load(),), ahead), loop)

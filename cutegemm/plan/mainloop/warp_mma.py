@@ -80,7 +80,7 @@ def _multiply_block(expansion: Expansion, block: MultiplyBlock, at: State, i: in
 
 
 class WarpMma(Mainloop):
-    """Warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
+    """Mainloop in which warps multiply by mma.sync, and read the fragments of the next k-block while they do."""
 
     def k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the steps of all k-tiles. The last k-tile is not in the loop: nothing is read ahead there."""
@@ -89,7 +89,7 @@ class WarpMma(Mainloop):
         return (Clear("acc"), If(HAS_K_TILES, (Wait("full"), ReadFirst(), loop, *last, Advance())))
 
     def epilogue(self, plan: GemmPlan) -> Steps:
-        """Return nothing: mma.sync has written its accumulators when it returns."""
+        """Return no steps: the accumulators of mma.sync are complete when the instruction returns."""
         return ()
 
 

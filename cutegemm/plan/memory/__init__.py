@@ -1,1 +1,1 @@
-"""Global memory that a plan needs besides its operands: packed operands, sums of the parts of a split K."""
+"""Global memory of a plan besides its operands: repacked operands, accumulators of K splits, partial results."""

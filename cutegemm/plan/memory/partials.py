@@ -59,12 +59,12 @@ class Folding:
 
     @property
     def units(self) -> int:
-        """Return the number of units of a thread."""
+        """Return the number of units of a thread, that is of register sets that it reduces separately."""
         return self.piece_of[0].size()
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the last register of each group."""
+        """Return the index of the last register of each group. The registers of a group contribute to one result."""
         last = {group: register for register, group in enumerate(self.groups)}
         return tuple([last[group] for group in range(len(last))])
 
@@ -104,9 +104,9 @@ def partials_shape(plan: GemmPlan, along: tuple[str, ...], m: Any, n: Any, l: An
 
 
 def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
-    """Return how the kernel that adds partial results divides a CTA: (results, threads that share each result).
+    """Return how a CTA of the kernel that adds partial results is divided: (results, threads that share each result).
 
-    Of `runs` threads that share a result, each adds every `runs`-th partial result.
+    If `runs` threads share a result, each of them adds every `runs`-th partial result.
 
     along   modes of D that are reduced: ("m",), ("n",) or both
     """
@@ -115,15 +115,17 @@ def reducer_shape(along: tuple[str, ...]) -> tuple[int, int]:
 
 
 def kept(along: tuple[str, ...], m: Any, n: Any) -> Any:
-    """Return the index of the result to which element (m, n) of D contributes.
+    """Return the index, in the reduction's output, of the result that element (m, n) of D contributes to.
 
     It is m for a reduction along N, n for a reduction along M, and 0 if all of D is reduced.
+
+    along   modes of D that are reduced
     """
     return m * 0 if len(along) == 2 else m if along == ("n",) else n
 
 
 def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
-    """Return a table of per-thread values, reordered by the units of a reduction.
+    """Return a table of values for each accumulator register, regrouped by the units in which a thread reduces them.
 
     table     (threads, values, rest_m, rest_n, ...): an entry for each accumulator register of a thread
     returns   (threads, units, registers, ...): see `Folding` for units
@@ -146,9 +148,10 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
 
 
 def held_in_units(plan: GemmPlan) -> np.ndarray:
-    """Return the index m + bM * n in D's tile of the element in each register, as (threads, units, registers).
+    """Return which element of D's tile each register of a thread holds, for reductions over D.
 
-    For a gated plan only the registers of the gates are listed. The up of each goes into the same element of D.
+    It is an array (threads, units, registers) of indices m + bM * n; see `Folding` for units. For a gated plan only the
+    registers of the gates are listed: the matching up projection belongs to the same element of D.
     """
     held, (bm, _) = in_units(plan, plan.epilogue_mma.offsets_c(Layout(plan.cta_tile[:2]))), plan.d_tile
     glu = plan.glu
@@ -159,7 +162,7 @@ def held_in_units(plan: GemmPlan) -> np.ndarray:
 
 
 def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
-    """Return the registers of a unit that contain gates, in the order of D's stores."""
+    """Return the indices of the registers of a unit (see `Folding`) that hold gates, in the order of D's stores."""
     if plan.body.has_roles:
         return plan.stored_pairs.gates
     vector = plan.store_d.values
@@ -168,8 +171,9 @@ def _gate_registers(plan: GemmPlan) -> tuple[int, ...]:
 
 @cache
 def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
-    """Return how a plan reduces D along these modes.
+    """Return how a plan reduces the values of a tile of D to partial results.
 
+    along    modes of D that are reduced: ("n",), ("m",) or ("m", "n")
     raises   PlanError if a row's values in a warp cannot be reduced over the registers of each lane, then across lanes
 
     >>> from cutegemm.build import sm90_plan
@@ -214,7 +218,9 @@ def folding(plan: GemmPlan, along: tuple[str, ...]) -> Folding:
 
 
 def _groups(keys: np.ndarray) -> tuple[int, ...]:
-    """Return the group of each register, numbered by first appearance among the keys of the first thread.
+    """Return, for each register of the first thread, the number of the group of registers that are reduced together.
+
+    Groups are numbered by first appearance. Registers of one group contribute to the same result.
 
     keys   (threads, units, registers): the result that each register contributes to
     """

@@ -1,9 +1,9 @@
-"""Packing: an operand is copied first, to memory where the mainloop can load it as it loads best.
+"""Repack passes: an operand is copied before the GEMM, to a layout that the mainloop loads faster.
 
-As in a BLAS for CPUs, which packs panels before it multiplies. What is contiguous in the packed matrix is up to the
-kernel that follows: M or N for SIMT plans, whose threads then copy by 128-bit cp.async and transpose nothing; K for
-Hopper plans, whose wgmma takes elements of other than 16 bits no other way. Runs that are not aligned become so on the
-way. It costs 2 * M * K elements of memory traffic against the 2 * M * N * K operations that follow.
+The contiguous mode of the repacked matrix depends on the kernel that follows. For SIMT plans it is M or N: their
+threads then copy by 128-bit cp.async and do not transpose. For Hopper plans it is K: wgmma reads elements of 8 and 32
+bits from shared memory only if they are K-major. Rows or columns that were not aligned are aligned in the copy.
+A repack pass moves 2 * M * K elements; the GEMM that follows computes 2 * M * N * K operations.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ _CHUNK_BITS = 3  # 8 vectors of 16 bytes lie side by side in the banks of shared
 
 @dataclass(frozen=True)
 class Repack:
-    """How one operand is packed, tile by tile, a CTA a tile.
+    """How the repack pass copies one operand before the GEMM: each CTA copies one tile through shared memory.
 
     name     "a" or "b"
-    major    "m", "n" or "k": the contiguous mode of the packed matrix
-    tile     (mn, k) elements of a CTA
-    load     global memory to registers, along the operand's contiguous mode
-    put      registers to shared memory, along that of the packed matrix; a thread's elements are those that it loads
-    smem     shared memory (mn, k) that the tile passes through
-    store    shared memory to the packed matrix (mn, k, L)
+    major    "m", "n" or "k": the contiguous mode of the repacked matrix
+    tile     (rows of A or columns of B, k) that a CTA copies, in elements
+    load     copy from global memory to registers, along the operand's contiguous mode
+    put      copy from registers to shared memory, along the contiguous mode of the repacked matrix. A thread writes the
+             elements that it has loaded
+    smem     layout of the tile in shared memory, (rows of A or columns of B, k)
+    store    copy from shared memory to the repacked matrix (rows of A or columns of B, k, L)
 
-    Each run of the packed matrix ends with zeros, up to the next multiple of a cache line. So every run begins at a
-    line: a warp's 512 bytes of it are four lines, not five; and TMA takes it.
+    A run is a row or column of the repacked matrix along its contiguous mode. Each run ends with zeros, up to the next
+    multiple of a cache line. So every run begins at a cache line: the 512 bytes that a warp stores are four lines, not
+    five; and TMA can load the matrix.
     """
 
     name: str
@@ -57,30 +59,34 @@ class Repack:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a CTA."""
+        """Return the number of threads in each CTA of the repack pass."""
         return self.load.threads
 
     @property
     def line(self) -> int:
-        """Return the number of elements of a cache line."""
+        """Return the number of elements of this operand's type in a cache line."""
         return CACHE_LINE_BYTES * 8 // self.store.atom.dtype.bits
 
     @property
     def read(self) -> CopyAtom:
-        """Return the copy from shared memory to registers, by the vectors that are stored."""
+        """Return the copy atom from shared memory to registers, before the store to the repacked matrix."""
         return self.store.atom
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return, for each value that a thread writes to shared memory, the index of that value among those it has
-        loaded.
+        """Return the order in which a thread of the repack pass writes its elements to shared memory.
+
+        Entry i is the index, among the elements that the thread has loaded, of the i-th element that it writes.
         """
         of_first = [copy.layout_tv[1].offsets().tolist() for copy in (self.load, self.put)]
         return tuple([of_first[0].index(place) for place in of_first[1]])
 
     def run(self, elements: Any) -> Any:
-        """Return the distance between two runs of the repacked matrix, in elements; also for values that a kernel
-        computes.
+        """Return the distance between two runs of the repacked matrix, in elements.
+
+        A run is a row or column along the contiguous mode. It is padded with zeros to whole cache lines.
+
+        elements   elements of a run without the padding: an integer, or a value that a kernel computes
 
         >>> make_repack(Operands.of("f32"), "a", "m").run(4097)
         4128
@@ -88,9 +94,13 @@ class Repack:
         return ceil_div(elements, self.line) * self.line
 
     def extents(self, rows: Any, columns: Any, maximum: Any = max) -> tuple[Any, Any]:
-        """Return the (mn, k) of the repacked matrix, with the zeros at the end of each run.
+        """Return the extents of the repacked matrix with its padding: (rows of A or columns of B, k).
 
         A k-major matrix has at least one column: TMA has no extent of 0.
+
+        rows      rows of A, or columns of B
+        columns   extent along K
+        maximum   function that returns the larger of two values; `max` for integers
 
         >>> of_bytes = Operands.of("e4m3", layout="tn")
         >>> make_repack(of_bytes, "a", "k").extents(100, 300), make_repack(of_bytes, "a", "m").extents(100, 300)
@@ -101,11 +111,18 @@ class Repack:
         return self.run(rows), columns
 
     def strides(self, extents: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the strides of a repacked matrix along (mn, k)."""
+        """Return the strides (along rows of A or columns of B, along k) of the repacked matrix, in elements.
+
+        extents   as the method `extents` returns them
+        """
         return (extents[1], 1) if self.major == "k" else (1, extents[0])
 
     def ctas(self, rows: Any, columns: Any, batch: Any) -> Any:
-        """Return the CTAs that repack a matrix (rows, columns, batch); also for values that a kernel computes.
+        """Return the number of CTAs that repack an operand: one for each tile of each matrix of the batch.
+
+        rows      rows of A, or columns of B
+        columns   extent along K
+        batch     number of matrices. All three are integers, or values that a kernel computes
 
         >>> make_repack(Operands.of("f32"), "a", "m").ctas(100, 65, 3)
         12
@@ -113,8 +130,12 @@ class Repack:
         return self.divided_by(rows, columns)[0] * batch
 
     def divided_by(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Return what the index of a CTA is divided by: the tiles of a matrix, and the tiles along a run that is
-        written.
+        """Return (tiles of a matrix, tiles along a run): the divisors by which `tile_at` finds the tile of a CTA.
+
+        A run is a row or column of the repacked matrix along its contiguous mode.
+
+        rows      rows of A, or columns of B
+        columns   extent along K
 
         >>> make_repack(Operands.of("f32"), "a", "m").divided_by(300, 65)
         (10, 5)
@@ -123,10 +144,13 @@ class Repack:
         return of_rows * of_columns, of_columns if self.major == "k" else of_rows
 
     def tile_at(self, cta: Any, divisors: tuple[Any, Any], batched: bool = True) -> tuple[Any, Any, Any]:
-        """The tile (mn, k) of a CTA, and its batch: one behind the other along the runs that are written.
+        """Return the tile that a CTA repacks: (index along rows of A or columns of B, index along k, batch).
 
+        CTAs with consecutive indices take neighbouring tiles along the contiguous mode of the repacked matrix.
+
+        cta        index of the CTA among those that repack this operand
         divisors   the result of `divided_by`, in a form that is faster to divide by
-        batched    whether there may be several batches
+        batched    whether there may be several matrices; False: batch is 0
 
         >>> repack = make_repack(Operands.of("f32"), "a", "m")
         >>> [repack.tile_at(cta, repack.divided_by(300, 65)) for cta in (0, 4, 5, 10)]
@@ -146,7 +170,10 @@ class Repack:
 
 
 def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
-    """Return the operands as they are after the repack passes.
+    """Return the operands as the GEMM loads them: repacked ones with their new majorness and an alignment of 16 bytes.
+
+    operands   the operands of the caller
+    repacks    the operands that a kernel copies before the GEMM
 
     >>> operands = Operands.of("f32", align_bytes=4)
     >>> str(as_repacked(operands, make_repacks(operands, "a", along_k=False)).a)
@@ -159,9 +186,12 @@ def as_repacked(operands: Operands, repacks: tuple[Repack, ...]) -> Operands:
 
 
 def repacked_for_wgmma(operands: Operands) -> str:
-    """The operands that TMA cannot load, or wgmma not multiply, as they are.
+    """Return the names of the operands that a wgmma plan must repack: "", "a", "b" or "ab".
 
-    operands   as TMA loads A and B: aligned by their addresses and strides
+    These are the operands that TMA cannot load because of their alignment, or that wgmma cannot read from shared memory
+    in their majorness.
+
+    operands   as TMA loads A and B: `align_bytes` divides their addresses and strides
 
     >>> [repacked_for_wgmma(Operands.of(dtype, layout="tn")) for dtype in ("bf16", "e4m3")]
     ['', 'ab']
@@ -177,21 +207,21 @@ def repacked_for_wgmma(operands: Operands) -> str:
 
 
 def needs_transpose(operand: Operand) -> bool:
-    """Return whether wgmma takes an operand only if it is k-major."""
+    """Return whether wgmma needs a k-major copy of an operand: elements not of 16 bits, m- or n-major."""
     return operand.dtype.bits != 16 and operand.major != "k"
 
 
 def is_to_read(operands: Operands) -> bool:
-    """Return whether wgmma takes A from registers, in either majorness: its elements have 32 bits."""
+    """Return whether wgmma can read A from registers instead of a repacked copy: A has 32-bit elements, not k-major."""
     return operands.a.dtype.bits == REGISTER_BITS and needs_transpose(operands.a)
 
 
 def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack, ...]:
-    """The packings of some operands.
+    """Return the repack passes of some operands.
 
-    names     "a", "b", "ab" or none
-    along_k   whether the packed matrices are contiguous along K; else along M and N
-    raises    PlanError where there are no such operands, or they cannot be packed
+    names     the operands: "a", "b", "ab", or "" for none
+    along_k   True: the repacked matrices are contiguous along K; False: A along M, and B along N
+    raises    PlanError for other names, or if an operand's element type cannot be repacked
     """
     if names not in ("", "a", "b", "ab"):
         raise PlanError("repack", [f"repack = {names!r} is none of 'a', 'b' and 'ab'."])
@@ -200,10 +230,11 @@ def make_repacks(operands: Operands, names: str, along_k: bool) -> tuple[Repack,
 
 
 def make_repack(operands: Operands, name: str, major: str) -> Repack:
-    """The packing of A or of B.
+    """Return the repack pass of A or of B.
 
-    major    the contiguous mode of the packed matrix: "k", or the other one of the operand's
-    raises   PlanError where the operand cannot be packed
+    name     "a" or "b"
+    major    contiguous mode of the repacked matrix: "k"; or "m" for A, "n" for B
+    raises   PlanError if the operand's element type cannot be repacked
     """
     return _packing(getattr(operands, name), name, major)
 
@@ -221,9 +252,13 @@ def _packing(operand: Operand, name: str, major: str) -> Repack:
     depth = 1 if source == target else min(vector, side * side // (_THREADS * width))
 
     def copy(along: int, elements: int, others: int = 1, turned: bool = False) -> TiledCopy:
-        """Threads along mode `along`, each with so many neighbours along it and along the other mode.
+        """Return the copy of a square tile in which each thread has a block of `elements` by `others` elements.
 
-        turned   an access is to the neighbours along the other mode
+        along      mode of the tile, 0 or 1, along which the lanes of a warp are neighbours
+        elements   number of elements of a thread along that mode
+        others     number of elements of a thread along the other mode
+        turned     True: one access moves the `others` elements along the other mode; False: the `elements` along
+                   `along`
         """
         atom = universal_copy(operand.dtype, bits * (others if turned else elements))
         lanes = side // elements

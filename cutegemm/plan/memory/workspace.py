@@ -22,13 +22,14 @@ _ARRIVAL_BYTES = 4
 
 @dataclass(frozen=True)
 class Region:
-    """A part of the workspace. Plain integers, or values that a kernel's host function computes with.
+    """A section of the workspace: global memory that a launch needs besides its operands.
 
-    name     "arrivals": a counter for each tile of D, or for each consumer's part of it, zero at the start; "a",
-             "b": packed operands; "sums"; "partials of" a sum or maximum over rows or columns, by its name
-    first    byte where it begins; behind the arrivals of a plan with a pipeline, which are memory of their own, from 0
-             again
-    size     bytes
+    name     "arrivals": semaphores, one for each tile of D or for each consumer's rows of it, zero at the start. "a",
+             "b": a repacked operand. "accumulators": those of K splits. "partials of NAME": partial results of the
+             reduction NAME
+    first    offset of the first byte. In a plan with warp roles the semaphores are memory of their own, so the next
+             region starts at 0 again
+    size     number of bytes. It and `first` are integers, or values that the kernel's host function computes
     """
 
     name: str
@@ -44,7 +45,10 @@ def regions(
     l: Any,  # noqa: E741
     arithmetic: Arithmetic = INTEGERS,
 ) -> list[Region]:
-    """The parts of a plan's workspace, in order; none where it needs no workspace.
+    """Return the regions of a plan's workspace for a problem, in order; an empty list if it needs no workspace.
+
+    m, n, k, l   extents of the problem; l is the batch
+    arithmetic   functions for integers, or for values that the kernel's host function computes
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands
@@ -73,9 +77,9 @@ def regions(
 
 
 def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  # noqa: E741
-    """Return the bytes of the partial results of each sum and maximum of the epilogue, by its name.
+    """Return the bytes that the partial results of each reduction (sum or maximum) occupy: name of the result -> bytes.
 
-    m, n, l   extents of A @ B
+    m, n, l   extents of A @ B and the batch
     """
     found, n = {}, n // 2 if plan.operands.gated else n
     for name, reduction in plan.epilogue.reductions:
@@ -85,22 +89,30 @@ def partials_bytes(plan: GemmPlan, m: Any, n: Any, l: Any) -> dict[str, Any]:  #
 
 
 def repacked_bytes_of(parts: list[Region]) -> Any:
-    """Return the bytes of the repacked operands in a workspace."""
+    """Return the bytes of the workspace that the copies of A and B by the repack pass occupy; 0 without a repack pass.
+
+    parts   the regions of the workspace
+    """
     return sum([region.size for region in parts if region.name in ("a", "b")])
 
 
 def region_of(reduction: str) -> str:
-    """Return the name of the region for the partial results of a reduction."""
+    """Return the name of the workspace region that holds the partial results of a reduction.
+
+    reduction   name of the result in the epilogue, such as "largest"
+    """
     return f"partials of {reduction}"
 
 
 def needs_workspace(plan: GemmPlan) -> bool:
-    """Return whether a plan's kernel takes a workspace."""
+    """Return whether a plan needs a workspace: it repacks an operand, splits K, or computes sums or maxima over D."""
     return bool(plan.repacks) or plan.split.is_split or bool(plan.epilogue.reductions)
 
 
 def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
-    """Return the bytes of the workspace, and how many of the first ones must be zero.
+    """Return (bytes of the workspace, how many of its first bytes must be zero before the launch).
+
+    problem   the problem, whose extents determine the size
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Problem
@@ -113,14 +125,19 @@ def workspace_bytes(plan: GemmPlan, problem: Problem) -> tuple[int, int]:
 
 
 def counters(plan: GemmPlan, work: WorkGrid) -> Any:
-    """Return the number of semaphores: one for each shared tile of a CTA, or for each consumer's rows of it."""
+    """Return the number of semaphores of a plan that splits K.
+
+    There is one for each CTA's tile that is split, or one for each consumer's rows of it.
+
+    work   the work tiles of the problem
+    """
     return work.shared * (plan.scheduler.cluster_size * _readers(plan))
 
 
 def counter_of(plan: GemmPlan, tile: Any, rank: Any = 0, consumer: Any = 0) -> Any:
-    """Return the index of the semaphore of a tile.
+    """Return the index of the semaphore that counts the K splits of a consumer's rows of a tile.
 
-    tile       of a work tile
+    tile       index of the cluster's tile: `WorkTile.tile`
     rank       rank of the CTA in its cluster
     consumer   index among the consumers that share the tile
 
@@ -137,10 +154,13 @@ def _readers(plan: GemmPlan) -> int:
 
 
 def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """Return the layout of the accumulators of K splits: (vector, threads, vectors, slots), in elements.
+    """Return the layout of the accumulators of K splits in the workspace, for a plan whose threads follow one schedule.
 
-    A thread writes its accumulators as the vectors that D is stored by. Vectors of neighbouring threads are adjacent.
-    `WorkGrid.slot_of` gives the slot. `slot_layout` is for plans with warp roles.
+    (element of a vector, thread, vector, slot) -> offset in elements. A slot holds one K split's accumulators of a
+    tile, see `WorkGrid.slot_of`. A thread writes its accumulators as the vectors that D is stored by. Vectors of
+    neighbouring threads are adjacent. `slot_layout` is for plans with warp roles.
+
+    slots   number of slots
 
     >>> from cutegemm.build import simt_plan
     >>> str(partials_layout(simt_plan(split_k=2), 12))
@@ -153,10 +173,13 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
 
 
 def slot_layout(plan: GemmPlan, slots: Any) -> Layout:
-    """The layout of the parts' sums of a plan with a pipeline: (vector, threads, vectors, consumers, CTAs, slots).
+    """Return the layout of the accumulators of K splits in the workspace, for a plan with warp roles.
 
-    A thread writes its own sums in their order, 16 bytes at a time; the vectors of neighbours lie side by side.
-    The consumers are those that share a tile, the CTAs those of a cluster, the slots those of `WorkGrid.slot_of`.
+    (element of a vector, thread, vector, consumer, CTA, slot) -> offset in elements. The consumers are those that share
+    a tile, the CTAs those of a cluster. A slot holds one K split's accumulators of a tile, see `WorkGrid.slot_of`. A
+    thread writes its accumulators in register order, 16 bytes at a time; vectors of neighbouring threads are adjacent.
+
+    slots   number of slots
 
     >>> from cutegemm.build import sm90_plan
     >>> str(slot_layout(sm90_plan(tile=(128, 256, 64), schedule="cooperative", split_k=2), 6))

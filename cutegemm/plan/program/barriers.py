@@ -38,7 +38,7 @@ class Barrier:
 
 
 def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
-    """Return the barriers of a plan that has warp roles, in the order of `NAMES`.
+    """Return the barriers of a plan with warp roles, with their number, arrivals and bytes, in the order of `NAMES`.
 
     The programs of all roles of one CTA are expanded for a few work tiles of one k-tile, with more stages than
     k-tiles, so that no stage is used twice. The arrivals at a barrier are then those of one phase. If bytes are

@@ -134,13 +134,14 @@ class Expansion(StepReader):
         self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(plan.consumer_d_tile))
 
     def of(self, program: Program) -> Iterator[Op]:
-        """Yield the operations of a program from its start."""
+        """Yield the barrier and memory operations of a program from its start."""
         yield from self.steps(program.steps, State())
 
     def steps(self, steps: tuple[Step, ...], at: State, i: int = 0) -> Iterator[Op]:
-        """Yield the operations of some steps, which change `at`.
+        """Yield the barrier and memory operations of some steps of a role's program.
 
-        i   index of the epilogue tile, in a loop over epilogue tiles
+        at   the role's position in its program, which the steps change
+        i    index of the epilogue tile, in a loop over epilogue tiles
         """
         for each in steps:
             yield from self.read(each, at, i)
@@ -208,9 +209,10 @@ class Expansion(StepReader):
             yield from self.steps(branch.steps, at, i)
 
     def branch(self, flag: str, ops: Any) -> Iterator[Op]:
-        """Yield operations after a `Branch` that skips them if a flag is not set.
+        """Yield operations after a `Branch`, which skips them at run time if a flag is not set.
 
-        Nothing is yielded if `ops` is empty.
+        flag   `LAST` or `KEPT`, a flag of the program
+        ops    the operations; if it is empty, nothing is yielded
         """
         body = list(ops)
         if body:
@@ -224,7 +226,10 @@ class Expansion(StepReader):
         return int(self.tiles[at.number].k_count) if at.number < len(self.tiles) else 0
 
     def stage(self, position: int) -> tuple[int, int]:
-        """Return the stage at a position of the mainloop pipeline, and the parity of its phase."""
+        """Return (stage, parity of its phase) of a k-tile in the mainloop pipeline.
+
+        position   number of k-tiles that the CTA has passed through the pipeline before
+        """
         return position % self.stages, position // self.stages & 1
 
     @reads(step.Wait)
@@ -266,7 +271,10 @@ class Expansion(StepReader):
             yield self.released(self.stage(position)[0])
 
     def released(self, stage: int) -> Op:
-        """Return the arrival that releases a stage: a lane of each warp arrives in every CTA that loads to it."""
+        """Return the arrival that releases a stage of the mainloop pipeline.
+
+        A lane of each warp arrives in every CTA that loads to the stage.
+        """
         return op.Arrive("empty", stage, self.role.warps // self.place.warps, self.sources)
 
     @reads(step.Skip)
@@ -326,7 +334,10 @@ class Expansion(StepReader):
     # --- K splits of a tile ---------------------------------------------------------------------------------
 
     def counter(self, tile: Any) -> int:
-        """Return the index of the semaphore of this consumer's rows of the CTA's tile."""
+        """Return the index of the semaphore that counts the K splits of this consumer's rows of a tile.
+
+        tile   index of the cluster's tile
+        """
         return self.place_of(int(tile.tile))
 
     def place_of(self, epi_stage: int) -> int:
@@ -468,14 +479,14 @@ class Expansion(StepReader):
 
 @dataclass(frozen=True)
 class _Lined:
-    """An operation with the line of the printed program that it comes from, counted from 0."""
+    """An operation of an expanded program, with the line of the printed program that it comes from, counted from 0."""
 
     line: int
     op: Op
 
 
 class _WithLines(Expansion):
-    """Expansion that yields every operation as a `_Lined`."""
+    """Expansion of a program in which every operation is a `_Lined`: it has its line of the printed program."""
 
     line = 0  # line of the first step of the next call of `steps`
 

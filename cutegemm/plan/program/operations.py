@@ -98,7 +98,7 @@ class Send(Load):
 
 @dataclass(frozen=True)
 class BeginRead:
-    """Begin to read a stage. All operands in it must belong to `tag`."""
+    """Begin to read a stage of shared memory. All operands in it must belong to the k-tile `tag`."""
 
     stage: int
     tag: Tag
@@ -106,7 +106,7 @@ class BeginRead:
 
 @dataclass(frozen=True)
 class EndRead:
-    """End reading a stage."""
+    """End reading a stage of shared memory."""
 
     stage: int
 
@@ -145,7 +145,7 @@ class NamedSync:
 
 @dataclass(frozen=True)
 class Mark:
-    """Set a flag of this program, `LAST` or `KEPT`, to a value."""
+    """Set a flag of this role's program, `LAST` or `KEPT`, to a value."""
 
     flag: str
     value: bool
@@ -272,7 +272,7 @@ class WriteAccumulators:
 
 @dataclass(frozen=True)
 class SignalAccumulators:
-    """Count, in the tile's semaphore, a K split whose accumulators are stored, unless this is the last one."""
+    """Count, in the tile's semaphore, a K split whose accumulators are in the workspace, unless this is the last."""
 
     tile: int
 
@@ -304,7 +304,7 @@ class ReadAccumulators:
 
 @dataclass(frozen=True)
 class EndTile:
-    """Mark that a warp has stored its rows of a tile, or has started the last store."""
+    """Mark, for the simulator, that a warp has stored its rows of a tile, or has started the last store."""
 
     tile: int
     warp: int

@@ -15,7 +15,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
-    """Decorate the method of a `StepReader` that handles steps of these classes."""
+    """Decorate the method of a `StepReader` (a class that processes programs) that handles steps of these classes."""
 
     def mark(method: _Function) -> _Function:
         method.handled_steps = kinds  # type: ignore[attr-defined]
@@ -25,7 +25,7 @@ def reads(*kinds: type[Step]) -> Callable[[_Function], _Function]:
 
 
 class StepReader:
-    """Base class of readers, which handle a program step by step.
+    """Base class of objects that process a program step by step, such as a kernel tracer or the simulator.
 
     A method decorated with `reads` handles the steps of a class. A function of another file is registered by `handles`,
     so that a component can define steps of its own:
@@ -56,7 +56,7 @@ class StepReader:
 
     @classmethod
     def handles(cls, *kinds: type[Step]) -> Callable[[_Function], _Function]:
-        """Decorate a function that handles steps of these classes.
+        """Decorate a function so that this class calls it for program steps of these classes.
 
         It is called with the reader, the step, and the other arguments of `read`.
         """
@@ -69,7 +69,7 @@ class StepReader:
 
     @classmethod
     def handler_of(cls, kind: type[Step]) -> str | Callable[..., Any] | None:
-        """Return the handler of a class of steps: the name of a method, or a function; None if it has no handler."""
+        """Return the handler of a class of program steps: the name of a method, or a function; None if none."""
         for base in cls.__mro__:
             found = vars(base).get("_handlers", {}).get(kind)
             if found is not None:

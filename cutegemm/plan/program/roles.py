@@ -133,7 +133,7 @@ def _overlapped(plan: GemmPlan) -> Program:
 
 
 def _stagger(plan: GemmPlan) -> Steps:
-    """Return the step that delays each consumer's start; none if the plan has no stagger."""
+    """Return the step that delays each consumer's start, so that they do not store together; () if not planned."""
     cycles = warp_roles(plan).stagger_cycles
     return (Stagger(cycles),) if cycles else ()
 
@@ -165,14 +165,14 @@ def _fetches(plan: GemmPlan) -> bool:
 
 
 def _fetch(plan: GemmPlan) -> Steps:
-    """Return the load of the first epilogue tiles of C, after earlier stores have read these epilogue stages."""
+    """Return the steps that load the first epilogue tiles of C, after stores have read these epilogue stages."""
     if not _fetches(plan):
         return ()
     return (If(TILES_ARE_READ, (WaitStores(0, ALL), LoadEpiTile())),)
 
 
 def _early(plan: GemmPlan) -> Steps:
-    """Return the load of C before the MMAs of a tile; no step if K is split.
+    """Return the steps that load C before the MMAs of a tile; () if K is split.
 
     If K is split, only the last K split reads C, so it loads C after its MMAs; see `_leave`.
     """
@@ -190,7 +190,7 @@ def _leave(plan: GemmPlan) -> Steps:
 
 
 def _epi_stages_begin(plan: GemmPlan) -> Steps:
-    """Return the wait for stores before the first epilogue tile of a tile.
+    """Return the steps that wait for earlier stores before the first epilogue tile of a tile; () if no wait is needed.
 
     It is needed only if the number of epilogue stages does not divide the number of epilogue tiles. The tile then
     starts with the stages that the tile before ended with. Their stores have usually read them during the MMAs, except

@@ -193,8 +193,8 @@ class Advance(Step):
 class Clear(Step):
     """Set accumulators to 0.
 
-    what   "total", the sum of accumulator promotion; or accumulators as in `Multiply`, if they are added to the total
-           before any k-tile has been multiplied
+    what   "total", the f32 sum of accumulator promotion; or the name of accumulators, as in `Multiply`, if they are
+           added to the total before any k-tile has been multiplied
     """
 
     what: str
@@ -476,7 +476,7 @@ def _matrix(name: str) -> str:
 
 
 def _reduced(names: tuple[str, ...]) -> str:
-    """Return the end of a printed line that names reductions, or "" if there are no names."""
+    """Return the text that names the reductions of a step, for the end of its printed line; "" without names."""
     return f"; reduce {', '.join(names)} -> workspace" if names else ""
 
 
@@ -612,7 +612,7 @@ class Program(hooks.Shown):
         return _walk(self.steps)
 
     def has(self, kind: type) -> bool:
-        """Return whether the program has a step of a class."""
+        """Return whether the program has a step of a class, also inside loops and branches."""
         return any(isinstance(step, kind) for step in self.walk())
 
     def edited(self, edit: Any) -> Program:
@@ -628,7 +628,7 @@ class Program(hooks.Shown):
 
 
 def _walk(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """Yield some steps and the steps inside them, from top to bottom."""
+    """Yield some steps of a program and the steps inside loops and branches, from top to bottom."""
     for step in steps:
         yield step
         if isinstance(step, Block):
@@ -644,12 +644,12 @@ def _lines(steps: tuple[Step, ...], depth: int) -> Iterator[str]:
 
 
 def height(step: Step) -> int:
-    """Return the number of printed lines of a step, including the steps inside it."""
+    """Return the number of lines that a step takes in a printed program, including the steps inside it."""
     return 1 + sum(map(height, step.steps)) if isinstance(step, Block) else 1
 
 
 def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
-    """Return steps after an edit of each; see `Program.edited`."""
+    """Return program steps after `edit` has replaced or removed each of them; see `Program.edited`."""
     out = []
     for step in steps:
         inner: Any = step
@@ -662,5 +662,5 @@ def _edited(steps: tuple[Step, ...], edit: Any) -> tuple[Step, ...]:
 
 
 def _plus(ahead: int) -> str:
-    """Return " + 2" for 2, and "" for 0."""
+    """Return the text of an offset from a k-tile: " + 2" for 2, and "" for 0."""
     return f" + {ahead}" if ahead else ""

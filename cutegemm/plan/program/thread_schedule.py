@@ -97,7 +97,7 @@ class Repeat:
     steps: tuple[Union[Read, Multiply], ...]
 
     def expand(self) -> Iterator[Step]:
-        """Yield the steps of all iterations, in order."""
+        """Yield the steps of all iterations of the loop, in order, with their k-block indices."""
         for turn in range(self.times):
             for step in self.steps:
                 yield replace(step, k_block=step.k_block + turn * self.stride)
@@ -140,7 +140,7 @@ class ThreadSchedule(hooks.Shown):
         return cta_tile[:2]
 
     def fragment_buffers(self, mma_order: str) -> tuple[int, int]:
-        """Return the number of k-blocks whose fragments of A and of B a thread holds."""
+        """Return the number of k-blocks whose fragments of A and of B a thread holds: (of A, of B)."""
         return self.fragments, self.fragments
 
     def __str__(self) -> str:
@@ -241,7 +241,7 @@ def _hazards(schedule: ThreadSchedule, is_async: bool, k_tiles: int, k_blocks: i
 
 
 def _height(step: Step) -> int:
-    """Return the number of printed lines of a step, including the steps of a loop."""
+    """Return the number of lines that a step takes in a printed schedule, including the steps of a loop."""
     return 1 + len(step.steps) if isinstance(step, Repeat) else 1
 
 
@@ -259,7 +259,11 @@ def _lines(steps: tuple[Step, ...], depth: int, tile: str, k_block: str = "") ->
 
 
 def _line(step: Step, tile: str, k_block: str) -> str:
-    """Return the line of a step as text, without indentation; see `_lines` for the arguments."""
+    """Return the text of a step as one line of a printed schedule, without indentation.
+
+    tile      name of the k-tile that the step's `ahead` is added to: "0" before the loop, "k" in it
+    k_block   name that the step's k-block is added to: "i" in a loop over k-blocks, "" outside
+    """
     if isinstance(step, Repeat):
         turns = [str(turn * step.stride) for turn in range(step.times)]
         if len(turns) > 3:
@@ -286,7 +290,7 @@ def _line(step: Step, tile: str, k_block: str) -> str:
 
 
 def _counted(start: str, number: int) -> str:
-    """Return "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for an empty name and 2."""
+    """Return the text of an index: "k + 2" for "k" and 2, "k" for "k" and 0, and "2" for "" and 2."""
     return str(number) if not start else f"{start} + {number}" if number else start
 
 
@@ -333,12 +337,15 @@ class StageWatch:
         """Handle a read of a k-block from a stage to a buffer of fragments, even if the stage holds another k-tile."""
 
     def fail(self, message: str) -> None:
-        """Add a sentence to `found`, unless it is there already."""
+        """Add a sentence about an error of the schedule to `found`, unless it is there already."""
         if message not in self.found:
             self.found.append(message)
 
     def apply(self, tile: int, step: Step) -> None:
-        """Execute one step of the schedule, with t = `tile`."""
+        """Execute one step of the schedule on the modelled stages and registers.
+
+        tile   the k-tile t that the step's `ahead` counts from
+        """
         if isinstance(step, Fetch):
             self._fetch(tile + step.ahead, step.chunk, step.chunks)
         elif isinstance(step, Commit):
@@ -376,7 +383,10 @@ class StageWatch:
             self.fail(f"{which} of k-tile {tile} {'is' if len(found) == 1 else 'are'} {often}.")
 
     def _overwrite(self, tile: int) -> int:
-        """Assign the stage of a k-tile to it, and return the stage. Fails if the earlier content is still in use."""
+        """Assign a stage of shared memory to a k-tile that is loaded, and return the stage.
+
+        Records an error if the earlier content of the stage is still in use.
+        """
         stage = tile % self.stages
         if stage in self.read_since_sync:
             self.fail(
@@ -393,7 +403,7 @@ class StageWatch:
         return stage
 
     def _fetch(self, tile: int, chunk: int, chunks: int) -> None:
-        """Execute a `Fetch` of a k-tile."""
+        """Check and record the effect of a `Fetch` of k-tile `tile`; see `Fetch` for `chunk` and `chunks`."""
         if tile >= self.k_tiles:
             return
         if chunk == 0:
@@ -412,7 +422,7 @@ class StageWatch:
             self.open_group.append(tile)
 
     def _store(self, tile: int) -> None:
-        """Execute a `Store` of a k-tile."""
+        """Check and record the effect of a `Store` of k-tile `tile`."""
         if self.is_async or tile >= self.k_tiles:
             return
         if self.registers != tile:
@@ -422,7 +432,7 @@ class StageWatch:
         self.registers = None
 
     def _sync(self) -> None:
-        """Execute a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
+        """Record a `Sync`: copies that have ended become visible to all threads, and earlier reads are over."""
         self.read_since_sync.clear()
         for stage, tile in enumerate(self.held):
             if tile is not None and self.landed[stage] and not self.visible[stage]:
@@ -430,7 +440,7 @@ class StageWatch:
                 self.shown(tile, stage)
 
     def _read(self, tile: int, k_block: int) -> None:
-        """Execute a `Read` of a k-block of a k-tile."""
+        """Check and record the effect of a `Read` of a k-block of k-tile `tile`."""
         if tile >= self.k_tiles:
             return
         if self.stages == 0:
@@ -454,7 +464,7 @@ class StageWatch:
         self.read_into(tile, stage, k_block, k_block % self.fragments)
 
     def _multiply(self, tile: int, k_block: int) -> None:
-        """Execute a `Multiply` of a k-block of a k-tile."""
+        """Check and record the effect of a `Multiply` of a k-block of k-tile `tile`."""
         held = self.buffers[k_block % self.fragments]
         if held != (tile, k_block):
             self.fail(
@@ -467,7 +477,8 @@ class StageWatch:
 def _in_turn(k_blocks: int, unroll: int | None) -> list[Step]:
     """Return the steps that read and multiply one k-block after the other.
 
-    unroll   k-blocks of an iteration of a loop; None: no loop
+    k_blocks   number of k-blocks of a k-tile
+    unroll     k-blocks of an iteration of a loop; None: no loop
     """
     steps = tuple([step for k in range(unroll or k_blocks) for step in (Read(k), Multiply(k))])
     return list(steps) if unroll in (None, k_blocks) else [Repeat(k_blocks // unroll, unroll, steps)]

@@ -1,1 +1,1 @@
-"""Rules that a plan must meet, as generators of sentences: one for each violation."""
+"""Rules that a plan must meet. Each rule is a generator of sentences: one sentence for each violation."""

@@ -54,7 +54,7 @@ class _Tile:
 
     @property
     def vector(self) -> int:
-        """Return the number of elements in 16 bytes."""
+        """Return the number of elements of the tile's type in 16 bytes."""
         return ACCESS_BITS // self.dtype.bits
 
     def element(self, inner: int, outer: int) -> str:
@@ -106,9 +106,10 @@ def places(offsets: np.ndarray) -> int:
 
 @lru_cache(maxsize=4096)
 def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Return violations if a layout has two elements at one offset, or negative offsets.
+    """Return a sentence for each violation: two elements of shared memory at one offset, or negative offsets.
 
-    name   name of the operand, for the messages
+    name     name of the operand, for the messages
+    layout   layout of the operand in shared memory
     """
     offsets, out = layout.offsets(), []
     if places(offsets) != len(offsets):
@@ -119,7 +120,7 @@ def overlapping(name: str, layout: SharedLayout) -> tuple[str, ...]:
 
 
 def box_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations where the layouts of shared memory do not agree with TMA boxes or wgmma descriptors.
+    """Yield a sentence for each shared-memory layout that does not agree with TMA boxes or wgmma descriptors.
 
     The shapes of the layouts must have been checked before.
     """
@@ -149,7 +150,7 @@ def box_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
-    """Yield violations where the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
+    """Yield a sentence if the layout of the epilogue stages does not agree with the TMA boxes of D and C."""
     ops = plan.operands
     if product_each(layout.shape) != (*epi_stages.epi_tile, epi_stages.count, pipeline.consumers):
         return  # reported by the other rules of epilogue stages
@@ -178,7 +179,7 @@ def _epi_stage_rules(plan: GemmPlan, pipeline: WarpRoles, epi_stages: EpiStages,
 
 @lru_cache(maxsize=4096)
 def _misplaced(tile: _Tile, box: tuple[int, ...], kind: str, layout: SharedLayout) -> tuple[str, ...]:
-    """Return violations if TMA places elements of a tile at other offsets than the layout does.
+    """Return sentences if TMA places elements of a tile at other offsets than the layout does; () if all agree.
 
     box    extents of a box, the contiguous mode first, in elements
     kind   swizzle of the boxes, a key of TMA_SWIZZLES
@@ -300,7 +301,7 @@ def _steps(table: np.ndarray, group: int, step: int) -> str | None:
 
 
 def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
-    """Return the layout before the swizzle, and the swizzle. A layout without a swizzle has `_PLAIN`."""
+    """Return (layout before the swizzle, swizzle) of a shared-memory layout; `_PLAIN` stands for no swizzle."""
     if isinstance(layout, ComposedLayout):
         assert isinstance(layout.inner, Swizzle)
         return layout.outer, layout.inner
@@ -308,12 +309,18 @@ def _parts(layout: SharedLayout) -> tuple[Layout, Swizzle]:
 
 
 def _contributions(outer: Layout, tile: _Tile) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets of the coordinates along the contiguous mode, and of those along the other mode."""
+    """Return the offsets of all coordinates along the contiguous mode of a tile, and of those along its other mode.
+
+    outer   the layout without its swizzle
+    """
     return outer[tile.inner].offsets(), outer[1 - tile.inner].offsets()
 
 
 def _copies(outer: Layout) -> list[Layout]:
-    """Return the modes after the two modes of a tile: stages, or epilogue stages and consumers."""
+    """Return the modes after the two modes of a tile: the stages, or the epilogue stages and the consumers.
+
+    outer   layout in shared memory without its swizzle
+    """
     return [outer[mode] for mode in range(2, len(outer))]
 
 
@@ -323,7 +330,11 @@ def _same(one: Swizzle, other: Swizzle) -> bool:
 
 
 def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> str | None:
-    """Return text that names an element which two swizzles place at different offsets; None if they agree."""
+    """Return a text that names an element which two swizzles place at different offsets; None if they agree.
+
+    outer        the layout without a swizzle
+    have, want   the swizzle of the plan's layout, and the one that is needed
+    """
     along, across = _contributions(outer, tile)
     before = along[:, None] + across[None, :]
     moved = np.argwhere(have(before) != want(before))
@@ -335,7 +346,13 @@ def _first_moved(outer: Layout, have: Swizzle, want: Swizzle, tile: _Tile) -> st
 
 
 def _text_of(tile: _Tile, width: int, kind: str) -> str:
-    """Return the text of the layout of one column of boxes, as a hint in a message."""
+    """Return the text of a shared-memory layout that would be correct, as a hint in a message.
+
+    It is the layout of one column of boxes.
+
+    width   extent of a box along the contiguous mode, in elements
+    kind    swizzle of the boxes, a key of TMA_SWIZZLES
+    """
     bits = TMA_SWIZZLES[kind][0]
     rows = tile.shape[1 - tile.inner]
     plain = Layout((rows, width), (width, 1)) if tile.inner == 1 else Layout((width, rows), (1, width))
@@ -345,11 +362,17 @@ def _text_of(tile: _Tile, width: int, kind: str) -> str:
 
 
 def _swizzled_by(kind: str) -> str:
-    """Return text that describes a kind of swizzle."""
+    """Return words for a swizzle, for a message.
+
+    kind   a key of TMA_SWIZZLES
+    """
     return "without a swizzle" if kind == "interleave" else f"with the swizzle of {kind}"
 
 
 def _as_smem_atom(tile: _Tile, kind: str) -> str:
-    """Return the advice to use a shared-memory atom of this kind."""
+    """Return advice for a message: use the shared-memory atom with this swizzle.
+
+    kind   a key of TMA_SWIZZLES
+    """
     major = "k" if tile.inner == 1 else "mn"
     return f"Lay it out as tile_to_shape of smem_atom({tile.dtype}, {major!r}, {kind!r}) does."

@@ -16,7 +16,7 @@ _OF_WHOLE_NUMBERS: tuple[type[Expression], ...] = (Accumulator, Constant, Scalar
 
 
 def epilogue_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the element types in the epilogue of a plan.
+    """Yield a sentence for each element type that a kernel cannot read, write or compute with in the plan's epilogue.
 
     >>> from cutegemm.build import sm90_plan
     >>> from cutegemm.plan import Operands

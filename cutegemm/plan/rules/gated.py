@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gated_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of a plan with a gated epilogue or gated operands.
+    """Yield a sentence for each rule on gated epilogues (GLU) that a plan breaks.
 
     These rules are checked before those that use the tile of D, which is half as wide as the CTA tile.
     """
@@ -74,7 +74,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def wide_results(epilogue: Epilogue) -> Iterator[str]:
-    """Yield a violation for each result of a gated epilogue that has all N columns of A @ B, not N / 2."""
+    """Yield a sentence for each result of a gated epilogue that has all N columns of A @ B, not N / 2 as D."""
     for name, expression in (*epilogue.results, *epilogue.reductions):
         if name in epilogue.wide:
             has = "reduces" if isinstance(expression, Reduction) else "has"
@@ -85,7 +85,7 @@ def wide_results(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
-    """Yield violations of an n-major B, whose vectors or boxes may contain columns of gates and of ups.
+    """Yield a sentence if the vectors or TMA boxes of an n-major B contain columns of gates and of up projections.
 
     block   number of adjacent gate columns in the tile
     """
@@ -109,7 +109,7 @@ def _along_n(plan: GemmPlan, block: int) -> Iterator[str]:
 
 
 def gated_problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield violations of a problem whose gating or N does not fit the plan."""
+    """Yield a sentence for each rule that a problem breaks because its gating or its N does not fit the plan."""
     by, have = plan.operands.gated, problem.operands.gated
     if by != have:
         yield f"B's columns are {have or 'not gated'}; the plan is made for {by or 'ones that are not'}."

@@ -37,7 +37,7 @@ _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
 
 def kind_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the types and bounds of a plan's fields.
+    """Yield a sentence for each field of a plan that has a wrong type or is out of bounds.
 
     Types are compared with the annotations of the classes. Bounds are checked only if all types are right.
     """
@@ -66,7 +66,7 @@ def kind_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _counts(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations for extents and counts that are less than 1, or larger than on any machine."""
+    """Yield a sentence for each extent or count of a plan that is less than 1, or larger than on any machine."""
     tile = [*_extents("cta_tile", plan.cta_tile)]
     yield from tile
     if plan.cta_tile[2] > _MOST_DEEP:
@@ -104,7 +104,11 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
-    """Yield a violation if a count is not in [least, most]; None for `most` sets no upper bound."""
+    """Yield a sentence if a count is not in [least, most].
+
+    name    name of the field, for the message
+    most    None: there is no upper bound
+    """
     if value < least:
         yield f"{name} = {value}; at least {least} is expected."
     elif most is not None and value > most:
@@ -112,13 +116,16 @@ def _count(name: str, value: int, least: int = 1, most: int | None = None) -> It
 
 
 def _extents(name: str, value: tuple[int, ...]) -> Iterator[str]:
-    """Yield a violation if one of the extents is less than 1."""
+    """Yield a sentence if one of the extents of a field is less than 1.
+
+    name   name of the field, for the message
+    """
     if min(value) < 1:
         yield f"{name} = {value!r}; {len(value)} positive integers are expected."
 
 
 def _parts(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations for missing or empty roles, and for unknown values of `mma_order` and `family`."""
+    """Yield a sentence for missing or empty roles, and for unknown values of `mma_order` and `family`."""
     if not plan.roles:
         yield "a plan has no roles; at least one is expected."
     for role in plan.roles:
@@ -138,7 +145,7 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _layouts(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations for layouts that shared memory cannot have, and for TMA boxes that are not two-dimensional."""
+    """Yield a sentence for each layout that shared memory cannot have, and each TMA box that is not two-dimensional."""
     layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
     for name, layout in (*layouts, ("D", plan.smem_d)):
         rule = None if layout is None else layout_rule(layout)
@@ -153,7 +160,7 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
 
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations for copy atoms whose element type, source memory or target memory does not fit their field."""
+    """Yield a sentence for each copy atom whose element type, source memory or target memory does not fit its field."""
     ops, epi_stages = plan.operands, plan.epi_stages
     arrives = "shared" if plan.stages else "register"
     leaves = "global" if plan.smem_d is None else "shared"
@@ -190,7 +197,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations for fields that a plan with a thread schedule needs or must not have."""
+    """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
     if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if plan.epi_stages is not None:
@@ -202,7 +209,7 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
 
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations for fields that a plan with warp roles needs or must not have."""
+    """Yield a sentence for each field that a plan with warp roles needs or must not have."""
     if plan.copy_d is not None:
         yield "copy_d is given; consumers of a pipeline store D by its epilogue stages, or out of registers."
     if pipeline.overlapped and (plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox)):
@@ -215,7 +222,7 @@ def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _steps(schedule: ThreadSchedule) -> Iterator[str]:
-    """Yield violations for counts of a thread schedule that are too small, and for too many steps."""
+    """Yield a sentence for each count of a thread schedule that is too small, and for too many steps."""
     yield from _count("body.stages", schedule.stages, 0, _MOST_STAGES)
     yield from _count("body.fragments", schedule.fragments, 1, _MOST_STAGES)
     count = 0

@@ -16,7 +16,7 @@ _MOST = 2**31 - 1  # largest signed 32-bit integer
 
 
 def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield violations for extents of a problem that are too large for a plan's grid or for 32-bit integers.
+    """Yield a sentence for each extent of a problem that is too large for a plan's grid or for 32-bit integers.
 
     >>> from cutegemm.build import simt_plan
     >>> from cutegemm.plan import Operands, Problem

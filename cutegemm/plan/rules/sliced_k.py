@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations in the shapes of sliced-K: which threads add accumulators, and where these lie."""
+    """Yield a sentence for each rule on sliced-K (warps of a CTA split K) that a plan breaks.
+
+    The rules are on the threads that add accumulators, and on the layouts of accumulators in shared memory.
+    """
     if plan.body.has_roles and plan.cluster_k > 1:
         yield from _own_columns(plan)
     mma, sliced_k = plan.tiled_mma, plan.sliced_k
@@ -74,7 +77,7 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _own_columns(plan: GemmPlan) -> Iterator[str]:
-    """Yield a violation if a CTA of a cluster split-K cannot store its columns by the layout of a narrower wgmma."""
+    """Yield a sentence if a CTA of a cluster split-K cannot store its columns by the layout of a narrower wgmma."""
     try:
         _ = plan.epilogue_mma
     except PlanError as error:
@@ -85,7 +88,7 @@ def _own_columns(plan: GemmPlan) -> Iterator[str]:
 
 
 def fragment_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations if threads load fragments directly from global memory, but not those that they multiply."""
+    """Yield a sentence if threads load other fragments from global memory than those that they multiply."""
     if plan.sliced_k is None:
         return
     rows, bn, bk = plan.mma_tile
@@ -97,7 +100,7 @@ def fragment_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _not_read(copy: TiledCopy, mma: TiledMma, name: str, tile: tuple[int, int]) -> int | None:
-    """Return the first thread whose loads are not the elements of the fragments that it multiplies; None if all fit.
+    """Return the index of the first thread that loads other elements than it multiplies; None if all fit.
 
     A vector has the fragments of some successive k-blocks, for one row. So the loads are compared with the fragments
     for these k-blocks, as sets.

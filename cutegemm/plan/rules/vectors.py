@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def vector_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of all vector accesses of a plan.
+    """Yield a sentence for each vector access of a plan whose elements are not adjacent and aligned.
 
     The shapes of the layouts must have been checked before.
     """
@@ -132,7 +132,7 @@ def _fragment_vectors(name: str, layout: SharedLayout, read: CopyAtom, bits: int
 
 
 def _epi_stage_vectors(pipeline: WarpRoles, epi_stages: EpiStages, layout: SharedLayout) -> Iterator[str]:
-    """Yield violations of the copies between registers and epilogue stages.
+    """Yield a sentence for each copy between registers and epilogue stages that is not correct.
 
     They must copy each element of an epilogue tile once, in aligned vectors.
     """
@@ -208,7 +208,7 @@ def _aligned_in_epi_stages(name: str, copy: TiledCopy, layout: SharedLayout) -> 
 
 
 def _copied_vector(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the vector copies of D from shared to global memory."""
+    """Yield a sentence for each rule that the vector copies of D from shared to global memory break."""
     copy, operand, tile = plan.copy_d, plan.operands.d, plan.d_tile
     if plan.epi_stages is not None and isinstance(plan.epi_stages.store, TiledCopy):
         copy, tile = plan.epi_stages.store, plan.epi_stages.epi_tile
@@ -412,7 +412,7 @@ def _stored_in_order(
 
 
 def _by(extents: tuple[int, ...]) -> str:
-    """Return the text of extents, such as "64 x 32"."""
+    """Return the text of extents, such as "64 x 32" for (64, 32)."""
     return " x ".join(str(extent) for extent in extents)
 
 

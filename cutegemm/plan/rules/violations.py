@@ -42,7 +42,10 @@ _COMPILER_REGISTERS = 23  # for addresses, counters and predicates: the minimum 
 
 
 def violated_on(plan: GemmPlan, arch: Arch) -> list[str]:
-    """Return violations of the rules that depend on the architecture, for a plan that meets all other rules."""
+    """Return a sentence for each rule that a plan breaks on an architecture, among the rules that depend on it.
+
+    The plan must meet all other rules.
+    """
     out = [*_instructions(plan, arch), *_shared_budget(plan, arch), *_register_budget(plan, arch)]
     return out if not plan.body.has_roles else [*out, *arch_rules(plan, arch)]
 
@@ -85,7 +88,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
 
 
 def _types(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations if the MMA atom has other element types than the operands, or the rounding is not possible."""
+    """Yield a sentence if the MMA atom has other element types than the operands, or the rounding is impossible."""
     ops, atom = plan.operands, plan.tiled_mma.atom
     for name, have, want in (
         ("A", ops.a.dtype, atom.a_dtype),
@@ -103,7 +106,7 @@ def _types(plan: GemmPlan) -> Iterator[str]:
 
 
 def _tiles(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the CTA tile, the repack passes, the K split and the cluster."""
+    """Yield a sentence for each broken rule on the CTA tile, the repack passes, the K split and the cluster."""
     for name, tile, step in zip(("bM", "bN", "bK"), plan.mma_tile, plan.tiled_mma.tile_mnk, strict=True):
         if tile < 1 or tile % step:
             yield f"{name} = {tile} is no multiple of the {step} that the tiled MMA covers."
@@ -141,7 +144,7 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations if the layouts of shared memory have wrong shapes or overlapping elements."""
+    """Yield a sentence for each shared-memory layout that has a wrong shape or overlapping elements."""
     bm, bn, bk = plan.mma_tile
     for stream in plan.streams:
         name, layout = stream.name.upper(), stream.smem
@@ -174,7 +177,7 @@ def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
 
 
 def _copies(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations if a tiled copy does not divide its tile, or does not move each element once."""
+    """Yield a sentence for each tiled copy that does not divide its tile, or does not copy each element once."""
     bm, bn, bk = plan.mma_tile
     parts: list[tuple[str, tuple[str, str], tuple[int, int], TiledCopy | TmaBox]] = [
         ("A", ("M", "K"), (bm, bk), plan.a.load),
@@ -205,7 +208,7 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
 
 
 def _threads(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of the number of threads, which tiled copies and MMAs must have in common."""
+    """Yield a sentence if the tiled copies and MMAs of a plan do not have the same number of threads."""
     threads = plan.threads
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
@@ -220,7 +223,7 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
 
 
 def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation for each instruction that the architecture does not have."""
+    """Yield a sentence for each instruction of the plan that the architecture does not have."""
     copies = [stream.load for stream in plan.streams]
     loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
     atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
@@ -251,7 +254,7 @@ def _schedule(plan: GemmPlan) -> Iterator[str]:
 
 
 def _shared_budget(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield a violation if a CTA, or `ctas_per_sm` of them, need more shared memory than the architecture has."""
+    """Yield a sentence if a CTA, or `ctas_per_sm` of them, need more shared memory than the architecture has."""
     parts = plan.smem_bytes()
     total = sum(parts.values())
     named = [(name.upper() if len(name) == 1 else name, size_bytes) for name, size_bytes in parts.items()]
@@ -310,7 +313,7 @@ def _reductions(plan: GemmPlan) -> Iterator[str]:
 
 
 def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield violations of a problem whose types, extents, strides or alignment do not fit the plan."""
+    """Yield a sentence for each type, extent, stride or alignment of a problem that does not fit the plan."""
     yield from gated_problem_rules(plan, problem)
     for name in _held_against(plan):
         ours, theirs = plan.operands.matrix(name), problem.operands.matrix(name)
@@ -327,7 +330,7 @@ def problem_rules(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
-    """Yield a sentence for each operand of a problem whose type or majorness differs from that in the plan."""
+    """Yield a sentence for each operand of a problem whose element type or majorness differs from that in the plan."""
     for name in _held_against(plan):
         other = _other_operand(name, plan.operands.matrix(name), problem.operands.matrix(name))
         if other:
@@ -335,21 +338,27 @@ def other_operands(plan: GemmPlan, problem: Problem) -> Iterator[str]:
 
 
 def _held_against(plan: GemmPlan) -> tuple[str, ...]:
-    """Return the names of the operands and results in which problem and plan must agree."""
+    """Return the names of the operands and results whose element type and majorness must be those of the plan."""
     return ("a", "b", *plan.operands.of_mainloop, *plan.epilogue.tensors, *plan.epilogue.outputs)
 
 
 def _other_operand(name: str, ours: Operand, theirs: Operand) -> str:
-    """Return the violation if an operand has a different type or majorness in the problem; "" if it has the same."""
+    """Return a sentence if an operand has another type or majorness in the problem than in the plan; "" if not.
+
+    ours, theirs   the operand of the plan, and that of the problem
+    """
     if ours.dtype == theirs.dtype and ours.major == theirs.major:
         return ""
     return f"{name.upper()} is {theirs.dtype} {theirs.major}-major; the plan is made for {ours}."
 
 
 def _whole_vectors(plan: GemmPlan, name: str, operand: Operand, problem: Problem) -> Iterator[str]:
-    """Yield a violation if a row or column operand does not consist of whole vectors.
+    """Yield a sentence if a row or column operand of the epilogue does not consist of whole vectors.
 
     It is read in whole vectors up to its own end, which the vectors of D do not determine.
+
+    name      name of the operand
+    operand   the operand of the plan, with its alignment
     """
     extent, at_once = problem.layout(name).shape["mn".index(operand.major)], plan.access(name).values
     if len(operand.broadcast) == 1 and extent % at_once:
@@ -385,7 +394,10 @@ def _strides(name: str, operand: Operand, problem: Problem, any_extent: bool) ->
 
 
 def _misfit(name: str, have_bytes: int, operand: Operand) -> str:
-    """Return the end of the sentence about an extent or stride of `have_bytes` bytes that is not aligned."""
+    """Return the end of a sentence about an extent or stride that is not a multiple of the operand's alignment.
+
+    have_bytes   the extent or stride in bytes
+    """
     if operand.modes:
         return f"{have_bytes} bytes, which is not a multiple of {operand.align_bytes}, as TMA needs. Pad its rows."
     return (

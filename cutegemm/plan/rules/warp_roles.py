@@ -44,13 +44,13 @@ MAX_SPLITS = (1 << 15) - 1
 
 
 def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield violations of a plan with warp roles that depend on the architecture."""
+    """Yield a sentence for each rule on warp roles that a plan breaks on an architecture."""
     yield from _features(plan, arch)
     yield from _registers(plan, arch)
 
 
 def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
-    """Yield violations of a plan with warp roles that do not depend on the architecture."""
+    """Yield a sentence for each rule on warp roles that a plan breaks on any architecture."""
     pipeline = warp_roles(plan)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
@@ -66,7 +66,7 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
 
 
 def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
-    """Yield violations if the architecture does not have clusters or setmaxnreg and the plan uses them."""
+    """Yield a sentence if the plan uses clusters or setmaxnreg and the architecture does not have them."""
     needed = {"cluster": plan.cluster_mn != (1, 1), "setmaxnreg": any(role.registers for role in plan.roles)}
     for feature, is_needed in needed.items():
         if is_needed and not arch.has(feature):
@@ -74,7 +74,7 @@ def _features(plan: GemmPlan, arch: Arch) -> Iterator[str]:
 
 
 def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of the consumers: their number, tiles, threads and the features they use."""
+    """Yield a sentence for each rule on the consumers that a plan breaks: their number, tiles, threads and features."""
     bm, bn, _ = plan.cta_tile
     if pipeline.kind not in WARP_ROLES_KINDS:
         yield f"the pipeline is {pipeline.kind!r}; {', '.join(WARP_ROLES_KINDS)} are there."
@@ -129,7 +129,10 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of an overlapped epilogue."""
+    """Yield a sentence for each rule on the overlapped epilogue that a plan breaks.
+
+    With it, a finished tile is stored during the MMAs of the next tile.
+    """
     if pipeline.kind != "cooperative" or plan.persistent is None:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
     if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
@@ -166,7 +169,7 @@ def _read_a(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of consumers that are single warps, which multiply by mma.sync."""
+    """Yield a sentence for each broken rule on consumers that are single warps, which multiply by mma.sync."""
     bm, bn, _ = plan.cta_tile
     (m, n), mma = pipeline.consumer_tile, plan.tiled_mma
     if pipeline.kind != "cooperative" or pipeline.consumer_warps != 1:
@@ -358,9 +361,11 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
-    """Yield violations of a copy that stores rotated lines: see `EpiStages.rotates_lines`.
+    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `EpiStages.rotates_lines`.
 
-    along   contiguous mode of D: 0 for M, 1 for N
+    store    the copy, by the threads
+    layout   layout of an epilogue stage
+    along    contiguous mode of D: 0 for M, 1 for N
     """
     run, lines = size(store.tiler_mn[along]) // store.atom.values, size(store.tiler_mn[1 - along])
     if store.layout_tv[1].size() != store.atom.values or run & (run - 1) or lines & (lines - 1):
@@ -378,7 +383,7 @@ def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]
 
 
 def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of split-K and stream-K in a plan with warp roles."""
+    """Yield a sentence for each rule on split-K and stream-K that a plan with warp roles breaks."""
     split = plan.split
     if pipeline.kind == "single":
         yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
@@ -393,7 +398,10 @@ def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of cluster split-K, where each CTA stores its own columns of a tile that all CTAs multiply."""
+    """Yield a sentence for each rule on cluster split-K that a plan breaks.
+
+    With it, each CTA of a cluster multiplies the columns of all of them by some of K, and stores its own columns.
+    """
     cluster_k, (_, along) = plan.cluster_k, plan.cluster_mn
     if along != cluster_k:
         yield f"{cluster_k} CTAs share K in a cluster of {plan.cluster_mn}; all that lie along N are expected to."
@@ -419,5 +427,5 @@ def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
 
 def _by(extents: tuple[int, ...]) -> str:
-    """Return the text of extents, such as "64 x 32"."""
+    """Return the text of extents, such as "64 x 32" for (64, 32)."""
     return " x ".join(str(extent) for extent in extents)

@@ -1,1 +1,1 @@
-"""Work: which tile of D, and which of its k-tiles, a CTA takes, and in which order."""
+"""Work of a CTA: which tile of D and which of its k-tiles it takes, and in which order."""

@@ -55,7 +55,7 @@ class WorkTile:
     group: Any = 0
 
     def map(self, function: Callable[[Any], Any]) -> WorkTile:
-        """Return the work tile with `function` applied to each field."""
+        """Return a work tile whose fields are `function` of the fields of this one."""
         return WorkTile(*[function(getattr(self, f.name)) for f in fields(self)])
 
 
@@ -95,7 +95,10 @@ class KDivision:
     divisors: tuple[Any, ...] | None = None
 
     def work_tile(self, number: Any) -> WorkTile:
-        """Return the work tile of a number below `count`. An empty one has `splits` = 0.
+        """Return the work tile with a number: a tile of D, and the k-tiles of it that one cluster takes.
+
+        number   in [0, `count`)
+        returns  an empty work tile, to which no k-tiles belong, has `splits` = 0
 
         >>> from cutegemm.plan.work.split import KSplit
         >>> division = k_division_of(KSplit(waves=1), 3, 5, 4, least_run=1)
@@ -134,13 +137,21 @@ class KDivision:
         return number + clusters * (1 + self.arithmetic.is_below(number, self.shared) * (self.pieces - 1))
 
     def _kept(self, owner: Any, piece: Any) -> WorkTile:
-        """Return the work tile that the owner of a split tile takes: its first piece. Other pieces are empty."""
+        """Return the work tile of the owner of a split tile (stream-K with fixup): the first k-tiles of the tile.
+
+        owner   index of the owner
+        piece   index of the work tile among those of the owner; all but the first are empty
+        """
         splits, slot = self.sums_of(owner)
         is_first = self.arithmetic.is_below(piece, 1)
         return WorkTile(owner, 0, self.fixup * is_first, splits * is_first, 0, slot)
 
     def _piece(self, column: Any, piece: Any) -> WorkTile:
-        """Return the work tile of a worker, given by its column, in the `piece`-th tile that its run meets."""
+        """Return the work tile of a worker in one of the tiles that its run of k-tiles meets.
+
+        column   the worker, numbered as in `columns`
+        piece    index of the tile among those that the run meets
+        """
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         worker, kept = column, 0
         if self.fixup is not None:
@@ -162,7 +173,7 @@ class KDivision:
         return WorkTile(*[there + is_first * (here - there) for here, there in pairs])
 
     def sums_of(self, tile: Any) -> tuple[Any, Any]:
-        """Return (K splits of a split tile, workspace slot of its first K split).
+        """Return (number of K splits of a split tile, workspace slot of its first K split).
 
         tile   index of a tile, below `shared`
 
@@ -180,11 +191,11 @@ class KDivision:
         return last - first + 2, first + 2 * tile
 
     def _start(self, worker: Any) -> Any:
-        """Return the position on the line where a worker's run starts, in k-tiles."""
+        """Return the position where a worker's run of k-tiles starts, on the line of the k-tiles of all split tiles."""
         return worker * self.run + self.arithmetic.minimum(worker, self.longer)
 
     def _worker(self, place: Any) -> Any:
-        """Return the worker whose run contains a position on the line."""
+        """Return the index of the worker whose run of k-tiles contains a position on the line of all split tiles."""
         least, most = self.arithmetic.minimum, self.arithmetic.maximum
         longer = self.longer * (self.run + 1)
         _, by_longer, by_others = self.divided_by

@@ -86,7 +86,7 @@ expected.']
 
     @property
     def clusters(self) -> int:
-        """Return the number of clusters that have a place."""
+        """Return the number of clusters that the rounds assign: the largest grid for which places are defined."""
         return sum(self.rounds)
 
     @property
@@ -129,8 +129,9 @@ expected.']
     def place(self, cluster: Any, ends: tuple[Any, ...], arithmetic: Arithmetic = INTEGERS) -> Any:
         """Return the place of a cluster: its index if all launched clusters are counted GPC by GPC.
 
-        cluster   index of the cluster in launch order
-        ends      the result of `ends` for the grid
+        cluster      index of the cluster in launch order
+        ends         the result of `ends` for the grid
+        arithmetic   functions for the type of the values
         """
         least, most = arithmetic.minimum, arithmetic.maximum
         (_, widest, times), *runs = self._runs

@@ -86,7 +86,7 @@ class TileScheduler:
         return self.cluster_mn[0] * self.cluster_mn[1]
 
     def rank_mn(self, rank: Any) -> tuple[Any, Any]:
-        """Return the place (m, n) of a CTA in its cluster. Ranks are numbered along M first.
+        """Return the place (m, n) of a CTA in its cluster, from its rank. Ranks are numbered along M first.
 
         >>> [TileScheduler(Raster(), KSplit(), (64, 64, 64), (2, 2)).rank_mn(rank) for rank in range(4)]
         [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -109,9 +109,11 @@ class TileScheduler:
         return KSplit(self.cluster_k).k_range(self.rank_mn(rank)[1], k_tiles, minimum)
 
     def share_of(self, work_tile: WorkTile, rank: Any) -> WorkTile:
-        """Return a work tile with only the k-tiles that the CTA of a rank takes.
+        """Return a work tile with only the k-tiles that one CTA of the cluster takes.
 
         Unless the cluster splits K, these are all k-tiles of the work tile.
+
+        rank   rank of the CTA in its cluster
         """
         if self.cluster_k == 1:
             return work_tile
@@ -120,7 +122,7 @@ class TileScheduler:
 
     @property
     def persistent_clusters(self) -> int | None:
-        """Return the clusters of a persistent grid, or None if the grid is not persistent."""
+        """Return the number of clusters of a persistent grid, or None if the grid is not persistent."""
         return None if self.persistent is None else self.persistent // self.cluster_size
 
     @property
@@ -255,11 +257,11 @@ class TileGrid:
         return np.stack(np.broadcast_arrays(*found, rank + 0 * tile)[:3], axis=-1)
 
     def along(self, k: Any) -> WorkGrid:
-        """Return the work tiles of a problem with extent `k` of K, in elements."""
+        """Return the work tiles of a problem with these tiles of D and extent `k` of K, in elements."""
         return self.work(self.arithmetic.ceil_div(k, self.scheduler.cta_tile[2]))
 
     def work(self, k_tiles: Any) -> WorkGrid:
-        """Return the work tiles of a problem whose tiles have `k_tiles` k-tiles each."""
+        """Return the work tiles of a problem with these tiles of D, each of which has `k_tiles` k-tiles."""
         scheduler, arithmetic = self.scheduler, self.arithmetic
         count, division = self.count, None
         if scheduler.splits_are_rows:
@@ -312,7 +314,11 @@ class WorkGrid:
     # --- the work tile of a number ------------------------------------------------------------------------------
 
     def work_tile(self, number: Any) -> WorkTile:
-        """Return the work tile of a number below `count`. An empty one has `splits` = 0."""
+        """Return the work tile with a number: a tile of D, and the k-tiles of it that one cluster takes.
+
+        number   in [0, `count`)
+        returns  an empty work tile has `splits` = 0
+        """
         if self.scheduler.splits_are_rows:
             return self.split_of(number % self.tiles.count, number // self.tiles.count)
         return self.whole(number) if self.division is None else self.division.work_tile(number)
@@ -322,9 +328,11 @@ class WorkGrid:
         return WorkTile(tile, self.k_first, self.k_tiles, 1, 0, 0)
 
     def of_rank(self, rank: Any) -> WorkGrid:
-        """Return the work tiles with only the k-tiles that the CTA of a rank takes.
+        """Return the work tiles with only the k-tiles that one CTA of each cluster takes.
 
         Unless the cluster splits K, these are all k-tiles.
+
+        rank   rank of the CTA in its cluster
         """
         if self.scheduler.cluster_k == 1:
             return self
@@ -342,7 +350,10 @@ class WorkGrid:
         return WorkTile(tile, k_first, k_count, split.splits, k_split, tile)
 
     def tile_mnl(self, work_tile: WorkTile, rank: Any = 0) -> tuple[Any, Any, Any]:
-        """Return the CTA tile (m_tile, n_tile, l) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`."""
+        """Return (m_tile, n_tile, batch) of D that a CTA computes in a work tile; see `TileGrid.tile_mnl`.
+
+        rank   rank of the CTA in its cluster
+        """
         return self.tiles.tile_mnl(work_tile.tile, rank)
 
     # --- the work tiles of a cluster, in order -----------------------------------------------------------------
@@ -359,21 +370,21 @@ class WorkGrid:
 
     @cached_property
     def ends(self) -> tuple[Any, ...]:
-        """Return the values that `place` needs, which the host computes; see `GpcRaster.ends`. () in launch order."""
+        """Return the values, computed by the host, that `place` needs; see `GpcRaster.ends`. () in launch order."""
         gpc_raster = self.scheduler.gpc_raster
         if self.known_ends is not None or gpc_raster is None:
             return self.known_ends or ()
         return gpc_raster.ends(self.clusters, self.tiles.arithmetic)
 
     def launched(self) -> np.ndarray:
-        """Return an array that maps the place of a cluster to its index in launch order.
+        """Return an array whose entry p is the launch index of the cluster at place p; see `place`.
 
         The extents must be integers, not traced values.
         """
         return np.argsort(self.of_arrays().place(np.arange(self.clusters)), kind="stable")
 
     def following(self, number: Any, turns: int = 1) -> Any:
-        """Return the number of the work tile that the same cluster takes `turns` work tiles later."""
+        """Return the number of the work tile that the same cluster takes `turns` work tiles after `number`."""
         if not self.scheduler.split.fixup:
             return number + self.clusters * turns
         assert self.division is not None
@@ -391,9 +402,11 @@ class WorkGrid:
     # --- pingpong consumers, which alternate between the work tiles of a CTA ------------------------------------
 
     def first_of(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """Return the number of the first work tile of consumer `turn` of `turns` pingpong consumers.
+        """Return the number of the first work tile that one of the pingpong consumers takes.
 
         cluster   place of the cluster
+        turn      index of the consumer
+        turns     number of consumers, which take the work tiles of the cluster in turn
         """
         if not self.scheduler.split.fixup:
             return cluster + turn * self.clusters
@@ -403,9 +416,13 @@ class WorkGrid:
         return number
 
     def k_tiles_before(self, cluster: Any, turn: Any, turns: int) -> Any:
-        """Return the number of k-tiles of the first work tiles of the consumers before consumer `turn`.
+        """Return the number of k-tiles of the first work tiles of the pingpong consumers before one of them.
 
         They pass through the mainloop pipeline before its first k-tile.
+
+        cluster   place of the cluster
+        turn      index of the consumer
+        turns     number of consumers, which take the work tiles of the cluster in turn
         """
         if not self.scheduler.split.is_split:
             return turn * self.k_tiles
@@ -416,7 +433,11 @@ class WorkGrid:
         return count
 
     def k_tiles_between(self, number: Any, turns: int) -> Any:
-        """Return the number of k-tiles that other consumers take between a consumer's work tile and its next one."""
+        """Return the k-tiles that other pingpong consumers take between a consumer's work tile and its next one.
+
+        number   number of the work tile
+        turns    number of consumers, which take the work tiles of the cluster in turn
+        """
         if not self.scheduler.split.is_split:
             return (turns - 1) * self.k_tiles
         theirs = [self.work_tile(self.following(number, ahead)) for ahead in range(1, turns)]
@@ -439,14 +460,17 @@ class WorkGrid:
         return 0 if self.division is None else self.division.slots
 
     def peers(self, tile: Any) -> WorkTile:
-        """Return K split 0 of a tile below `shared`, with its `splits` and `slot`. Its k-tiles are not computed."""
+        """Return K split 0 of a tile whose K is split, with its `splits` and `slot`. Its k-tiles are not computed.
+
+        tile   index of the tile, below `shared`
+        """
         if self.division is None:
             return WorkTile(tile, 0, 0, self.scheduler.split.splits, 0, tile)
         splits, slot = self.division.sums_of(tile)
         return WorkTile(tile, 0, 0, splits, 0, slot)
 
     def slot_of(self, work_tile: WorkTile, k_split: Any) -> Any:
-        """Return the workspace slot of K split `k_split` of the tile that a work tile belongs to."""
+        """Return the workspace slot for the accumulators of K split `k_split` of a work tile's tile."""
         if self.scheduler.splits_are_rows:
             return k_split * self.tiles.count + work_tile.slot
         return work_tile.slot + k_split
@@ -483,7 +507,7 @@ class WorkGrid:
         )
 
     def of_arrays(self) -> WorkGrid:
-        """Return these work tiles with functions for numpy arrays of numbers."""
+        """Return these work tiles for numpy arrays: methods then accept and return arrays of numbers."""
         tiles, division = replace(self.tiles, arithmetic=ARRAYS), self.division
         if division is not None:
             division = replace(division, arithmetic=ARRAYS)
@@ -527,7 +551,7 @@ class Assignment:
         return len(self.number)
 
     def where(self, which: Any) -> Assignment:
-        """Return the work tiles that a boolean mask or an array of indices selects."""
+        """Return the selected work tiles, by a boolean mask or an array of indices."""
         work_tile = self.work_tile.map(lambda of: of[which])
         return Assignment(self.tiles, self.number[which], self.cluster[which], self.turn[which], work_tile)
 

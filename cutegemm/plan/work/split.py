@@ -55,12 +55,12 @@ class KSplit:
 
     @property
     def is_split(self) -> bool:
-        """Return whether several CTAs may share a tile."""
+        """Return whether several CTAs may share a tile of D (split-K or stream-K)."""
         return self.splits > 1 or self.waves > 0
 
     @property
     def k_step(self) -> int:
-        """Return the difference of the indices of a K split's k-tile and its next one."""
+        """Return the distance between two successive k-tiles of a K split: `splits` if they are strided, else 1."""
         return self.splits if self.order == "strided" else 1
 
     def k_range(self, k_split: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
