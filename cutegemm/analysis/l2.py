@@ -81,13 +81,15 @@ class Moved:
 
 
 def play(work: Work, pace: Pace, l2_bytes: int, partitions: int, *, pieces: int | None = None) -> Moved:
-    """Return the bytes that a grid moves, simulated or from the cache of earlier simulations.
+    """Return the bytes that a grid loads from DRAM and moves between partitions of the L2, by simulating that cache.
+
+    Results of earlier calls with the same arguments are kept.
 
     work         data that the work tiles read and write
     pace         times of the clusters that run at once
     l2_bytes     size of the L2 cache
     partitions   number of its partitions
-    pieces       number of pieces that K is cut into; None: chosen by the size of the grid
+    pieces       number of sections of K that are simulated one after the other; None: chosen by the size of the grid
     """
     if len(work.tiles) == 0:
         return Moved()

@@ -138,10 +138,10 @@ def plan_occupancy(plan: GemmPlan, arch: Arch | str | None = None, report: Resou
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves of a grid on a device: CTAs that run at once.
+    """Waves of a grid on a device. A wave is the set of CTAs that run at once.
 
-    ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. CTAs of a cluster that splits
-                 K count even if their own columns lie outside of D, because they multiply for the others
+    ctas         CTAs of the grid: one for each tile of D, or for each K split of a tile. If the CTAs of a cluster split
+                 K, all of them count, also those whose own columns of D lie outside of D
     per_wave     CTAs that run at once
     tile_waste   share of the tiles' elements that lies outside of D
     is_even      whether a persistent grid divides the k-tiles of the last wave evenly among its CTAs

@@ -144,10 +144,12 @@ def seen_as(tensor: cute.Tensor, operand: Operand, batched: bool, like: cute.Ten
 def operands_seen(
     plan: GemmPlan, given: LaunchArguments, like: cute.Tensor
 ) -> tuple[tuple[cute.Tensor, ...], tuple[cute.Tensor, ...]]:
-    """Return the tensors and the auxiliary outputs of the epilogue, each as (M, N, L).
+    """Return views of the epilogue's tensors, and of its auxiliary outputs, all with the modes (M, N, L) of D.
+
+    A row, column or single element has a stride of 0 along the modes in which it stays the same.
 
     given   the arguments of the launch
-    like    D as (M, N, L)
+    like    D as (M, N, L), whose extents the views have
     """
     epilogue = plan.epilogue
     named = ((epilogue.tensors, given.tensors), (epilogue.outputs[1:], given.results))

@@ -374,10 +374,9 @@ def _require_table(operation: str, layout: ComposedLayout) -> None:
 def _largest_swizzled(layout: ComposedLayout) -> int:
     """Return the largest offset of a swizzle of a layout of offsets.
 
-    A swizzle maps every *period*, 2**(its highest bit + 1) offsets, in the same way. A mode whose stride is a
-    multiple of the period adds its largest offset. Other modes are cut: if n steps of a mode add up to whole
-    periods, the steps below n are evaluated in a table, and the largest number of whole periods is added to
-    them.
+    The bits that a swizzle reads and changes are below 2**p, the *period*. Adding a multiple of the period to an offset
+    adds the same multiple to the result. So each mode is divided into two: its first n steps, where n steps are a
+    multiple of the period, whose results are computed one by one; and the remaining multiples, whose largest is added.
     """
     swizzle, period = layout.inner, 1
     assert isinstance(swizzle, Swizzle)

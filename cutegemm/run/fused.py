@@ -573,9 +573,9 @@ def _checked_epilogue(
 
 
 def _fit(a: Any, b: Any, shape: tuple[int, ...]) -> _Fit:
-    """Return the kind of an epilogue's operand by its shape, and the number of columns that the shape belongs to.
+    """Return whether an epilogue operand is an element, row, column or tile, found by its shape; and N for it.
 
-    It is the number of columns of b, or half of it, which is that of D with a gated epilogue.
+    N is the number of columns of b. If the shape fits only a D of a gated epilogue, it is half of that number.
 
     a, b      factors of the call
     shape     shape of the operand

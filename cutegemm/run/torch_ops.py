@@ -61,8 +61,8 @@ def result_dtypes(
     reduces     for each result, whether it is a reduction
     out_dtype   type of D and of all auxiliary outputs; None for the default; or a sequence with a type or None for each
                 of the first results
-    passed      types of the caller's tensors for the first results, which come before `out_dtype`; None for a new
-                tensor
+    passed      for the first results, the type of the tensor that the caller passed as `out`, which is used instead of
+                `out_dtype`; None for a result that gets a new tensor
 
     >>> result_dtypes(torch.bfloat16, (False, False, True), (torch.float16, torch.float32))
     [torch.float16, torch.float32, torch.float32]

@@ -189,11 +189,14 @@ def _operand(plan: GemmPlan, name: str) -> OperandTables:
 def _accesses(
     plan: GemmPlan, name: str, tile: Layout, read: np.ndarray, fragment: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets that each access to fragments reads, and the elements that each thread receives.
+    """Return how threads read fragments of A or B: the offsets of each access, and the elements that a thread receives.
 
+    name       "a" or "b"
+    tile       layout of the operand's tile, element by element
     read       offsets of the fragment entries: (k_blocks, stages, rest_mn, value, thread)
     fragment   elements of the fragment entries: (k_blocks, rest_mn, value, thread)
-    returns    offsets of each access: (thread, accesses, elements of one); elements: (thread, ...)
+    returns    offsets in shared memory: (thread, accesses, elements of an access); elements of the tile: (thread,
+               elements), in the order of the accesses
     """
     stream: Any = plan.stream(name)
     atom: CopyAtom = stream.read or stream.load.atom

@@ -32,7 +32,10 @@ class LadderStep:
         return str(self.recipe)
 
     def build(self, operands: Operands | None = None) -> GemmPlan:
-        """Build the plan of the step for `operands`; None: for the operands of the step."""
+        """Return the plan of this tutorial step.
+
+        operands   operands that the plan is built for; None: those that the tutorial uses for this step
+        """
         return self.recipe.build(operands or self.operands)
 
 

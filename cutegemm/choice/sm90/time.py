@@ -187,7 +187,10 @@ class Model:
 
     @cached_property
     def _latency_us(self) -> Column:
-        """Return the microseconds that a k-tile waits for the latency of its load, and takes for its other steps."""
+        """Return the microseconds of a k-tile besides its MMAs and its data: `step`, `asks` and `load` of the costs.
+
+        `load`, the latency of a load, counts with the share that the other stages do not hide.
+        """
         costs, shapes = self.costs, self.shapes
         return (costs.step + costs.asks * shapes.single + costs.load * shapes.late) * shapes.waits
 

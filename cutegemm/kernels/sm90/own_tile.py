@@ -90,11 +90,16 @@ class OwnTile:
         copy_vector(universal_copy(access.dtype, bits), source, target)
 
     def by_vectors(self, vector: int, own_mnl, tid, *tensors, accumulators, extents):
-        """Return a thread's elements of each tensor's tile, and `accumulators`, as (elements of a vector, vectors).
+        """Return a thread's elements of each tensor, and its accumulators, as (elements of a vector, vectors).
 
-        vector    elements of a vector
-        tensors   matrices (M, N, L); None stands for the coordinates (m, n)
-        extents   (M, N) of D
+        All results have one order, so that element i of each belongs to one element of D.
+
+        vector         elements of a vector
+        own_mnl        tile of the consumer: its indices along M, N and the batch, in tiles of a consumer
+        tid            index of the thread in the consumer
+        tensors        matrices (M, N, L); for None, the coordinates (m, n) of the elements are returned
+        accumulators   of the thread, returned last
+        extents        (M, N) of D
         """
         own = lower.tiled_mma(self.plan.consumer_d_mma).get_slice(tid)
         coords = self.split_of(cute.make_identity_tensor(extents), own_mnl)

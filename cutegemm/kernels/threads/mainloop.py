@@ -571,8 +571,9 @@ class ScheduledGemm(ScheduledEpilogue):
             self.turn(parts, loop, stage, turn * loop.stride)
 
     def turn(self, parts, loop: Repeat, stage, k_first) -> None:
-        """Trace one iteration of a loop over k-blocks.
+        """Emit the code of one iteration of a loop over k-blocks: its reads of fragments and its MMAs.
 
+        parts     the thread's tiles of A and B, in shared memory and in registers
         loop      the loop, with the steps of an iteration
         stage     stage of shared memory
         k_first   index of the first k-block of the iteration
