@@ -374,9 +374,7 @@ def tile_shape(plan: GemmPlan, name: str) -> tuple[int, int]:
 
     name   name of an operand stream: the tile as it is loaded; any other matrix has the extents of D's tile
     """
-    bm, bn, bk = plan.loaded_tile
-    streams = {stream.name: stream.tile for stream in plan.streams[2:]}
-    return {"a": (bm, bk), "b": (bn, bk), **streams}.get(name, plan.d_tile)
+    return {stream.name: stream.tile for stream in plan.streams}.get(name, plan.d_tile)
 
 
 def by_warps(offsets: np.ndarray) -> np.ndarray:

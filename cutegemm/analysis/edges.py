@@ -138,7 +138,7 @@ def kinds_of(plan: GemmPlan, name: str, problem: Problem) -> list[Kind]:
     grid_m, grid_n, batch = grid_of_loads(plan, problem)
     mode, depth = "mn".index(streams[name].mode), streams[name].tile[1]
     extent, grid, others = ((problem.m, grid_m, grid_n), (problem.n, grid_n, grid_m))[mode]
-    tile, loaded = plan.mma_tile[mode], streams[name].tile[0] if plan.stages else plan.loaded_tile[mode]
+    tile, loaded = plan.mma_tile[mode], streams[name].tile[0]
     for repack in plan.repacks:
         if repack.name == name:
             extent = repack.extents(extent, problem.k)[0]

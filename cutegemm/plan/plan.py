@@ -261,7 +261,7 @@ class GemmPlan(hooks.Shown):
         ((128, 128, 64), (128, 112, 64))
         """
         bm, bn, bk = self.mma_tile
-        return (bm, product(as_int_tuple(self.b.smem.shape[0])), bk) if self.stages else (bm, bn, bk)
+        return (bm, self.b.tile[0], bk) if self.stages else (bm, bn, bk)
 
     @property
     def multicast_mn(self) -> tuple[int, int]:

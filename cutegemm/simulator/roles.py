@@ -265,6 +265,12 @@ class Player(StepReader, Machine):
 
     # --- who, and where ------------------------------------------------------------------------------------
 
+    @property
+    def storage(self) -> EpiStageStorage:
+        """Return the epilogue stages that all clusters share. The plan stores D through epilogue stages."""
+        assert self.stage.storage is not None
+        return self.stage.storage
+
     def consumer(self, process: Process) -> int:
         """Return the index of the consumer (a warpgroup that multiplies and stores tiles) whose role a process has."""
         return int(process.role.removeprefix("consumer "))
@@ -407,8 +413,7 @@ class Player(StepReader, Machine):
         process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
-        assert self.stage.storage is not None
-        registers, storage = self.registers[number], self.stage.storage
+        registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
         tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
         for i, values in enumerate(tails):
@@ -425,8 +430,7 @@ class Player(StepReader, Machine):
         process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
-        assert self.stage.storage is not None
-        (tile, i), storage = op.tag, self.stage.storage
+        (tile, i), storage = op.tag, self.storage
         storage.store_aux(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Reduce)
@@ -438,8 +442,7 @@ class Player(StepReader, Machine):
         process   the process: the operations of one role of a CTA
         op        the operation that contains the step
         """
-        assert self.stage.storage is not None
-        (tile, i), storage = op.tag, self.stage.storage
+        (tile, i), storage = op.tag, self.storage
         storage.reduce(self.values[number], i, self.own_group(process, tile))
 
     @reads(step.Multiply, MultiplyBlock)
@@ -623,8 +626,7 @@ class Player(StepReader, Machine):
         op        the operation of the process that is executed
         """
         super()._epi_stage(number, process, op)
-        storage = self.stage.storage
-        assert storage is not None
+        storage = self.storage
         if isinstance(op, ReadEpiStage):
             stores, _ = self.epi_stage_flows[process.cta]
             self.fetched[number] = stores.shared[storage.in_epi_stage(op.epi_stage)].copy()
@@ -643,8 +645,7 @@ class Player(StepReader, Machine):
         """
         number, _, _, op = self.epi_stages.flights[position]
         super()._epi_stage_done(position)
-        process, storage = self.protocol.processes[number], self.stage.storage
-        assert storage is not None
+        process, storage = self.protocol.processes[number], self.storage
         if isinstance(op, StoreEpiStage):
             self._store_epi_stage(process, op)
         elif isinstance(op, LoadEpiStage):
@@ -660,8 +661,7 @@ class Player(StepReader, Machine):
         process   the process that stores
         op        the operation, which names the epilogue stage
         """
-        storage = self.stage.storage
-        assert storage is not None
+        storage = self.storage
         group = self.own_group(process, op.tag[0])
         stores, written = self.epi_stage_flows[process.cta][0], storage.written
         if op.result != "d":
