@@ -94,8 +94,9 @@ class EpilogueSpec:
 
         D is that of a gated epilogue, half as wide as B. It is True for plans without epilogue stages.
         """
-        epi_stages, d = self.on(plan, False).epi_stages, plan.operands.d
-        return epi_stages is None or d.major != "n" or epi_stages.epi_tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
+        plain, d = self.on(plan, False), plan.operands.d
+        buffers = plain.store.buffers(plain)
+        return d.major != "n" or all(each.tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES for each in buffers)
 
     def fits(self, plan: GemmPlan) -> bool:
         """Return whether a plan that does not swap A and B can have this epilogue."""
