@@ -191,8 +191,7 @@ class Sm90Gemm:
             each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
             for each in plan.streams
         }  # (rows, k, stages) each
-        own = [lower.smem_tensor(smem, buffer.dtype, buffer.layout) for buffer in plan.store.buffers(plan)]
-        sD = own[0] if own else None
+        sD = self.storage.epi_stage_tensor(smem)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):
             kind = lower.dtype(plan.operands.acc)

@@ -97,6 +97,14 @@ class Storage(OwnTile):
 
     # --- device --------------------------------------------------------------------------------------------
 
+    def epi_stage_tensor(self, smem) -> Any:
+        """Allocate the epilogue stages of all consumers, and return them as a tensor; None if D is stored directly.
+
+        smem   allocator of the CTA's shared memory
+        """
+        buffers = self.store.buffers(self.plan)
+        return lower.smem_tensor(smem, buffers[0].dtype, buffers[0].layout) if buffers else None
+
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
         """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
         used = ((tma_c, self.c_by_tma), (tma_d, self.by_tma), *[(atom, self.by_tma) for atom, _ in more])

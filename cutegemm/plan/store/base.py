@@ -128,6 +128,10 @@ class Store:
         """Return the steps that evaluate the epilogue of a tile and store it."""
         raise NotImplementedError
 
+    def first_wait(self, plan: GemmPlan) -> Steps:
+        """Return the steps that wait for earlier stores before the first epilogue tile; () if no wait is needed."""
+        return ()
+
     def epi_tile_steps(self, plan: GemmPlan) -> Steps:
         """Return the steps that store the values of an epilogue tile; () if D does not pass through epilogue stages."""
         return ()

@@ -157,10 +157,6 @@ class StagedStore(Store):
         """Return the steps that evaluate the epilogue of a tile and store it, one epilogue tile after the other."""
         return (Evaluate(HEAD), *self.first_wait(plan), ForEpiTiles((*_values(plan), *self.epi_tile_steps(plan))))
 
-    def first_wait(self, plan: GemmPlan) -> Steps:
-        """Return the steps that wait for earlier stores before the first epilogue tile; () if no wait is needed."""
-        return ()
-
     def barriers(self, plan: GemmPlan) -> Mapping[str, int]:
         """Return the number of mbarriers "c" of epilogue stages, to which TMA loads an operand such as C."""
         return {"c": self.count * plan.body.consumers}
