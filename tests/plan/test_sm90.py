@@ -403,9 +403,9 @@ def test_some_tiles_leave_out_of_registers():
         plan = plan_named("sm90_64x16", aligned_to(align))
         assert (plan.store.layout, plan.store.atom.bits) == (None, width)
         lines = plan_named("sm90_64x24", aligned_to(align)).store
-        assert (lines.epi_tile, lines.store.atom.bits) == ((64, 24), width)
+        assert (lines.epi_tile, lines.copy.atom.bits) == ((64, 24), width)
     turned = sm90_plan(Operands.of("bf16", layout="nt", out_major="m"), tile=(64, 24, 64)).store
-    assert (turned.epi_tile, turned.store.box) == ((64, 8), (64, 8))
+    assert (turned.epi_tile, turned.box.box) == ((64, 8), (64, 8))
     assert turned.to_shared.atom.name == "stmatrix.x2.trans.bf16"
 
 
