@@ -137,7 +137,7 @@ def test_export_of_models(monkeypatch, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     from cutegemm.choice.models import MODELS
     from cutegemm.cli import ahead as command
-    from cutegemm.torch.models import library
+    from cutegemm.torch import prebuilt as library
 
     written = []
 
@@ -149,7 +149,7 @@ def test_export_of_models(monkeypatch, tmp_path):
 
     monkeypatch.setattr("cutegemm.compile.export.export", export)
     monkeypatch.setattr(command, "MODELS", {"ViT-L/16": MODELS["ViT-L/16"]})
-    monkeypatch.setattr(library, "sampled_rows", lambda model, kind: [197, 1970])
+    monkeypatch.setattr(library, "sampled_rows", lambda model, kind: [197])
     given = ["export", "--models", "--dtype", "bf16", "--device", "h100", "-o", str(tmp_path / "library")]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     ((plans, path, arch),) = written

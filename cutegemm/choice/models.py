@@ -53,9 +53,9 @@ def decoder(width: int, heads: int, groups: int, hidden: int, vocabulary: int, a
     vocabulary rows of the last layer's weight
     activation see `Model`
     """
-    weights = (heads, width), (groups, width), (heads + 2 * groups, width), (width, heads)
-    weights = *weights, (hidden, width), (2 * hidden, width), (width, hidden), (vocabulary, width)
-    return Model(weights, up=5, activation=activation)
+    attention = (heads, width), (groups, width), (heads + 2 * groups, width), (width, heads)
+    others = (hidden, width), (2 * hidden, width), (width, hidden), (vocabulary, width)
+    return Model(attention + others, up=5, activation=activation)
 
 
 def encoder(width: int, tokens: int, outputs: int, activation: str = "gelu") -> Model:

@@ -253,12 +253,12 @@ def export(
         out = out / LIBRARY
     else:
         kernels = _plans(plans or [], device, tuned, dtype, layout)
-    archs = {arch for _, arch in kernels}
+    archs = sorted({arch for _, arch in kernels})
     if len(archs) > 1:
-        raise PlanError("export", [f"the plans are for {' and '.join(sorted(archs))}. A library has one architecture."])
+        raise PlanError("export", [f"the plans are for {' and '.join(archs)}. A library has one architecture."])
     different = list(dict.fromkeys([plan for plan, _ in kernels]))
     with progress(len(different)) as done:
-        written = write(different, out, *archs, processes=processes, done=done)
+        written = write(different, out, archs[0], processes, done)
     size = sum(file.stat().st_size for file in (out, *out.parent.glob("libcute_dsl_runtime.so"))) / 1e6
     print(f"{written}\n{size:.1f} MB with the runtime library, {time.perf_counter() - started:.0f} s")
 
@@ -276,7 +276,7 @@ def _of_models(dtype: str | None, device: Device) -> list[GemmPlan]:
             "h100, h200 or h100-pcie."
         )
     try:
-        from cutegemm.torch.models.library import DTYPES, library_plans
+        from cutegemm.torch.prebuilt import DTYPES, library_plans
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             f"export --models: the layers are described by torch, but {error.name} is not installed. "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.compile import cache, exported, workers
 from cutegemm.compile.plans import compile_error
-from cutegemm.errors import CompileError, PendingError, UnsupportedError
+from cutegemm.errors import CompileError, CutegemmError, PendingError, UnsupportedError
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -136,7 +136,8 @@ class _Job:
 
     def __init__(self, plan: GemmPlan, arch: str) -> None:
         self.plan, self.arch = plan, arch
-        self.done, self.error = threading.Event(), None  # type: tuple[threading.Event, CutegemmError | None]
+        self.done = threading.Event()
+        self.error: CutegemmError | None = None
         self.is_named = self.is_warned = False
 
 

@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -120,7 +121,7 @@ class Built:
     @staticmethod
     def predicted(dtypes: Sequence[str], device: Device) -> Built:
         """Return the kernels that `cutegemm export --models` would build."""
-        from cutegemm.torch.models.library import library_plans
+        from cutegemm.torch.prebuilt import library_plans
 
         plans = [plan for selection in library_plans(MODELS.values(), dtypes, device) for plan in selection.plans]
         named = [(f"swap_ab:{plan.name}" if plan.swap_ab else plan.name, plan) for plan in plans]
@@ -144,7 +145,7 @@ def predicted(built: Built, dtypes: Sequence[str], device: Device, count: int) -
     built    the kernels of the library
     count    numbers of rows that are drawn for each layer and kind
     """
-    from cutegemm.torch.models.library import samples_of
+    from cutegemm.torch.prebuilt import samples_of
 
     losses: dict[tuple[str, str], list[float | None]] = {}
     for dtype in dtypes:
@@ -188,15 +189,15 @@ def measured(built: Built, device: Device, count: int) -> list[dict[str, Any]]:
     from cutegemm.run.gemm import gemm
     from cutegemm.run.question import decide
     from cutegemm.run.timing import alternating
-    from cutegemm.torch.models.library import samples_of
+    from cutegemm.torch.prebuilt import samples_of
 
     samples = [s for s in samples_of(HELD_OUT.values(), "bf16", device, rows_of(2)) if s.question.ending is None]
     pairs = []
     for sample in random.Random(_SEED).sample(samples, min(count, len(samples))):
         found = fastest_built(sample.question, built.names, built.has, MOST_LOSS)
         if found is not None:
-            best = next(sample.question.ranked()).recipe
-            pairs.append((sample, found[0].plan, decide(sample.question, best).plan))
+            fastest = next(sample.question.ranked()).recipe
+            pairs.append((sample, found[0].plan, decide(sample.question, fastest).plan))
     compile_plans(dict.fromkeys(best for _, _, best in pairs), device.arch)
     results = []
     for sample, ours, best in pairs:
@@ -206,7 +207,7 @@ def measured(built: Built, device: Device, count: int) -> list[dict[str, Any]]:
         b = torch.randn((n, k) if operands.b.major == "k" else (k, n), device="cuda").bfloat16()
         a, b = a if operands.a.major == "k" else a.t(), b.t() if operands.b.major == "k" else b
         out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-        calls = [lambda p=p, a=a, b=b, out=out: gemm(a, b, out=out, plan=p) for p in (ours, best)]  # type: ignore[misc]
+        calls = [partial(gemm, a, b, out=out, plan=plan) for plan in (ours, best)]
         us = [seconds * 1e6 for seconds in alternating(calls, _SECONDS)]
         results.append(
             {
