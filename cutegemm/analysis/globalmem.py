@@ -193,7 +193,7 @@ def global_accesses(
             rotates = plan.epi_stages is not None and plan.epi_stages.rotates_lines
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", rotates))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
 
@@ -225,7 +225,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.body.has_roles or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.scheduler.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")

@@ -14,5 +14,20 @@ from cutegemm.plan.program.barriers import Barrier
 from cutegemm.plan.role import Role
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+from cutegemm.plan.work.grid import OneEach, Persistent
+from cutegemm.plan.work.scheduler import TileScheduler
 
-__all__ = ["Barrier", "EpiStages", "GemmPlan", "Operand", "OperandStream", "Operands", "Problem", "Role", "WarpRoles"]
+__all__ = [
+    "Barrier",
+    "EpiStages",
+    "GemmPlan",
+    "OneEach",
+    "Operand",
+    "OperandStream",
+    "Operands",
+    "Persistent",
+    "Problem",
+    "Role",
+    "TileScheduler",
+    "WarpRoles",
+]
