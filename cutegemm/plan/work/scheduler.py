@@ -277,6 +277,7 @@ class WorkGrid(Work):
 
     division   the division of K; None if K is not split, or if the K splits are rows of the launched grid
 
+    >>> from cutegemm.plan.work.grid import Persistent
     >>> scheduler = TileScheduler(Raster("along_m"), grid=Persistent(4))
     >>> work = scheduler.tiles(ClusterTile((128, 128, 64), cluster_mn=(2, 1)), 600, 256).along(512)
     >>> work.clusters, [[*work.states(place)] for place in range(2)]
