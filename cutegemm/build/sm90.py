@@ -29,7 +29,9 @@ from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.rules.warp_roles import MIN_STAGES
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles
-from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster
+from cutegemm.plan.work.gpcs import LEAST_ORDERED, PAIR, GpcRaster, LaunchOrder
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import by_last_cta
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import MAX_WGMMA_COLUMNS, ROWS_IN_BANKS, WGMMA_C_TYPES, WGMMA_M, wgmma
@@ -164,7 +166,7 @@ def sm90_plan(
     ctas = None if schedule == "single" else ctas
     gpc_aware = _gpc_raster(b, gpc_raster, tpc_rounds, (cluster[0], cluster[1] * cluster_k), ctas)
     if gpc_raster is None and not (raster is None and is_gpc_aware(tile, cluster)):
-        gpc_aware = None
+        gpc_aware = LaunchOrder()
     order = b.order(_raster_of(cluster, gpc_aware) if raster is None else raster)
     policies = b.policies(l2)
     repacks = b.attempt(lambda: make_repacks(ops, repack, along_k=True)) or ()
@@ -200,7 +202,7 @@ def sm90_plan(
         mainloop = RegisterShared()
     pipeline = WarpRoles(
         schedule, made(buffers).stages, count, consumer_tile, mainloop, stagger_cycles, overlapped,
-        gpc_raster=gpc_aware, cluster_k=cluster_k,
+        cluster_k=cluster_k,
     )  # fmt: skip
     return b.plan(
         made(mma),
@@ -211,10 +213,8 @@ def sm90_plan(
         name=name,
         summary=summary,
         family="sm90",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(ctas), gpc_aware),
         cluster_mn=(cluster[0], cluster[1] * cluster_k),
-        persistent=ctas,
-        split=made(split),
         repacks=repacks,
         epilogue=LINEAR if with_c else SCALED,
         further=b.scale_streams(made(buffers).stages),
@@ -282,8 +282,8 @@ def _gpc_raster(
     tpc_rounds: tuple[int, ...],
     cluster: tuple[int, int],
     ctas: int | None,
-) -> GpcRaster | None:
-    """Return the GPC-aware order in which clusters take tiles; None if it is not known or `requested` is False.
+) -> LaunchOrder | GpcRaster:
+    """Return the order in which clusters take tiles: GPC by GPC, unless that is not known or `requested` is False.
 
     If it is requested but not known, that is collected as a violation of the builder `b`.
 
@@ -301,7 +301,7 @@ def _gpc_raster(
             f"tpc_rounds = {tpc_rounds}; a persistent grid of at most one CTA per multiprocessor, in clusters of one "
             "or two, is expected."
         )
-    return None if requested is False else order
+    return LaunchOrder() if order is None or requested is False else order
 
 
 def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
@@ -318,18 +318,18 @@ def is_gpc_aware(tile: tuple[int, ...], cluster: tuple[int, int]) -> bool:
     return product(tile[:2]) >= LEAST_ORDERED and product(cluster) <= PAIR
 
 
-def _raster_of(cluster: tuple[int, int], gpc_raster: GpcRaster | None) -> str:
+def _raster_of(cluster: tuple[int, int], order: LaunchOrder | GpcRaster) -> str:
     """Return the default rasterization (order of the tiles) as text: it lets clusters of a GPC share what they load.
 
     They have the same tiles of the operand that is not multicast, so that their loads of it coalesce on the way to L2.
     In GPC-aware order, clusters with neighbouring numbers are in one GPC, and CTAs without a cluster have a block of
     tiles. Otherwise every eighth cluster has the same tiles.
 
-    cluster      CTAs of a cluster along M and N
-    gpc_raster   GPC-aware order; None if it is not used
+    cluster   CTAs of a cluster along M and N
+    order     the order in which clusters take tiles
     """
     is_wide = cluster[1] > cluster[0]
-    if gpc_raster is None:
+    if isinstance(order, LaunchOrder):
         return "fitted_n" if is_wide else "fitted_m"
     if cluster == (1, 1):
         return f"even:{_ACROSS_CTAS}"

@@ -30,11 +30,11 @@ def check(kernel: CompiledKernel) -> None:
     # One multiply-add for each accumulator of each k-tile that is promoted
     assert report.count("FFMA") == TURNS * product(plan.consumer_mma_tile) // 128
     rows, columns = scales_of(plan)
-    if not plan.split.is_split:
+    if not plan.scheduler.split.is_split:
         assert report.count("LDG") == TURNS * sum(each.registers for each in (rows, columns) if each.by_block)
     pairs = report.count("LDS.64")
     assert pairs == (0 if columns.by_block else TURNS * columns.registers // 2)
-    semaphores = int(plan.split.is_split)
+    semaphores = int(plan.scheduler.split.is_split)
     assert report.count("LDS") - pairs - semaphores == (0 if rows.by_block else TURNS * rows.registers)
     multicast = report.count("UTMALDG.2D.MULTICAST")
     assert report.count("UTMALDG.2D") == len(plan.streams)
