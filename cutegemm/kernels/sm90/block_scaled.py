@@ -75,6 +75,14 @@ def multiplied_and_added_here(value: Float32, scale: Float32, total: Float32, *,
 
 
 @dsl_user_op
+def computed_here(address: Int64, *, loc=None, ip=None) -> Int64:
+    """Return the address, computed before the mainloop and kept in registers, not computed again in each k-tile."""
+    asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
+    operands = [Int64(address).ir_value(loc=loc, ip=ip)]
+    return Int64(asm(T.i64(), operands, "mov.b64 $0, $1;", "=l,l", asm_dialect=llvm.AsmDialect.AD_ATT))
+
+
+@dsl_user_op
 def loaded_if(address: Int64, where: Boolean, *, loc=None, ip=None) -> Float32:
     """Return an f32 from global memory; 0 if `where` does not hold, without an access."""
     asm = functools.partial(llvm.inline_asm, has_side_effects=True, is_align_stack=False, loc=loc, ip=ip)
@@ -147,7 +155,7 @@ def load_scales(tracer: ConsumerTracer, load: LoadScales, at: At) -> None:
         addresses = []
         for block in blocks_of(tracer, scales, at):
             address = (blocks.iterator + blocks.layout((block, 0, batch))).toint()
-            addresses.append(Int64(address) + Int64(first_k) * 4)
+            addresses.append(computed_here(Int64(address) + Int64(first_k) * 4))
         now, following = (cute.make_rmem_tensor(scales.registers, Float32) for _ in range(2))
         for register, address in enumerate(addresses):
             now[register] = loaded_if(address, (lane >= skipped) & (lane < end))

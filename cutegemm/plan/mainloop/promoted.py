@@ -119,8 +119,8 @@ class Promoted(Mainloop):
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield a sentence for each rule on the accumulators that the plan breaks."""
         if self.at_once and self.b_column_blocks(plan) > 1:
-            columns = plan.consumer_mma_tile[1]
-            yield f"at_once: a wgmma computes {plan.consumer_mma.tile_mnk[1]} of {columns} columns; it must compute all."
+            own, columns = plan.consumer_mma.tile_mnk[1], plan.consumer_mma_tile[1]
+            yield f"at_once: a wgmma computes {own} of {columns} columns; it must compute all."
 
     def _by_k_tiles(self, plan: GemmPlan) -> Steps:
         """Return the loop with one accumulator, which is added before the next k-tile is multiplied."""
