@@ -36,7 +36,8 @@ _LARGEST = 448.0  # of e4m3
 _FEW_ROWS = 128
 _CHECKED_ROWS = 64  # compared with float64
 _COOPERATIVE = {"schedule": "cooperative"}
-# Mainloops by the end of a plan's name: which threads hold the scales of blocks, and when accumulators are promoted
+# By the end of a plan's name: which threads hold the scales of blocks, and when accumulators are promoted; how K is
+# split; and narrow epilogue tiles, which leave room for one more stage
 _MAINLOOPS: dict[str, dict[str, Any]] = {
     "": {}, "/lanes": {"in_lanes": True}, "/once": {"in_lanes": True, "at_once": True},
 }  # fmt: skip
@@ -51,7 +52,7 @@ _TILES: dict[str, dict[str, Any]] = {
     )
     for along_m, along_n in ((1, 1), (2, 1), (1, 2))
     for how, mainloop in _MAINLOOPS.items()
-    for text, divided in (("", {}), ("/fill", {"fixup": True}))
+    for text, divided in (("", {}), ("/fill", {"fixup": True}), ("/epi32", {"epi_tile_n": 32}))
     if how == "/once" or not text
 }  # fmt: skip
 _DIVIDED: dict[str, dict[str, Any]] = {
