@@ -262,12 +262,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write all numbers there")
     given = parser.parse_args(arguments)
     shapes = [_shape(text) for text in given.shape] or SHAPES
+    recipe, patterns = RECIPES[recipes.index(given.recipe)], given.plans or ["*"]
+    for m, n, k in shapes:
+        if not plans_for(m, recipe, patterns):
+            known = ", ".join([*plans_for(m, recipe)][:5])
+            raise CutegemmError(f"scaled: --plans {' '.join(patterns)} names no plan of {m}x{n}x{k}, such as {known}.")
     need_gpu()
-    recipe = RECIPES[recipes.index(given.recipe)]
 
     def found() -> Iterator[list[Row]]:
         for shape in shapes:
-            row = timed(shape, recipe, given.seconds, given.plans or ["*"])
+            row = timed(shape, recipe, given.seconds, patterns)
             print(told(row), flush=True)
             yield [row]
 
