@@ -191,7 +191,7 @@ class Sm90Gemm:
             each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
             for each in plan.streams
         }  # (rows, k, stages) each
-        sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
+        sD = self.storage.epi_stage_tensor(smem)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):
             kind = lower.dtype(plan.operands.acc)

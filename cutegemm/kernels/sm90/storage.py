@@ -28,7 +28,6 @@ from cutegemm.machine.arch import REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.epilogue import Function
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.program import steps as step
-from cutegemm.tile.tma import TmaBox
 
 # A thread with more accumulators does not read 32-bit rows ahead: kernels with 192 accumulators spilled.
 _MAX_ACCUMULATORS_WITH_WIDE_ROWS = 160
@@ -64,10 +63,9 @@ class Storage(OwnTile):
 
     def __init__(self, plan: GemmPlan) -> None:
         super().__init__(plan)
-        self.epi_stages = plan.epi_stages
-        self.by_tma = plan.epi_stages is not None and isinstance(plan.epi_stages.store, TmaBox)
-        self.c_by_tma = plan.epi_stages is not None and plan.epi_stages.load_c is not None
-        self.epi_tiles = 0 if plan.epi_stages is None else product(plan.epi_stages.epi_tiles(self.tile))
+        self.store: Any = plan.store
+        self.by_tma, self.c_by_tma = plan.store.stored_by_tma, plan.store.fetched is not None
+        self.epi_tiles = plan.store.epi_tile_count(plan)
 
     # --- host ----------------------------------------------------------------------------------------------
 
@@ -79,25 +77,33 @@ class Storage(OwnTile):
 
         operands   (tensors, results) of the epilogue, each (M, N, L)
         """
-        plan, epi_stages, epilogue = self.plan, self.epi_stages, self.plan.epilogue
+        plan, store, epilogue = self.plan, self.store, self.plan.epilogue
         c, d = (unused, mD), (unused, mD)
         more = [(unused, operands[1][epilogue.beside.index(name)]) for name in plan.epi_stage_results[:-1]]
         if self.c_by_tma:
             mC = operands[0][epilogue.tensors.index(plan.fetched_tile)]
-            c = lower.tma_atom(epi_stages.load_c, mC, plan.smem_d, epi_stages.epi_tile)
+            c = lower.tma_atom(store.fetched, mC, store.smem, store.epi_tile)
         if self.by_tma:
             d, *more = [
-                lower.tma_atom(epi_stages.store, mX, plan.smem_d, self.box_tile) for mX in (mD, *[mX for _, mX in more])
+                lower.tma_atom(store.box, mX, store.smem, self.box_tile) for mX in (mD, *[mX for _, mX in more])
             ]
         return c, d, tuple(more)
 
     @property
     def box_tile(self) -> tuple[int, int]:
         """Return the rows and columns of D that one TMA store copies: an epilogue tile, or one warp's rows of it."""
-        rows, columns = self.epi_stages.epi_tile
-        return (self.epi_stages.store.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
+        rows, columns = self.store.epi_tile
+        return (self.store.box.box[1], columns) if self.plan.operands.d.major == "n" else (rows, columns)
 
     # --- device --------------------------------------------------------------------------------------------
+
+    def epi_stage_tensor(self, smem) -> Any:
+        """Allocate the epilogue stages of all consumers, and return them as a tensor; None if D is stored directly.
+
+        smem   allocator of the CTA's shared memory
+        """
+        buffers = self.store.buffers(self.plan)
+        return lower.smem_tensor(smem, buffers[0].dtype, buffers[0].layout) if buffers else None
 
     def descriptors(self, tma_c, tma_d, more) -> Sequence[cute.CopyAtom]:
         """Return the TMA atoms of C, D and auxiliary outputs whose descriptors are prefetched."""
@@ -116,9 +122,9 @@ class Storage(OwnTile):
         who   thread, warp and CTA of the consumer
         """
         self.tid, to = who.tid, self.targets
-        if self.epi_stages is not None:
+        if self.epi_tiles:
             to.sD = to.sD[None, None, None, who.consumer]
-            to.arrived_c = to.arrived_c + who.consumer * self.epi_stages.count
+            to.arrived_c = to.arrived_c + who.consumer * self.store.count
 
     def head(self, accumulators, k_tiles):
         """Apply the leading steps of the epilogue, which scale by scalars alone, to all accumulators of a thread.
@@ -133,15 +139,15 @@ class Storage(OwnTile):
         If D is gated, these are the gate accumulators only.
         """
         threads = self.plan.consumer_threads
-        shape = (product(self.epi_stages.epi_tile) // threads, self.epi_tiles)
+        shape = (product(self.store.epi_tile) // threads, self.epi_tiles)
         if not self.plan.operands.gated:
             return cute.make_tensor(acc.iterator, cute.make_layout(shape))
         return self.glu_epi_tiles(acc)[0]
 
     def glu_epi_tiles(self, acc):
         """Return views of the gate and of the up accumulators as (values of an epilogue tile, epilogue tiles)."""
-        per = product(self.epi_stages.epi_tile) // self.plan.consumer_threads
-        down, across = self.epi_stages.epi_tiles(self.tile)
+        per = product(self.store.epi_tile) // self.plan.consumer_threads
+        down, across = self.store.epi_tiles(self.tile)
         layout = cute.make_layout((per, (across, down)), stride=(1, (per, 2 * per * across)))
         return [cute.make_tensor(acc.iterator + first, layout) for first in (0, per * across)]
 
@@ -178,7 +184,7 @@ class Storage(OwnTile):
 
         own_mnl   (m_tile, n_tile, batch) in tiles of a consumer
         """
-        for i in range(self.epi_stages.count):
+        for i in range(self.store.count):
             self.fetch(own_mnl, i)
 
     def fetch_ahead(self, own_mnl, i: int) -> None:
@@ -186,7 +192,7 @@ class Storage(OwnTile):
 
         One warp calls it.
         """
-        if self.epi_stages.count <= i < self.epi_tiles:
+        if self.store.count <= i < self.epi_tiles:
             self.fetch_read(own_mnl, i)
 
     @cute.jit
@@ -200,11 +206,9 @@ class Storage(OwnTile):
 
     def fetch(self, own_mnl, i: int) -> None:
         """Load the i-th epilogue tile of C to its epilogue stage, which no store may still read. One warp calls it."""
-        epi_stages, to = self.epi_stages, self.targets
-        epi_stage, _ = epi_stages.epi_stage_at(i)
-        epi_tile = cute.local_tile(
-            self.own_tile(to.mC, own_mnl), epi_stages.epi_tile, epi_stages.epi_tile_at(i, self.tile)
-        )
+        store, to = self.store, self.targets
+        epi_stage, _ = store.epi_stage_at(i)
+        epi_tile = cute.local_tile(self.own_tile(to.mC, own_mnl), store.epi_tile, store.epi_tile_at(i, self.tile))
         tCsC, tCgC = cpasync.tma_partition(
             to.tma_c, 0, cute.make_layout(1), cute.group_modes(to.sD, 0, 2), cute.group_modes(epi_tile, 0, 2)
         )
@@ -230,7 +234,7 @@ class Storage(OwnTile):
 
         def fetch(name: str) -> Any:
             if self.c_by_tma and name == self.plan.fetched_tile:
-                epi_stage, used = self.epi_stages.epi_stage_at(i)
+                epi_stage, used = self.store.epi_stage_at(i)
                 return self.read_epi_stage(epi_stage, phase ^ (used & 1))
             return spread[name] if name in spread else self.read_global(name, accumulators, i, own_mnl)
 
@@ -286,7 +290,7 @@ class Storage(OwnTile):
         phase       parity of the phase of its barrier
         """
         to, operand = self.targets, self.plan.operands.matrix(self.plan.fetched_tile)
-        from_shared = lower.tiled_copy(self.epi_stages.from_shared).get_slice(self.tid)
+        from_shared = lower.tiled_copy(self.store.from_shared).get_slice(self.tid)
         tCsC = from_shared.partition_S(to.sD)
         held = from_shared.partition_D(to.sD)[None, None, None, 0].shape
         tCrC = cute.make_rmem_tensor(held, lower.dtype(operand.dtype))
@@ -442,7 +446,7 @@ class Storage(OwnTile):
 
     def write_epi_stage(self, values, i: int, result: str) -> None:
         """Write the i-th epilogue tile of a result from registers to its epilogue stage."""
-        to_shared = lower.tiled_copy(self.epi_stages.to_shared).get_slice(self.tid)
+        to_shared = lower.tiled_copy(self.store.to_shared).get_slice(self.tid)
         tDsD = to_shared.partition_D(self.targets.sD)[None, None, None, self.epi_stage_of(i, result)]
         held = to_shared.partition_S(self.targets.sD)[None, None, None, 0].shape
         tDrD = cute.make_tensor(values.iterator, cute.make_layout(held))
@@ -452,7 +456,7 @@ class Storage(OwnTile):
 
     def epi_stage_of(self, i: int, result: str) -> int:
         """Return the index of the epilogue stage for the i-th epilogue tile of a result."""
-        return self.epi_stages.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
+        return self.store.epi_stage_at(self.plan.epi_stage_number(i, result))[0]
 
     def target_of(self, result: str):
         """Return (TMA copy of a result, the tensor that it takes).
@@ -491,19 +495,19 @@ class Storage(OwnTile):
 
         box   index of the warp's rows in the epilogue tile
         """
-        epi_stages, to = self.epi_stages, self.targets
+        store, to = self.store, self.targets
         tma, mX = self.target_of(result)
-        boxes = epi_stages.epi_tile[0] // self.box_tile[0]
+        boxes = store.epi_tile[0] // self.box_tile[0]
         sBox = cute.zipped_divide(to.sD, self.box_tile)  # (box, (boxes M, 1, epilogue stages))
         gBox = cute.zipped_divide(self.own_tile(mX, own_mnl), self.box_tile)  # (box, (boxes M, boxes N))
         tBsD, tBgD = cpasync.tma_partition(tma, 0, cute.make_layout(1), sBox, gBox)
-        m, n = epi_stages.epi_tile_at(i, self.tile)
+        m, n = store.epi_tile_at(i, self.tile)
         epi_stage = self.epi_stage_of(i, result)
         cute.copy(
             tma,
             tBsD[None, (box, 0, epi_stage)],
             tBgD[None, (m * boxes + box, n)],
-            **lower.l2_policy(epi_stages.store),
+            **lower.l2_policy(store.box),
         )
         cute.arch.cp_async_bulk_commit_group()
 
@@ -512,24 +516,24 @@ class Storage(OwnTile):
 
         Each thread first reads several vectors, so that the reads are in flight together, and then stores them.
         """
-        epi_stages, to = self.epi_stages, self.targets
-        down, across = epi_stages.epi_tiles(self.tile)
-        (m, n), (m_tile, n_tile, batch) = epi_stages.epi_tile_at(i, self.tile), own_mnl
+        store, to = self.store, self.targets
+        down, across = store.epi_tiles(self.tile)
+        (m, n), (m_tile, n_tile, batch) = store.epi_tile_at(i, self.tile), own_mnl
         extents, (_, mX) = to.mD.shape[:2], self.target_of(result)
         tiles = [mX[None, None, batch], cute.make_identity_tensor(extents)]
         at = (m_tile * down + m, n_tile * across + n)
-        gD, coords = [cute.local_tile(tensor, epi_stages.epi_tile, at) for tensor in tiles]
-        own = lower.tiled_copy(epi_stages.store).get_slice(self.tid)
-        if epi_stages.rotates_lines:
-            first = own.partition_D(cute.make_identity_tensor(epi_stages.epi_tile))[0, 0, 0]
+        gD, coords = [cute.local_tile(tensor, store.epi_tile, at) for tensor in tiles]
+        own = lower.tiled_copy(store.copy).get_slice(self.tid)
+        if store.rotates_lines:
+            first = own.partition_D(cute.make_identity_tensor(store.epi_tile))[0, 0, 0]
             sD = to.sD[None, None, self.epi_stage_of(i, result)]
-            lines = Lines(epi_stages, self.plan.operands.d.major, sD, gD, first)
+            lines = Lines(store, self.plan.operands.d.major, sD, gD, first)
             self.copy_lines(lines, *lines.inside(coords[0, 0], extents))
             return
         tDsD = own.partition_S(to.sD)[None, None, None, self.epi_stage_of(i, result)]
         tDgD, tDcD = cute.coalesce(own.partition_D(gD), target_profile=(1, 1, 1)), own.partition_D(coords)
         tDrD = cute.make_rmem_tensor(tDsD.shape, to.mD.element_type)
-        cute.copy(lower.copy_atom(epi_stages.store.atom), tDsD, tDrD)
+        cute.copy(lower.copy_atom(store.copy.atom), tDsD, tDrD)
         for y in range(cute.size(tDrD, mode=[2])):
             for x in range(cute.size(tDrD, mode=[1])):
                 self.store_line(tDrD[None, x, y], tDgD[None, x, y], tDcD[0, x, y], extents)
@@ -541,7 +545,7 @@ class Storage(OwnTile):
         The plan's alignment puts the others inside as well.
         """
         if cute.elem_less(at, extents):
-            copy_vector(self.epi_stages.store.atom, values, gD)
+            copy_vector(self.store.copy.atom, values, gD)
 
     @cute.jit
     def copy_lines(self, lines: cutlass.Constexpr, count: Int32, left: Int32):
@@ -576,7 +580,7 @@ class Storage(OwnTile):
         acc       accumulators of the thread
         own_mnl   (m_tile, n_tile, batch), counted in tiles of a consumer
         """
-        vector = self.plan.store_d.values
+        vector = self.store.atom.values
         tensors, epilogue = self.values.tensors, self.values.epilogue
         results = {name: self.values.results[name] for name in epilogue.outputs[1:]}
         given = {"d": self.targets.mD, **tensors, **results}
@@ -626,7 +630,7 @@ class Storage(OwnTile):
 
     def store_values(self, values, gD) -> None:
         """Store one vector of values in registers to D in global memory."""
-        copy_vector(self.plan.store_d, values, gD)
+        copy_vector(self.store.atom, values, gD)
 
     def read_vectors(self, name: str, gX: dict[Any, Any]) -> Any:
         """Read one vector of an operand; for a row of a gated epilogue, the pairs of (gate, up)."""
