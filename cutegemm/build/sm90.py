@@ -77,7 +77,9 @@ def sm90_plan(
     ctas: int | None = DEFAULT_DEVICE.sms,
     stagger_cycles: int = 0,
     promoted: bool = False,
+    at_once: bool = False,
     scales: tuple[str, str] | None = None,
+    in_lanes: bool = False,
     overlapped: bool = False,
     split_k: int = 1,
     stream: int = 0,
@@ -114,9 +116,13 @@ def sm90_plan(
     ctas                                   CTAs of the persistent grid, one per multiprocessor; None: one CTA for each
                                            tile
     stagger_cycles, promoted, overlapped   see `WarpRoles`
+    at_once                                whether promoted accumulators are added to the total as soon as the MMAs of
+                                           their k-tile have ended: see `Promoted`
     scales                                 granularity of the scales of A and of B, "1x128" or "128x128", by which the
                                            accumulators of each k-tile of 128 are multiplied when they are promoted.
                                            None: the scales of `operands`, if any
+    in_lanes                               whether the lanes of a warp hold the scales of blocks of 32 k-tiles: see
+                                           `BlockScaled`
     split_k                                K splits of each tile of D
     stream                                 stream-K: waves whose k-tiles are divided evenly among the grid; 0: none. See
                                            `KSplit.waves`
@@ -140,7 +146,10 @@ def sm90_plan(
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
     count = consumers or (1 if schedule == "single" else 2)
     subject, rounds = f"sm90_plan {name!r}", len(tpc_rounds) if isinstance(tpc_rounds, tuple) else 1
-    switches = {"with_c": with_c, "promoted": promoted, "overlapped": overlapped, "fixup": fixup}
+    switches = {
+        "with_c": with_c, "promoted": promoted, "at_once": at_once, "in_lanes": in_lanes, "overlapped": overlapped,
+        "fixup": fixup,
+    }  # fmt: skip
     check_arguments(
         subject,
         ops,
@@ -160,6 +169,10 @@ def sm90_plan(
         ops = _with_scales(subject, ops, scales)
     promoted |= has_scales(ops)
     b = _Builder(subject, ops, tile, ctas_per_sm=ctas_per_sm)
+    if at_once and not promoted:
+        b.violations.append("at_once says when promoted accumulators are added. Pass promoted=True or scales too.")
+    if in_lanes and not has_scales(ops):
+        b.violations.append("in_lanes says where block scales are held. Pass scales too.")
     if count > _MOST_CONSUMERS:
         b.violations.append(f"consumers = {count}; at most {_MOST_CONSUMERS} are possible.")
     b.choices(schedule=(schedule, WARP_ROLES_KINDS), store=(store, _STORES), shared_d=(shared_d, SHARED_D))
@@ -176,7 +189,7 @@ def sm90_plan(
     rows, cluster_k = tile[0] // sharing, b.cluster_k(cluster_k, cluster)
     consumer_tile = (rows, tile[1] // cluster_k)
     b.keep_room(consumer_tile, count, cluster_k)
-    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted, column_scales(ops, tile[1]))
+    accumulators = _Accumulators((rows, tile[1]), ops.acc.bits, count, promoted, at_once, column_scales(ops, tile[1]))
     mma = b.attempt(lambda: b.tiled_mma(loaded, a_source, rows, accumulators.wgmma_columns, sharing))
     if accumulators.wgmma_columns == tile[1]:
         b.b_columns = columns_loaded(loaded.b, tile)
@@ -197,7 +210,7 @@ def sm90_plan(
     b.check()
     mainloop: Mainloop = LoadingAhead() if schedule == "single" else SharedShared()
     if promoted:
-        mainloop = BlockScaled() if has_scales(ops) else Promoted()
+        mainloop = BlockScaled(at_once, in_lanes) if has_scales(ops) else Promoted(at_once)
     elif a_source == "register":
         mainloop = RegisterShared()
     pipeline = WarpRoles(
@@ -242,6 +255,7 @@ class _Accumulators:
     bits        bits of an accumulator
     consumers   consumers of a CTA
     promoted    whether the accumulators of each k-tile are promoted to a total
+    at_once     whether they are promoted before the next k-tile is multiplied
     scales      registers of the scales that columns have
     """
 
@@ -249,6 +263,7 @@ class _Accumulators:
     bits: int
     consumers: int
     promoted: bool
+    at_once: bool
     scales: int = 0
 
     @property
@@ -260,7 +275,7 @@ class _Accumulators:
     def _are_halves(self) -> bool:
         """Return whether promotion needs so many registers that a wgmma computes only half of the tile's columns."""
         is_much = 3 * self.per_thread + self.scales > _TWICE_AND_TOTAL.get(self.consumers, 0)
-        return self.promoted and is_much and self.tile[0] == WGMMA_M
+        return self.promoted and not self.at_once and is_much and self.tile[0] == WGMMA_M
 
     @property
     def wgmma_columns(self) -> int:
@@ -273,7 +288,7 @@ class _Accumulators:
 
         They are those of the tile; with promotion, the total and one or two more sets.
         """
-        return self.per_thread * (1 + self.promoted * (1 if self._are_halves else 2))
+        return self.per_thread * (1 + self.promoted * (1 if self._are_halves or self.at_once else 2))
 
 
 def _gpc_raster(

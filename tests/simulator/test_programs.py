@@ -42,6 +42,7 @@ PLANS = {
     "two-level": (E4M3, {**SHARED, "tile": (128, 64, 128), "promoted": True}),
     "two-level, halves": (E4M3, {**SHARED, "tile": (128, 160, 128), "promoted": True}),
     "two-level, pingpong": (E4M3, {**IN_TURN, "tile": (64, 64, 128), "promoted": True}),
+    "two-level, at once": (E4M3, {**SHARED, "tile": (128, 64, 128), "promoted": True, "at_once": True}),
     "epilogue stages left over": (BF16, {**SHARED, "tile": (128, 80, 64), "epi_tile_n": 16, "epi_stages": 2}),
     "epilogue stages left over, rows of a warp": (
         BF16,
