@@ -176,6 +176,7 @@ class BlockScaled(Promoted):
 
     promote: ClassVar[type[Promote]] = PromoteScaled
     read: ClassVar[Steps] = (ReadScales(),)
+    factor: ClassVar[str] = "block scales"
 
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the steps that clear the total, the accumulators and the scales."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from cutegemm.plan.accumulation import Chain, Sum, Total
 from cutegemm.plan.mainloop.base import Mainloop, Steps
 from cutegemm.plan.program.expand import Expansion, State
 from cutegemm.plan.program.operations import Compute, Op
@@ -60,11 +61,13 @@ class Promoted(Mainloop):
     promote   the step that adds accumulators to the total
     read      steps that read what the accumulators of a k-tile are multiplied by, while its stage is full and after
               those of the k-tile before have been added
+    factor    what the accumulators of a k-tile are multiplied by, as text; "" for nothing
     """
 
     promoted: ClassVar[bool] = True
     promote: ClassVar[type[Promote]] = Promote
     read: ClassVar[Steps] = ()
+    factor: ClassVar[str] = ""
 
     def prologue(self, plan: GemmPlan) -> Steps:
         """Return the step that sets the total to 0, before any MMA.
@@ -83,6 +86,12 @@ class Promoted(Mainloop):
     def epilogue(self, plan: GemmPlan) -> Steps:
         """Return the steps after the last k-tile, whose accumulators are added to the total."""
         return (*super().epilogue(plan), self.promote(self.partial_accumulators(plan)))
+
+    def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
+        """Return the order of the additions: each k-tile is an accumulator of its own, and these are added."""
+        bk = plan.cta_tile[2]
+        k_tiles = [Chain(((k, k + bk),)) for first, end in runs for k in range(first, end, bk)]
+        return Sum(tuple(k_tiles), self.factor)
 
     def b_column_blocks(self, plan: GemmPlan) -> int:
         """Return the number of separately multiplied column blocks: 1, or 2 if halves of the columns alternate."""
