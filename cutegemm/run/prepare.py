@@ -169,7 +169,9 @@ def prepare(
         """Return type, majorness and alignment of the matrices, if TMA loads those that `by_box` names."""
         return operands_of(views, *kinds, batched, by_box, c_kind, b_kind)
 
-    question = Question(operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device)
+    question = Question(
+        operands, (m, n, k, l), c is not None, ending, how.accumulate, arch, device, how.batch_invariant
+    )
 
     def prepared(decision: Decision) -> Prepared:
         """Compile the plan that was chosen and return it, after checking that the problem is not too large for it."""
