@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, update_wrapper
 from types import FunctionType
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.run.ahead import prepare
 from cutegemm.run.calls import is_batch_invariant
 from cutegemm.torch import fallback
 from cutegemm.torch.activations import OF_GATE
@@ -87,7 +88,13 @@ class Replaced:
         return "\n".join(lines)
 
 
-def use(model: nn.Module, *, batch_invariant: bool = False) -> Replaced:
+def use(
+    model: nn.Module,
+    *,
+    rows: Sequence[int] | None = None,
+    processes: int | None = None,
+    batch_invariant: bool = False,
+) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
@@ -111,11 +118,15 @@ def use(model: nn.Module, *, batch_invariant: bool = False) -> Replaced:
     `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
     its class is replaced. A second call of `use` replaces new modules.
 
-    model     a module; it may itself be a layer or an MLP
+    model       a module; it may itself be a layer or an MLP
+    rows        numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are compiled at
+                once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at its first call
+    processes   number of processes that compile; None: the number of processors
     batch_invariant   whether the result of a row of the layers and MLPs has the same bits in every batch: see
-              `cutegemm.batch_invariant`. Nothing is replaced if a layer or an MLP would be left to torch
-    returns   the modules that were replaced, and those that were not with the reason; `undo()` restores the model
-    raises    UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant
+                `cutegemm.batch_invariant`. Nothing is replaced if a layer or an MLP would be left to torch
+    returns     the modules that were replaced, and those that were not with the reason; `undo()` restores the model
+    raises      UnsupportedError if model is not a torch.nn.Module, or if it cannot be made batch invariant; with
+                `rows`, the errors of `cutegemm.prepare`, after which the model is as before
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
@@ -137,6 +148,12 @@ def use(model: nn.Module, *, batch_invariant: bool = False) -> Replaced:
             _replace_layer(name, module, report)
     if batch_invariant:
         _make_invariant(model, report)
+    if rows is not None:
+        try:
+            prepare(model, rows=rows, processes=processes)
+        except CutegemmError:
+            report.undo()
+            raise
     return report
 
 
