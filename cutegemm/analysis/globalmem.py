@@ -190,7 +190,7 @@ def global_accesses(
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", plan.store.rotated))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
 
@@ -222,7 +222,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.body.has_roles or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.scheduler.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")

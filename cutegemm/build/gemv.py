@@ -14,6 +14,7 @@ from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
 from cutegemm.plan.store import RegisterStore
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.copy_atoms import global_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
@@ -101,7 +102,7 @@ def gemv_plan(
         summary=summary,
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
-        raster=made(order),
+        scheduler=TileScheduler(made(order)),
         body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",

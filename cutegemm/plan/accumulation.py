@@ -207,7 +207,7 @@ def row_independent_order(plan: GemmPlan, problem: Problem, swap_ab: bool = Fals
 
 def _splits_k(plan: GemmPlan) -> bool:
     """Return whether CTAs of different clusters may share a tile of D. `_divisions` says how they divide it."""
-    return plan.split.is_split
+    return plan.scheduler.split.is_split
 
 
 def _instruction(plan: GemmPlan, swap_ab: bool) -> Instruction:
@@ -237,12 +237,12 @@ def _divisions(plan: GemmPlan, problem: Problem) -> list[_Pieces]:
 
     Only this function and `_splits_k` read how K is split among clusters.
     """
-    k_tiles, split = plan.k_tiles(problem), plan.split
+    k_tiles, split = plan.k_tiles(problem), plan.scheduler.split
     if not _splits_k(plan):
         return [(((0, k_tiles),),)]
     if split.splits > 1:  # all tiles alike
         problem = type(problem)(1, 1, problem.k, operands=problem.operands)
-    tiles = plan.scheduler.of(problem).assignment().work_tile
+    tiles = plan.work(problem).assignment().work_tile
     step, found = split.k_step, dict[int, list[tuple[int, Runs]]]()
     for tile, k_split, first, count in zip(tiles.tile, tiles.k_split, tiles.k_first, tiles.k_count, strict=True):
         runs = joined([(int(first) + i * step, int(first) + i * step + 1) for i in range(int(count))])

@@ -104,7 +104,7 @@ def launches_of(plan: GemmPlan, arch: Arch | None = None) -> dict[str, Launch]:
     gemm Launch(waits=True, releases=True, late=False, room=None)
     accumulators Launch(waits=True, releases=False, late=False, room=None)
     """
-    adds = not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel"
+    adds = not plan.body.has_roles and plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel"
     names = [
         *([REPACK] if plan.repacks else []),
         GEMM,

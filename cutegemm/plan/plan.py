@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -33,12 +33,13 @@ from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
+from cutegemm.plan.work.work import Work
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import wgmma
-from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -65,12 +66,10 @@ class GemmPlan(hooks.Shown):
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
     streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
     store            how a tile of D gets from registers to global memory
-    raster           the order in which CTAs take the tiles of D
+    scheduler        which work tiles there are, and which cluster takes them in which order
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
     roles            the warps of each role, with their registers
     cluster_mn       CTAs of a cluster along M and N
-    split            how K is split among CTAs
-    persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
     ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
     mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
@@ -95,12 +94,10 @@ class GemmPlan(hooks.Shown):
     tiled_mma: TiledMma
     streams: tuple[OperandStream, ...]
     store: Store
-    raster: Raster
+    scheduler: TileScheduler
     body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
     cluster_mn: tuple[int, int] = (1, 1)
-    split: KSplit = field(default_factory=KSplit)
-    persistent: int | None = None
     repacks: tuple[Repack, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
@@ -175,6 +172,26 @@ class GemmPlan(hooks.Shown):
         """
         changed = self.stream(name)
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
+
+    def with_scheduler(self, **changes: Any) -> GemmPlan:
+        """Return the plan with some fields of the tile scheduler changed, checked again.
+
+        raises   PlanError for an unknown field, or with every rule that is then broken
+
+        >>> from cutegemm.build import sm90_plan
+        >>> from cutegemm.plan import Persistent
+        >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
+        16
+        """
+        known = [each.name for each in fields(self.scheduler)]
+        strange = [
+            f"{name!r} is no field of a {type(self.scheduler).__name__}; there are {', '.join(known)}."
+            for name in changes
+            if name not in known
+        ]
+        if strange:
+            raise PlanError(f"plan {self.name!r}", strange)
+        return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
     def a(self) -> OperandStream:
@@ -443,7 +460,7 @@ class GemmPlan(hooks.Shown):
     @property
     def split_k(self) -> int:
         """Return the number of K splits of each tile of D; 1 without split-K."""
-        return self.split.splits
+        return self.scheduler.split.splits
 
     @property
     def loaded(self) -> Operands:
@@ -549,7 +566,7 @@ class GemmPlan(hooks.Shown):
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
-        if self.body.has_roles and self.split.is_split:
+        if self.body.has_roles and self.scheduler.split.is_split:
             out["semaphores"] = SEMAPHORE_BYTES * self.body.consumers
         return out
 
@@ -564,7 +581,7 @@ class GemmPlan(hooks.Shown):
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         own = self.body.mainloop.registers(self, out["accumulators"])
         out.update(own)
-        if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
+        if self.body.has_roles and self.scheduler.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
             out["accumulators of other K splits"] = max(0, of_parts - sum(own.values()))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
@@ -735,13 +752,23 @@ class GemmPlan(hooks.Shown):
         return universal_copy(operand.dtype, operand.dtype.bits * min(elements, operand.align_elems, most))
 
     @functools.cached_property
-    def scheduler(self) -> TileScheduler:
-        """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
-        return TileScheduler(
-            self.raster, self.split, self.cta_tile, self.cluster_mn, self.persistent,
-            batched=self.operands.batched, idle_ctas=not self.body.has_roles,
-            gpc_raster=self.body.gpc_raster, cluster_k=self.body.cluster_k,
-        )  # fmt: skip
+    def cluster_tile(self) -> ClusterTile:
+        """Return the tile of D that a cluster computes, and the CTAs of a cluster, as the scheduler needs them."""
+        return ClusterTile(
+            self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
+        )
+
+    def work(self, problem: Problem, tensors: Mapping[str, Any] | None = None) -> Work:
+        """Return the work tiles of a problem, and the clusters that take them.
+
+        tensors   the operands that the scheduler reads, as arrays; None: their contents are not known, or it reads none
+
+        >>> from cutegemm.build import sm90_plan
+        >>> sm90_plan(split_k=4).work(Problem(128, 1024, 4096)).count
+        32
+        """
+        tiles = self.scheduler.tiles(self.cluster_tile, problem.m, problem.n, problem.l)
+        return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles of D along M, N and the batch."""

@@ -34,7 +34,7 @@ def run_gemv(task: Task) -> tuple[int, int, int, int, int]:
     added = _WarpReduction(plan, tables, report)
     store = TileStore(task, added.elements)
     k_first = problem.k - k_tiles * bk
-    clusters = plan.scheduler.of(problem).tiles.order()  # (clusters, CTAs, 3)
+    clusters = plan.work(problem).tiles.order()  # (clusters, CTAs, 3)
     done, total = 0, len(clusters) * ctas * max(1, k_tiles)
     loaded = [0, 0]
 

@@ -99,7 +99,7 @@ def test_integers_are_exact_in_any_order():
         gemv_plan(NT, tile=(16, 8), warps=4),
         gemv_plan(NT, tile=(32, 8), warps=4, cluster=2, vectors=2),
     ],
-    ids=lambda plan: f"{plan.name}-{plan.split.splits}-{plan.split.order}-{plan.cluster_k}",
+    ids=lambda plan: f"{plan.name}-{plan.scheduler.split.splits}-{plan.scheduler.split.order}-{plan.cluster_k}",
 )
 def test_the_simulator_adds_in_this_order(plan):
     m, n, k = 36, 24, 1000

@@ -48,7 +48,7 @@ class Sm90Recipe(Recipe):
         **dict.fromkeys(("schedule", "store", "shared_d", "raster", "repack"), str),
         "l2": _policies,
         "ctas": lambda text: None if text == "none" else int(text),
-        **dict.fromkeys(("promoted", "overlapped", "fixup", "gpc_raster"), parse_flag),
+        **dict.fromkeys(("promoted", "at_once", "overlapped", "fixup", "gpc_raster"), parse_flag),
     }
     loads_boxes: ClassVar[bool] = True
     splits: ClassVar[frozenset[str]] = frozenset({"k", "stream", "fixup"})

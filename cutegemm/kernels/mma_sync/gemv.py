@@ -135,7 +135,7 @@ class GemvGemm(ScheduledGemm):
         tid, _, _ = cute.arch.thread_idx()
         number, _, _ = cute.arch.block_idx()
         rank = number % ctas
-        work = plan.scheduler.from_values(values, TRACED)
+        work = plan.scheduler.from_values(plan.cluster_tile, values, TRACED, {})
         m_tile, n_tile, batch = work.tiles.tile_mnl(number // ctas)
         k_first, k_tiles = plan.k_range(rank, work.k_tiles, cutlass.min)
         begin = cute.assume(mA.shape[1] - work.k_tiles * bK + k_first * bK, divby=plan.a.load.atom.values)

@@ -42,7 +42,7 @@ def host_function(plan: GemmPlan, arch: Arch) -> Any:
         from cutegemm.kernels.mma_sync.gemv import GemvGemm
 
         return GemvGemm(plan, arch)
-    return MmaSyncWorkspaceGemm(plan, arch) if plan.split.is_split else MmaSyncGemm(plan, arch)
+    return MmaSyncWorkspaceGemm(plan, arch) if plan.scheduler.split.is_split else MmaSyncGemm(plan, arch)
 
 
 class MmaSyncGemm(ScheduledGemm):

@@ -130,7 +130,6 @@ class ThreadSchedule(hooks.Shown):
     consumers: ClassVar[int] = 1
     readers: ClassVar[int] = 1
     tiles_in_flight: ClassVar[int] = 1
-    gpc_raster: ClassVar[None] = None
     overlapped: ClassVar[bool] = False
     promoted: ClassVar[bool] = False
     mainloop: ClassVar[Mainloop] = Mainloop()

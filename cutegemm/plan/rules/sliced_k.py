@@ -37,7 +37,13 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
         if not plan.body.has_roles and along_k > 1:
             yield f"{along_k} threads share each sum along K; say by `sliced_k` how theirs are added."
         return
-    if plan.body.has_roles or plan.stages or plan.split.is_split or plan.repacks or plan.persistent:
+    if (
+        plan.body.has_roles
+        or plan.stages
+        or plan.scheduler.split.is_split
+        or plan.repacks
+        or plan.scheduler.grid.is_persistent
+    ):
         yield (
             "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
             "are not packed."
