@@ -18,6 +18,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
+from cutegemm.plan.accumulation import AccumulationOrder, accumulation_order
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.glu import Glu, GluPairs, glu_pairs, paired_vectors
 from cutegemm.plan.memory.repack import Repack
@@ -792,6 +793,20 @@ class GemmPlan(hooks.Shown):
         for TMA, which fills with zeros beyond K.
         """
         return -(-problem.k // self.cta_tile[2])
+
+    def accumulation_order(self, problem: Problem) -> AccumulationOrder:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
+
+        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))
+        wgmma of 16 k, bf16 x bf16 -> f32: (k 0..2048) + (k 2048..4096)
+        """
+        check_is_problem("accumulation_order", problem)
+        return accumulation_order(self, problem)
 
     def describe(self, problem: Problem | None = None) -> str:
         """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.

@@ -211,6 +211,7 @@ class BlockScaled(Promoted):
     in_lanes: bool = False
 
     promote: ClassVar[type[Promote]] = PromoteScaled
+    factor: ClassVar[str] = "block scales"
 
     def from_lanes(self, plan: GemmPlan) -> bool:
         """Return whether the plan has block scales, and lanes hold them."""
