@@ -282,8 +282,8 @@ def _of_cta(plan: GemmPlan, problem: Problem, runs: Runs) -> Total:
     bk = plan.cta_tile[2]
     start = 0 if plan.body.has_roles else problem.k - plan.k_tiles(problem) * bk
     in_k = tuple([(start + first * bk, start + end * bk) for first, end in runs])
-    if plan.sliced_k is not None:
-        return added([Chain(in_k, pattern) for pattern in _patterns(plan, plan.sliced_k.warps)])
+    if plan.body.slices_k:
+        return added([Chain(in_k, pattern) for pattern in _patterns(plan, plan.body.k_warps)])
     along_k, k = plan.tiled_mma.permutation_mnk[2], plan.tiled_mma.atom.shape_mnk[2]
     if isinstance(along_k, Layout):  # the k of an instruction may not be adjacent
         own = composition(along_k, Layout((k, along_k.size() // k)))

@@ -298,7 +298,7 @@ class GemmPlan(hooks.Shown):
     @property
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
-        if not self.body.has_roles:
+        if isinstance(self.body, ThreadSchedule):
             return self.body.stored_mma(self.tiled_mma)
         return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
 
@@ -553,9 +553,10 @@ class GemmPlan(hooks.Shown):
             out[buffer.name] = -(-buffer.size_bytes // align) * align
         if self.store.reuses_stages:
             out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
-        partials = (
-            exchanged(self).cosize() * (self.cluster_k > 1) if self.body.has_roles else self.body.partial_elements
-        )
+        if isinstance(self.body, ThreadSchedule):
+            partials = self.body.partial_elements
+        else:
+            partials = exchanged(self).cosize() if self.cluster_k > 1 else 0
         if partials:
             out["accumulators"] = partials * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Union
 from cutegemm.errors import UnsupportedError
 from cutegemm.layout import hooks
 from cutegemm.plan.mainloop.base import Mainloop
+from cutegemm.tile.tiled_mma import TiledMma
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
