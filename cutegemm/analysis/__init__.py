@@ -4,12 +4,13 @@
 """
 
 from cutegemm.analysis.accesses import Access, global_table, shared_accesses
+from cutegemm.analysis.cache.gpcs import GpcReads, gpc_reads
+from cutegemm.analysis.cache.traffic import Traffic, best_rasters, compare_rasters, traffic, traffic_in_time
 from cutegemm.analysis.changes import Change
 from cutegemm.analysis.epilogue_cost import EpilogueCost
 from cutegemm.analysis.executed import Executed, ExecutedAccesses
 from cutegemm.analysis.foreign import check_part
 from cutegemm.analysis.globalmem import Sectors, global_accesses, sectors, usable_bits
-from cutegemm.analysis.gpcs import GpcReads, gpc_reads
 from cutegemm.analysis.occupancy import Occupancy, Waves, occupancy, plan_occupancy, waves
 from cutegemm.analysis.render import print_report, render
 from cutegemm.analysis.report import Analysis, check
@@ -25,7 +26,6 @@ from cutegemm.analysis.shared import (
     wavefronts,
 )
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan, search_swizzle
-from cutegemm.analysis.traffic import Traffic, best_rasters, compare_rasters, traffic, traffic_in_time
 from cutegemm.machine.device import DEVICES, Device, device_named
 
 __all__ = [

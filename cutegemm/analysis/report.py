@@ -14,6 +14,7 @@ from cutegemm.analysis.accesses import (
     shared_accesses,
     tile_shape,
 )
+from cutegemm.analysis.cache.traffic import Traffic, best_rasters, range_in_time
 from cutegemm.analysis.changes import Change, changes
 from cutegemm.analysis.edges import grid_of_clusters, kinds_of
 from cutegemm.analysis.epilogue_cost import EpilogueCost, epilogue_cost
@@ -24,7 +25,6 @@ from cutegemm.analysis.roofline import Roofline, roofline
 from cutegemm.analysis.shared import DEFAULT_RULES, Rules, Wavefronts
 from cutegemm.analysis.split_k import Ends, Pass, ends_of, passes_of
 from cutegemm.analysis.swizzle import SwizzleSearch, search_plan
-from cutegemm.analysis.traffic import Traffic, best_rasters, range_in_time
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import Arch, arch_named

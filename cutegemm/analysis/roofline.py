@@ -19,9 +19,9 @@ from cutegemm.machine.arch import SMEM_WAVEFRONT_BYTES, WARP_SCHEDULERS, WARP_TH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cutegemm.analysis.cache.traffic import Traffic
     from cutegemm.analysis.epilogue_cost import EpilogueCost
     from cutegemm.analysis.split_k import Pass
-    from cutegemm.analysis.traffic import Traffic
     from cutegemm.machine.device import Device
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Problem

@@ -16,9 +16,9 @@ from cutegemm.simulator.copies import CtaGroup, OperandFlow
 from cutegemm.simulator.mainloop import run_mainloop
 from cutegemm.simulator.reductions import finish_all
 from cutegemm.simulator.report import Report
+from cutegemm.simulator.stores.tile_store import TileStore
 from cutegemm.simulator.tables import PlanTables, plan_tables
 from cutegemm.simulator.task import Task
-from cutegemm.simulator.tile_store import TileStore
 
 
 def run_gemv(task: Task) -> tuple[int, int, int, int, int]:

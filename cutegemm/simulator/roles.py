@@ -45,18 +45,18 @@ from cutegemm.plan.work.division import WorkTile
 from cutegemm.plan.work.work import Work
 from cutegemm.simulator.boxes import BoxFlow, BoxTables, box_tables, check_boxes
 from cutegemm.simulator.checks import check_tables
-from cutegemm.simulator.cluster_split_k import ClusterSplitK
 from cutegemm.simulator.copies import CtaGroup
-from cutegemm.simulator.epi_stages import EpiStageStorage, consumer_elements
+from cutegemm.simulator.k_splits.cluster_split_k import ClusterSplitK
 from cutegemm.simulator.mainloop import as_factor
 from cutegemm.simulator.memory import GatedB, GlobalMatrix
 from cutegemm.simulator.protocol.machine import Machine
 from cutegemm.simulator.protocol.protocol import Process, Protocol, ProtocolError, protocol_for
 from cutegemm.simulator.reductions import finish_all
 from cutegemm.simulator.repack import repack_operands
+from cutegemm.simulator.stores.epi_stages import EpiStageStorage, consumer_elements
+from cutegemm.simulator.stores.tile_store import TileStore
 from cutegemm.simulator.tables import plan_tables, stored_elements
 from cutegemm.simulator.task import Task
-from cutegemm.simulator.tile_store import TileStore
 from cutegemm.simulator.work import Workspace, tensors_of, work_tiles_of
 from cutegemm.tile.tma import TmaBox
 

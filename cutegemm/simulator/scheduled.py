@@ -9,16 +9,16 @@ from cutegemm.plan.problem import Problem
 from cutegemm.plan.program.thread_schedule import thread_schedule
 from cutegemm.simulator.checks import check_tables
 from cutegemm.simulator.copies import CtaGroup, OperandFlow
-from cutegemm.simulator.division import divided, workspace_slots
+from cutegemm.simulator.k_splits.division import divided, workspace_slots
+from cutegemm.simulator.k_splits.split_k import SplitKWorkspace
 from cutegemm.simulator.mainloop import run_mainloop
 from cutegemm.simulator.memory import GatedB
 from cutegemm.simulator.reductions import finish_all
 from cutegemm.simulator.repack import repack_operands
 from cutegemm.simulator.report import Report, tile_text
-from cutegemm.simulator.split_k import SplitKWorkspace
+from cutegemm.simulator.stores.tile_store import TileStore
 from cutegemm.simulator.tables import plan_tables
 from cutegemm.simulator.task import Task
-from cutegemm.simulator.tile_store import TileStore
 from cutegemm.simulator.values import evaluate
 
 

@@ -25,9 +25,9 @@ from cutegemm.analysis import (
     waves,
 )
 from cutegemm.analysis.accesses import shared_accesses, stored_by_lanes
-from cutegemm.analysis.pace import Pace, pace_of
+from cutegemm.analysis.cache.pace import Pace, pace_of
+from cutegemm.analysis.cache.traffic import _share_below, work_of
 from cutegemm.analysis.roofline import register_bytes
-from cutegemm.analysis.traffic import _share_below, work_of
 from cutegemm.build import Shared, simt_plan
 from cutegemm.build.mma_sync import mma_sync_plan
 from cutegemm.build.sm90 import sm90_plan

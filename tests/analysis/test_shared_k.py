@@ -10,9 +10,9 @@ import pytest
 from cutegemm.analysis import check, gpc_reads, plan_occupancy, shared_accesses, traffic, waves
 from cutegemm.analysis.accesses import buffer_layout, executions
 from cutegemm.analysis.advice import stored_together, with_tile
+from cutegemm.analysis.cache.pace import demand
+from cutegemm.analysis.cache.traffic import work_of
 from cutegemm.analysis.globalmem import global_accesses
-from cutegemm.analysis.pace import demand
-from cutegemm.analysis.traffic import work_of
 from cutegemm.build import gemv_plan, sm90_plan
 from cutegemm.choice.names import recipe_named
 from cutegemm.cli.corner import corner_of

@@ -13,8 +13,8 @@ from cutegemm.layout import Layout
 from cutegemm.plan import Operands
 from cutegemm.plan.work.scheduler import WorkGrid
 from cutegemm.simulator import simulate
+from cutegemm.simulator.k_splits.split_k import SplitKWorkspace
 from cutegemm.simulator.report import Report
-from cutegemm.simulator.split_k import SplitKWorkspace
 from cutegemm.simulator.tables import plan_tables
 from tests.simulator.plans import WARPS, violations
 

@@ -18,8 +18,8 @@ from cutegemm.simulator.copies import CtaGroup
 from cutegemm.simulator.memory import GlobalMatrix, half_of
 from cutegemm.simulator.reductions import reduced_results
 from cutegemm.simulator.report import Report
+from cutegemm.simulator.stores.tile_store import aux_outputs, check_written
 from cutegemm.simulator.task import Task
-from cutegemm.simulator.tile_store import aux_outputs, check_written
 from cutegemm.simulator.values import evaluate, results
 from cutegemm.tile.tiled_copy import TiledCopy
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cutegemm.analysis.cache.pace import multicast, tpc_of_ctas
 from cutegemm.analysis.edges import sharers_mn
-from cutegemm.analysis.pace import multicast, tpc_of_ctas
 from cutegemm.plan.work.gpcs import PAIR
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cutegemm.analysis.pace import Pace
+    from cutegemm.analysis.cache.pace import Pace
 
 _LEAST_TIME = 0.2  # lower limit of a random time, relative to the mean
 _EVENTS = 1 << 16  # approximate number of simulated events: with more CTAs, K is cut into fewer pieces

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cutegemm.analysis import l2
 from cutegemm.analysis.accesses import read_always
+from cutegemm.analysis.cache import l2
+from cutegemm.analysis.cache.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.edges import grid_of_loads, sharers_mn
-from cutegemm.analysis.pace import JITTER, Pace, multicast, pace_of
 from cutegemm.analysis.split_k import k_ranges_of
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import SECTOR_BYTES

@@ -1,0 +1,1 @@
+"""Stores of D on the CPU: through epilogue stages, and from registers or shared memory."""
