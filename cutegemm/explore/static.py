@@ -54,17 +54,21 @@ def write(folder: Path, pyodide: str = PYODIDE) -> list[Path]:
 
 
 def package() -> bytes:
-    """Return a zip file of the Python modules that the static page needs. Its bytes depend only on the sources."""
+    """Return a zip file of the Python modules that the static page needs. Its bytes depend only on the sources.
+
+    Styles and scripts are not in it: the browser loads them itself.
+    """
     buffer, root = io.BytesIO(), Path(__file__).parent.parent
     with ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*")):
             within = file.relative_to(root)
             needed = len(within.parts) == 1 or within.parts[0] in _ROOMS
-            if needed and file.suffix in (".py", ".html", ".css", ".js", ".json"):
+            served = within.parts[:2] == ("explore", "assets") and file.suffix in (".css", ".js")
+            if needed and not served and file.suffix in (".py", ".html", ".css", ".js", ".json"):
                 entry = ZipInfo(
                     (Path(root.name) / within).as_posix()
                 )  # dated 1980, so that the bytes do not depend on the time
-                archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED)
+                archive.writestr(entry, file.read_bytes(), ZIP_DEFLATED, 9)
     return buffer.getvalue()
 
 

@@ -1,9 +1,10 @@
 """Simulator: executes a plan on the CPU in numpy, thread by thread, and checks the barriers of its roles.
 
 arguments and result       `run`, `arguments`, `task`
-plans with one schedule    `scheduled`, `gemv`, `tables`, `checks`, `mainloop`, `copies`, `division`, `split_k`
-plans with warp roles      `roles`, `work`, `boxes`, `epi_stages`, `cluster_split_k`
-epilogue                   `values`, `functions`, `tile_store`, `reductions`
+plans with one schedule    `scheduled`, `gemv`, `tables`, `checks`, `mainloop`, `copies`
+plans with warp roles      `roles`, `work`, `boxes`
+split of K                 `k_splits`
+epilogue                   `values`, `functions`, `stores`, `reductions`
 memory and faults          `memory`, `repack`, `report`
 barriers                   `protocol`
 """

@@ -44,4 +44,4 @@ def test_patterns_of_names() -> None:
     assert mainloops["128x192_2x1/lanes"] == BlockScaled(in_lanes=True)
     assert mainloops["128x192_2x1/once"] == BlockScaled(at_once=True, in_lanes=True)
     assert plans["128x192_2x1/once/epi32"].stages > plans["128x192_2x1/once"].stages
-    assert plans["128x192_2x1/once/fill"].split.is_split
+    assert plans["128x192_2x1/once/fill"].scheduler.split.is_split
