@@ -69,6 +69,10 @@ class Mainloop:
         """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
         return ()
 
+    def operands(self, plan: GemmPlan) -> Iterable[str]:
+        """Return the names of the operands that the mainloop reads besides A and B: those that the plan loads."""
+        return [stream.name for stream in plan.streams if stream.name in plan.operands.of_mainloop]
+
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Return a sentence for each rule of this mainloop that the plan breaks."""
         return ()

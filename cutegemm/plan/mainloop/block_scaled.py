@@ -201,6 +201,10 @@ class BlockScaled(Promoted):
             elements = np.repeat(elements, warps, axis=0)
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
 
+    def operands(self, plan: GemmPlan) -> Iterable[str]:
+        """Return the names of all scales: those of blocks are read from global memory."""
+        return plan.operands.of_mainloop
+
     def rules(self, plan: GemmPlan) -> Iterable[str]:
         """Yield a sentence for each rule on block scales that the plan breaks."""
         operands, bk = plan.operands, plan.cta_tile[2]
