@@ -149,6 +149,7 @@ def gemm(
     out_dtype: Any = None,
     varying_rows: bool = False,
     tune: bool = False,
+    scales: Any = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> Any:
@@ -179,6 +180,9 @@ def gemm(
                    plans then serve all numbers of rows, so that few kernels are compiled
     tune           whether the first call of a signature times the best few plans and uses the fastest; see
                    `cutegemm.tuning`
+    scales         block scales of float8 a and b: a pair of float32 tensors, by which the accumulators of every 128 of
+                   K are multiplied. Those of a have the shape M x K/128, or M/128 x K/128; those of b K/128 x N, or
+                   K/128 x N/128, rounded up. Only on Hopper. See docs/block_scaled.md
     epilogue       function of the accumulator and of operands by name, made of functions of `cutegemm.epilogue`:
                    `lambda acc, bias: gelu(acc + bias)`. It is called with symbols in the first call, and again after
                    something that it reads has changed. It is called in every call if it reads something whose changes
@@ -204,6 +208,11 @@ def gemm(
     >>> d = gemm(a, b)  # doctest: +SKIP
     >>> d = gemm(a, b, c=d, alpha=0.5, beta=1.0, out=d, plan="simt_256x128")  # doctest: +SKIP
     """
+    if scales is not None:
+        from cutegemm.run.scales import with_scales
+
+        ending = with_scales(a, b, scales, {"c": c, "alpha": alpha, "beta": beta, "epilogue": epilogue}, operands)
+        epilogue, alpha, beta = ending["epilogue"], ending["alpha"], ending["beta"]
     if torch_sees(a, b, c, operands, out):
         how = How(plan, accumulate, allow_tf32, varying_rows, tune)
         return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how, epilogue, operands))
@@ -429,6 +438,7 @@ def plan_of(
     allow_tf32: bool = False,
     out_dtype: Any = None,
     varying_rows: bool = False,
+    scales: Any = None,
     epilogue: Callable[..., Any] | None = None,
     **operands: Any,
 ) -> GemmPlan:
@@ -440,6 +450,13 @@ def plan_of(
     """
     how = How(plan, accumulate, allow_tf32, varying_rows)
     prepared: Any
+    if scales is not None:
+        from cutegemm.run.scales import with_scales
+
+        named = {"c": c, "alpha": None, "beta": None, "epilogue": epilogue}
+        ending = with_scales(a, b, scales, named, operands)
+        epilogue = ending["epilogue"]
+        operands |= {name: ending[name] for name in ("alpha", "beta") if ending[name] is not None}
     if epilogue is not None or operands:
         from cutegemm.run.fused import prepared_fused
 
