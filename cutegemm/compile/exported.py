@@ -14,6 +14,7 @@ from cutegemm.errors import UnsupportedError, how_to_install
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
+    from cutegemm.plan.quantize import Quantize
 
 FORMAT = 1
 LIST = "kernels.json"  # file in the zip archive that is appended to the library
@@ -94,7 +95,7 @@ def load(path: str | Path) -> Kernels:
     return kernels
 
 
-def key_of(plan: GemmPlan, arch: str) -> str:
+def key_of(plan: GemmPlan | Quantize, arch: str) -> str:
     """Return a hash of the plan and the architecture, the key of a kernel in a file of exported kernels.
 
     Kernels whose code differs have different keys.
