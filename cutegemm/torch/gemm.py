@@ -11,8 +11,10 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.run import checks, torch_ops
 from cutegemm.run.calls import BLAS_SCALARS
 from cutegemm.run.checks import refused, wrong_devices
+from cutegemm.run.scales import separated, wrong_scales
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
+from cutegemm.torch.block_scales import scaled_product, wrong_derivatives
 from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
@@ -48,6 +50,14 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
     ]
     if rules:
         raise refused(a, b, rules)
+    scales, own = separated(args["operands"])
+    args = {**args, "operands": own}
+    if scales:
+        rules = [] if out is None else ["out is not served with block scales in a graph of torch. Leave out away."]
+        rules += wrong_scales(a, b, scales)
+        rules += wrong_derivatives({"a": a, "b": b, "c": args["c"], **scales, **own})
+        if rules:
+            raise refused(a, b, rules)
     text, operands, scalars = _epilogue(args)
     reductions = [each or None for each in _reductions(text).split("\n")]
     count = len(reductions)
@@ -67,6 +77,9 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         (out_dtype,) = out_dtype
     if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
         out_dtype = args["c"].dtype
+    if scales:
+        found = scaled_product(a, b, tuple(scales.values()), text, operands, scalars, out_dtype, how)
+        return found[0] if count == 1 else tuple(found)
     results = product(a, (b,), text, operands, scalars, out_dtype, how)
     return results[0] if count == 1 else tuple(results[:count])
 

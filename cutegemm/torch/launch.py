@@ -23,7 +23,7 @@ from cutegemm.run.calls import How, shapes_of
 from cutegemm.run.gemm import gemm
 from cutegemm.torch.activations import dgated
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, Formula, OutDtype, formula, is_gated, text_of
-from cutegemm.torch.reference import Outs, by_torch, copied_to, gate_and_up_of, result_dtype, result_dtypes
+from cutegemm.torch.reference import Outs, by_torch, copied_to, dequantized, gate_and_up_of, result_dtype, result_dtypes
 
 AS_CHOSEN = How()
 OF_LAYER = How(varying_rows=True)  # the weight stays, and the number of rows varies from call to call
@@ -164,6 +164,7 @@ def compute(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     outs: Outs = None,
+    scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b, D first: by a kernel for CUDA tensors, else by torch.
 
@@ -175,11 +176,16 @@ def compute(
     out_dtype  as for `reference.result_dtypes`
     how        options of `gemm`: plan, accumulation, tuning
     outs       tensors that results are written to, in the order of the results; None for a new tensor
+    scales     block scales of a and of b, as for `gemm`; None without them
     """
     whole = b[0] if len(b) == 1 else joined(b)
+    if not a.is_cuda and scales is not None:
+        dtypes = tuple(result_dtypes(a, formula(text).results, out_dtype))
+        of_a, of_b = dequantized(a, scales[0]), dequantized(whole.mT, scales[1].mT).mT
+        return by_torch(of_a, of_b, formula(text), [*operands, *scalars], dtypes, outs)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, outs)
-    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs)
+    return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs, scales)
 
 
 def by_gemm(
@@ -191,6 +197,7 @@ def by_gemm(
     out_dtype: OutDtype = None,
     how: How = AS_CHOSEN,
     outs: Outs = None,
+    scales: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """Return the results of an epilogue of a @ b by a kernel. Tensors that are not loadable are copied.
 
@@ -206,6 +213,8 @@ def by_gemm(
     if lowered.interleaved is not None or (outs is not None and len(outs) > 1):
         return _by_halves(lowered, a, b, read, [*operands, *scalars], out_dtype, how, outs)
     keywords: dict[str, Any] = dict(vars(how))
+    if scales is not None:
+        keywords["scales"] = tuple(scales)
     out = None if outs is None else outs[0]
     if out is not None:
         keywords["out"] = out
