@@ -41,9 +41,11 @@ from cutegemm.dtypes import tf32
 from cutegemm.layout import Layout
 from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import CACHE_LINE_BYTES, SECTOR_BYTES, WARP_THREADS
+from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
+    from cutegemm.plan.access import UniformRead
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
@@ -182,6 +184,7 @@ def global_accesses(
         op = "ldgsts" if load.atom.is_async else "ld"
         cost = _sectors(plan, name, label, op, elements, load.atom.bits, operand, problem, "k-tile")
         out.append(replace(cost, by_l1=not load.atom.name.startswith(_PAST_L1)))
+    out += [_uniform(plan, read, problem) for read in plan.body.mainloop.global_reads(plan)]
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
     copy, _ = copy_of_d(plan)
@@ -196,6 +199,25 @@ def global_accesses(
     if plan.split.is_split:
         out += _split_k_partials(plan)
     return out
+
+
+def _uniform(plan: GemmPlan, read: UniformRead, problem: Problem | None) -> Sectors:
+    """Return the cost of reading single elements of an operand of the mainloop: one sector for each instruction.
+
+    In the whole problem, each tile reads as much in each k-tile. A CTA fetches a sector once for a k-tile, through L1:
+    at most one for each block along the tile.
+    """
+    bits = plan.operands.matrix(read.operand).dtype.bits
+    in_grid = None
+    if problem is not None:
+        bm, bn, bk = plan.cta_tile
+        times = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.k, bk) * problem.l
+        mode, _, every = plan.operands.modes(read.operand)[0].partition("/")
+        fetched = ceil_div(bm if mode == "m" else bn, int(every or 1))
+        in_grid = GridSectors(read.requests * times, read.requests * times, fetched * times)
+    count = read.requests
+    label = f"LDG.{bits}"
+    return Sectors(read.label, label, "ld", count, count, count, bits, bits, "k-tile", in_grid, by_l1=True)
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:

@@ -1,4 +1,4 @@
-"""Accesses to shared memory as data, which components of a plan report and the analysis counts."""
+"""Accesses to memory as data, which components of a plan report and the analysis counts."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ class SmemAccess:
     elements: np.ndarray
     bits: int
     per: str = "k-tile"
+
+
+@dataclass(frozen=True)
+class UniformRead:
+    """Reads of single elements in global memory by whole warps: all lanes of an instruction read the same element.
+
+    label      what it does, in two words
+    operand    name of the operand that is read
+    requests   instructions of all warps of a CTA in a k-tile
+    """
+
+    label: str
+    operand: str
+    requests: int

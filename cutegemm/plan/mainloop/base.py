@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.access import SmemAccess, UniformRead
 from cutegemm.plan.program.steps import ACC, HAS_K_TILES, ForKTiles, If, Release, Step, WaitMma
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Mainloop:
 
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
+        return ()
+
+    def global_reads(self, plan: GemmPlan) -> Iterable[UniformRead]:
+        """Return the mainloop's reads of global memory by threads, besides the loads of operand streams."""
         return ()
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cutegemm.dtypes import f32
 from cutegemm.layout import Layout
-from cutegemm.plan.access import SmemAccess
+from cutegemm.plan.access import SmemAccess, UniformRead
 from cutegemm.plan.mainloop.base import Steps
 from cutegemm.plan.mainloop.promoted import Promote, Promoted
 from cutegemm.plan.problem import Operand, Operands
@@ -200,6 +200,13 @@ class BlockScaled(Promoted):
             elements = (pairs[:, :, None] + np.arange(2)).reshape(1, len(lanes), -1)
             elements = np.repeat(elements, warps, axis=0)
             yield SmemAccess(f"read {columns.name.upper()}", columns.name, "load", elements, 64)
+
+    def global_reads(self, plan: GemmPlan) -> Iterable[UniformRead]:
+        """Yield the reads of block scales: each warp reads one element for each run of its rows or columns."""
+        warps = plan.consumer_warps * plan.body.readers
+        for scales in scales_of(plan):
+            if scales.by_block:
+                yield UniformRead(f"read {scales.name.upper()}", scales.name, warps * scales.registers)
 
     def operands(self, plan: GemmPlan) -> Iterable[str]:
         """Return the names of all scales: those of blocks are read from global memory."""
