@@ -219,3 +219,12 @@ def test_reads_of_block_scales_from_global_memory(name: str, registers: int) -> 
     tiles = -(-1024 // plan.cta_tile[0]) * -(-1024 // plan.cta_tile[1])
     assert read.in_grid is not None
     assert read.in_grid.requests == tiles * 8 * read.requests
+
+
+@pytest.mark.parametrize("columns", [16, 112])
+def test_scales_that_do_not_fill_eight_rows_of_16_bytes(columns: int) -> None:
+    """They are written without conflicts: 16 scales are 4 rows of 16 bytes, 112 are 28."""
+    tile = {"tile": (128, columns, 128), "schedule": "cooperative"}
+    plan = sm90_plan(E4M3, scales=(ROWS, ROWS), **tile)
+    (fill,) = [each for each in check(plan, problem_of(plan)).shared if each.name == "fill SCALE_B"]
+    assert fill.cost.wavefronts == fill.cost.ideal
