@@ -45,7 +45,7 @@ def test_a_plan_is_found(launched, layout, dtype, epilogue):
     assert plan.operands.gated == ("halves" if epilogue is swiglu else "pairs")
     assert plan.family == ("simt" if dtype is F32 else "sm90")
     if dtype is BF16:
-        assert plan.epi_stages.epi_tile[1] >= 32
+        assert plan.store.epi_tile[1] >= 32
 
 
 @pytest.mark.parametrize(("n", "family"), [(1002, "sm90"), (34, "sm90")])

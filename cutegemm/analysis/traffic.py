@@ -196,7 +196,7 @@ def _torn_bytes(plan: GemmPlan, problem: Problem) -> int:
 
     These are results stored from registers whose rows do not start at a multiple of 32 bytes.
     """
-    if plan.smem_d is not None:
+    if plan.store.layout is not None:
         return 0
     torn = [
         name for name in plan.epilogue.outputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.build.building import Builder, Storing, made, takes_epilogue, vector_copy
+from cutegemm.build.building import Builder, made, takes_epilogue, vector_copy
 from cutegemm.dtypes import tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import Layout
@@ -12,6 +12,7 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
 from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
+from cutegemm.plan.store import RegisterStore
 from cutegemm.plan.stream import OperandStream
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.copy_atoms import global_load
@@ -95,7 +96,7 @@ def gemv_plan(
         mma,
         OperandStream("a", "m", load_a, Layout((tile[0], deep, 0), (1, tile[0], 0))),
         OperandStream("b", "n", load_b, Layout((tile[1], deep, 0), (1, tile[1], 0))),
-        Storing(vector_copy(ops.d, 1)),
+        RegisterStore(vector_copy(ops.d, 1)),
         name=name,
         summary=summary,
         family="mma_sync",

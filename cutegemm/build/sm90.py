@@ -132,7 +132,7 @@ def sm90_plan(
     raises                                 PlanError with every rule that is broken
 
     >>> plan = sm90_plan()
-    >>> plan.stages, plan.threads, plan.a.load.name, plan.epi_stages.store.box
+    >>> plan.stages, plan.threads, plan.a.load.name, plan.store.box.box
     (6, 384, 'tma.load.64x128.bf16.128B', (64, 64))
     """
     ops = Operands.of("bf16", layout="nt") if operands is None else operands
@@ -401,8 +401,8 @@ def pipeline_of(
                 "padded" if by_lines else "swizzled",
             )
             shape, copies = (WGMMA_M, columns), (count, consumers)
-            smem_d = stage_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
-            stages = builder.stages_that_fit(smem_d)
+            smem = stage_builder.padded_rows(shape, copies) if by_lines else Layout((*shape, *copies))
+            stages = builder.stages_that_fit(smem)
             if stages >= MIN_STAGES:
                 return stages, epi_tiles
     return builder.stages_that_fit(None), 0

@@ -11,6 +11,7 @@ from cutegemm.build.epi_stages import SHARED_D
 from cutegemm.choice.options import parse_flag, written
 from cutegemm.choice.recipe import Recipe
 from cutegemm.plan import GemmPlan
+from cutegemm.plan.store import StagedStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS
 from cutegemm.plan.work.split import ORDERS, REDUCTIONS
 
@@ -81,7 +82,7 @@ def _of_built(family: str, plan: GemmPlan) -> dict[str, Any]:
     if family == "simt":
         options |= {"raster": str(plan.raster), "stages": plan.stages}
     if family == "mma_sync":
-        options |= {"store": "direct" if plan.smem_d is None else "shared", "stages": plan.stages}
+        options |= {"store": "direct" if plan.store.layout is None else "shared", "stages": plan.stages}
     return options
 
 
@@ -118,8 +119,8 @@ def automatic(recipe: Recipe, plan: GemmPlan) -> dict[str, str]:
         "gpc_raster": plan.scheduler.gpc_raster is not None,
         "consumers": len(consumers),
     }
-    if plan.epi_stages is not None:
-        found |= {"epi_tile_n": plan.epi_stages.epi_tile[1], "epi_stages": plan.epi_stages.count}
+    if isinstance(plan.store, StagedStore):
+        found |= {"epi_tile_n": plan.store.epi_tile[1], "epi_stages": plan.store.count}
     if plan.roles[0].registers and consumers:
         found["registers"] = (plan.roles[0].registers, consumers[0])
     return {name: written(found[name]) for name in recipe.arguments if name in found}

@@ -28,9 +28,10 @@ from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
 from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
 from cutegemm.plan.role import Role
-from cutegemm.plan.shared import SharedLayout, smem_align_bytes
+from cutegemm.plan.shared import Buffer
+from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
-from cutegemm.plan.warp_roles import EpiStages, WarpRoles
+from cutegemm.plan.warp_roles import WarpRoles
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
@@ -62,14 +63,10 @@ class GemmPlan(hooks.Shown):
     cta_tile         (bM, bN, bK): the tile of D that a CTA computes, and the extent of a k-tile
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
     streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
-    store_d          copy from registers to global memory, or to `smem_d` if the plan has it
+    store            how a tile of D gets from registers to global memory
     raster           the order in which CTAs take the tiles of D
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
-    epi_stages       how D is stored through stages of `smem_d`; None if it is not
     roles            the warps of each role, with their registers
-    smem_d           shared memory that the tile of D passes through, or None. With a schedule it shares the memory of A
-                     and B, which have been read by then
-    copy_d           copies `smem_d` to global memory by the threads; None if TMA does, or if there is no `smem_d`
     cluster_mn       CTAs of a cluster along M and N
     split            how K is split among CTAs
     persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
@@ -96,20 +93,17 @@ class GemmPlan(hooks.Shown):
     cta_tile: tuple[int, int, int]
     tiled_mma: TiledMma
     streams: tuple[OperandStream, ...]
-    store_d: CopyAtom
+    store: Store
     raster: Raster
     body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
-    smem_d: SharedLayout | None = None
     cluster_mn: tuple[int, int] = (1, 1)
     split: KSplit = field(default_factory=KSplit)
     persistent: int | None = None
     repacks: tuple[Repack, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
-    copy_d: TiledCopy | None = None
     rounding: str = "rz"
-    epi_stages: EpiStages | None = None
     epilogue: Epilogue = LINEAR
     pdl: bool = False
     sliced_k: SlicedK | None = None
@@ -350,7 +344,7 @@ class GemmPlan(hooks.Shown):
         assert self.pairs is not None
         values, *rest = self.epilogue_mma.partition_shape_C(self.cta_tile[:2])
         shape = (product(values), *rest)
-        return paired_vectors(self.pairs, shape, self.store_d.values, self.operands.d.major) or ()
+        return paired_vectors(self.pairs, shape, self.store.atom.values, self.operands.d.major) or ()
 
     @functools.cached_property
     def stored_by_threads(self) -> np.ndarray:
@@ -422,26 +416,15 @@ class GemmPlan(hooks.Shown):
     @property
     def fetched_tile(self) -> str:
         """Return the name of the M x N operand, such as "c", that TMA loads to the epilogue stages; "" if none."""
-        fetches = self.epi_stages is not None and self.epi_stages.load_c is not None and self.epilogue.tiles
-        return self.epilogue.tiles[0] if fetches else ""
+        return self.epilogue.tiles[0] if self.store.fetched is not None and self.epilogue.tiles else ""
 
     @functools.cached_property
     def epi_stage_results(self) -> tuple[str, ...]:
         """Return the names of the results that are stored through epilogue stages, each with its own; D is the last.
 
-        Results of another type or majorness than D are stored from registers. So are all but D if TMA loads a tile
-        operand, if the epilogue is overlapped, or if the epilogue stages do not divide the epilogue tiles.
+        () if D is not stored through epilogue stages.
         """
-        if self.epi_stages is None:
-            return ()
-        if self.fetched_tile or self.body.overlapped or self.epi_stages.has_remainder(self.consumer_d_tile):
-            return ("d",)
-        d, alike = self.operands.d, []
-        for name in self.epilogue.outputs[1:]:
-            operand = self.operands.matrix(name)
-            if (operand.dtype, operand.major) == (d.dtype, d.major) and operand.align_bytes >= d.align_bytes:
-                alike.append(name)
-        return (*alike, "d")
+        return self.store.results(self)
 
     def epi_stage_number(self, i: int, result: str = "d") -> int:
         """Return the index of a store among all stores of a tile through epilogue stages.
@@ -538,24 +521,26 @@ class GemmPlan(hooks.Shown):
         shape: Any = self.tiled_mma.partition_shape_A((self.cta_tile[0], self.cta_tile[2]))
         return int(shape[2])
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Return the shared memory of the operand streams, then that of the store."""
+        streams = [Buffer(s.name, self.operands.matrix(s.name).dtype, s.smem, s.tile) for s in self.streams]
+        return (*streams, *self.store.buffers(self))
+
     def smem_bytes(self) -> dict[str, int]:
         """Return the bytes of shared memory of each buffer, with the padding that aligns the next one: name -> bytes.
 
         The names are those of the operand streams, "d", and further buffers of the plan. If D shares the memory of A
         and B, "d" is what it needs beyond them.
         """
-        ops = self.operands
-        buffers = [(stream.name, ops.matrix(stream.name).dtype, stream.smem) for stream in self.streams]
-        if self.smem_d is not None and self.body.has_roles:
-            buffers.append(("d", ops.d.dtype, self.smem_d))
+        ops, own = self.operands, self.store.buffers(self)
+        buffers = self.buffers[: len(self.streams)] if self.store.reuses_stages else self.buffers
         out = {}
-        for position, (name, dtype, layout) in enumerate(buffers):
-            following = buffers[position + 1 :]
-            align = smem_align_bytes(following[0][1], following[0][2]) if following else 1
-            out[name] = -(-layout.cosize() * dtype.bits // (8 * align)) * align
-        if self.smem_d is not None and not self.body.has_roles:
-            of_d = self.smem_d.cosize() * ops.d.dtype.bits // 8
-            out["d"] = max(0, of_d - sum(out.values()))
+        for buffer, following in zip(buffers, (*buffers[1:], None), strict=True):
+            align = 1 if following is None else following.align_bytes
+            out[buffer.name] = -(-buffer.size_bytes // align) * align
+        if self.store.reuses_stages:
+            out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
         if self.sliced_k is not None:
             elements = self.sliced_k.by_warp.cosize() + (self.sliced_k.by_cta.cosize() if self.sliced_k.by_cta else 0)
             out["accumulators"] = elements * ops.acc.bits // 8
@@ -675,16 +660,6 @@ class GemmPlan(hooks.Shown):
         first = own_n // across * bn + own_n % across * piece
         return first + column // piece * (piece * across) + column % piece
 
-    @property
-    def atoms_at_once(self) -> tuple[int, int]:
-        """Return (atoms along M, atoms along N) that a warp writes to an epilogue stage at once. Consumers are warps.
-
-        "At once" is one instruction, or several that cover the same lines of shared memory.
-        """
-        assert self.epi_stages is not None
-        atom, tile = self.tiled_mma.atom.shape_mnk, self.epi_stages.to_shared.tiler_mn
-        return int(tile[0]) // atom[0], int(tile[1]) // atom[1]
-
     def accumulator_order(self, shape: tuple[int, int, int]) -> Layout:
         """Return the layout from (values, MMA_M, MMA_N), coordinates of an accumulator, to its register.
 
@@ -697,12 +672,7 @@ class GemmPlan(hooks.Shown):
         >>> plan.accumulator_order((4, 2, 4))
         Layout((4, (1, 2), (2, 2)), (1, (4, 16), (4, 8)))
         """
-        if self.consumer_warps > 1 or self.epi_stages is None:
-            return Layout(shape)
-        values, (m, n) = shape[0], self.atoms_at_once
-        down, across = shape[1] // m, shape[2] // n
-        stride = (1, (values, values * m * n * across), (values * m, values * m * n))
-        return Layout((values, (m, down), (n, across)), stride)
+        return self.store.accumulator_order(self, shape)
 
     @functools.cached_property
     def accumulator_registers(self) -> np.ndarray:
@@ -760,7 +730,7 @@ class GemmPlan(hooks.Shown):
             elements = 2 if operand.major == "n" and "n" not in operand.broadcast else 1
         else:
             lies_along = operand.major == d.major and d.major not in operand.broadcast
-            elements = self.store_d.bits // d.dtype.bits if lies_along else 1
+            elements = self.store.atom.bits // d.dtype.bits if lies_along else 1
         most = max(1, MAX_ACCESS_BITS // operand.dtype.bits)
         return universal_copy(operand.dtype, operand.dtype.bits * min(elements, operand.align_elems, most))
 

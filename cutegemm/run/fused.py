@@ -15,7 +15,7 @@ from inspect import Signature, signature
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.errors import CutegemmError, PendingError, UnsupportedError
 from cutegemm.plan.epilogue import (
     BROADCAST,
     Accumulator,
@@ -53,7 +53,7 @@ from cutegemm.run.checks import (
     wrong_out_dtype,
     wrong_values,
 )
-from cutegemm.run.graph import arguments, belong_to_transformation, through_torch
+from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, through_torch
 from cutegemm.run.launches import new_like, of_transpose, on_device
 from cutegemm.run.prepare import Prepared, prepare
 from cutegemm.run.question import EpilogueSpec
@@ -317,7 +317,10 @@ def fused(
             returned = fused(*as_tensors[:2], None, None, None, as_tensors[2], plan, accumulate, allow_tf32, out_dtype,
                              varying_rows, tune, epilogue, as_tensors[3])  # fmt: skip
             return _as_arrays(a, outs, returned)
-        call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
+        try:
+            call = prepared_fused(a, b, outs, out_dtype, how, epilogue, operands)
+        except PendingError:
+            return by_torch(arguments(a, b, None, None, None, out, out_dtype, how, epilogue, operands))
         if key is not None:
             _calls.keep(key, call)
     if outs is None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cutegemm.errors import CopyWarning, CutegemmError, UnsupportedError
+from cutegemm.errors import CopyWarning, CutegemmError, PendingError, UnsupportedError
 from cutegemm.run import recall
 from cutegemm.run.calls import Calls, How, shapes_of
-from cutegemm.run.graph import arguments, belong_to_transformation, through_torch, torch_sees
+from cutegemm.run.graph import arguments, belong_to_transformation, by_torch, through_torch, torch_sees
 from cutegemm.run.launches import new_like, of_transpose, on_device
 
 if TYPE_CHECKING:
@@ -252,7 +252,10 @@ def gemm(
             return gemm(a, b, c=c, alpha=alpha, beta=beta, out=out, out_dtype=kind, **vars(how))
         if a.is_meta:  # a tensor on the meta device has only a shape
             return through_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
-        call_or_copies = _first(key, a, b, c, out, out_dtype, beta, how)
+        try:
+            call_or_copies = _first(key, a, b, c, out, out_dtype, beta, how)
+        except PendingError:
+            return by_torch(arguments(a, b, c, alpha, beta, out, out_dtype, how))
         if isinstance(call_or_copies, list):
             return _with_copies(call_or_copies, a, b, c, alpha, beta, out, out_dtype, how)
         call = call_or_copies
@@ -392,7 +395,7 @@ def layer(x: Any, w: Any, bias: Any = None, epilogue: Callable[..., Any] | None 
     x, w       M x K and N x K
     bias       N elements, or None
     epilogue   function of the accumulator, and of bias if it is not None; None without bias and activation
-    raises     the errors of `gemm`
+    raises     the errors of `gemm`; PendingError while the kernel is compiled in the background
     """
     from cutegemm.run.fused import prepared_fused
     from cutegemm.run.prepare import prepare
@@ -448,6 +451,8 @@ def plan_of(
 
     raises   the errors of `gemm`; UnsupportedError if D is empty, or if `gemm` would copy a matrix first
     """
+    from cutegemm.compile.background import waiting
+
     how = How(plan, accumulate, allow_tf32, varying_rows)
     prepared: Any
     if scales is not None:
@@ -457,16 +462,17 @@ def plan_of(
         ending = with_scales(a, b, scales, named, operands)
         epilogue = ending["epilogue"]
         operands |= {name: ending[name] for name in ("alpha", "beta") if ending[name] is not None}
-    if epilogue is not None or operands:
-        from cutegemm.run.fused import prepared_fused
+    with waiting():
+        if epilogue is not None or operands:
+            from cutegemm.run.fused import prepared_fused
 
-        outs = out if out is None or isinstance(out, tuple | list) else (out,)
-        with_c = operands if c is None else {"c": c, **operands}
-        prepared = prepared_fused(a, b, outs, out_dtype, how, epilogue, with_c).prepared
-    else:
-        from cutegemm.run.prepare import prepare
+            outs = out if out is None or isinstance(out, tuple | list) else (out,)
+            with_c = operands if c is None else {"c": c, **operands}
+            prepared = prepared_fused(a, b, outs, out_dtype, how, epilogue, with_c).prepared
+        else:
+            from cutegemm.run.prepare import prepare
 
-        prepared = prepare(a, b, c, out, out_dtype, 0.0, how)
+            prepared = prepare(a, b, c, out, out_dtype, 0.0, how)
     if isinstance(prepared, list):
         raise UnsupportedError(
             f"plan_of {shapes_of(a, b)}: gemm would copy {' and '.join(prepared)} first, since neither of the last two "

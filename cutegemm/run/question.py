@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from cutegemm.build import with_epilogue
@@ -16,6 +17,8 @@ from cutegemm.choice.catalog import built, ranked
 from cutegemm.choice.catalog import chosen as choose_recipe
 from cutegemm.choice.names import recipe_named
 from cutegemm.choice.recipe import SWAPPED, Recipe
+from cutegemm.compile import exported
+from cutegemm.compile.cache import has_dsl
 from cutegemm.errors import CutegemmError, PlanError
 from cutegemm.machine.device import Device
 from cutegemm.plan.epilogue import Epilogue, Function
@@ -35,6 +38,7 @@ _LARGE_TILE = 128 * 256
 _LOW_ROWS, _MANY_ROWS = 64, 1024
 _LEAST_ROW_BYTES = 64  # least bytes of a row of D in an epilogue stage, if the epilogue is gated
 _MOST_LAYERS = 1024  # layers whose recipes this process remembers
+MOST_LOSS = 1.1  # predicted time of a library's plan / the least of any plan, up to which nothing is compiled instead
 _NEAR = 2.0  # candidates up to this multiple of the least predicted time are considered
 
 _FEW: dict[Any, tuple[Recipe, ...]] = {}  # `Question.but_rows` -> the recipes of `few_of`
@@ -94,8 +98,9 @@ class EpilogueSpec:
 
         D is that of a gated epilogue, half as wide as B. It is True for plans without epilogue stages.
         """
-        epi_stages, d = self.on(plan, False).epi_stages, plan.operands.d
-        return epi_stages is None or d.major != "n" or epi_stages.epi_tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES
+        plain, d = self.on(plan, False), plan.operands.d
+        buffers = plain.store.buffers(plain)
+        return d.major != "n" or all(each.tile[1] * d.dtype.bits // 8 >= _LEAST_ROW_BYTES for each in buffers)
 
     def fits(self, plan: GemmPlan) -> bool:
         """Return whether a plan that does not swap A and B can have this epilogue."""
@@ -257,12 +262,18 @@ def _decision(plan: GemmPlan, swap_ab: bool, problem: Problem) -> Decision:
 def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_rows: bool = False) -> Decision:
     """Return the plan for a call of `gemm`, and the problem that the plan solves.
 
+    If a library of kernels is loaded, its fastest plan is chosen if that is fast enough: see `prebuilt`.
+
     question       what the choice depends on
     wanted         the caller's plan or recipe (a plan without operands); None: it is chosen by predicted time
     varying_rows   whether to choose among the few recipes that serve all numbers of rows, from `few_of`
     raises         PlanError if no plan can solve the problem, or if `wanted` cannot
     """
     ending, problem = question.ending, question.problem
+    if wanted is None:
+        decision = prebuilt(question)
+        if decision is not None:
+            return decision
     if wanted is None and varying_rows:
         decision = _fastest(question, frozenset(few_of(question)))
         if decision is not None:
@@ -287,6 +298,49 @@ def decide(question: Question, wanted: GemmPlan | Recipe | None = None, varying_
                 raise
             return other
     return _decision(plan, swap_ab, problem)
+
+
+def prebuilt(question: Question) -> Decision | None:
+    """Return the plan with the lowest predicted time among those that a loaded library has a compiled kernel of.
+
+    If the DSL is installed, so that other plans can be compiled, the plan must take at most `MOST_LOSS` times the least
+    predicted time of any plan.
+
+    returns   None without a library, or if it has no such plan
+    raises    UnsupportedError if CUTEGEMM_LIBRARY names a library that cannot be used
+    """
+    names = exported.recipes(question.arch)
+    if not names:
+        return None
+    most = MOST_LOSS if has_dsl() else inf
+    found = fastest_built(question, names, lambda plan: exported.loaded(plan, question.arch) is not None, most)
+    return None if found is None else found[0]
+
+
+def fastest_built(
+    question: Question, names: Container[str], is_built: Callable[[GemmPlan], bool], most: float
+) -> tuple[Decision, float] | None:
+    """Return the fastest plan that has a kernel already, and its predicted time / the least of any plan.
+
+    names      names of the recipes that may have kernels; others are skipped without building their plans
+    is_built   function that returns whether a plan has a kernel
+    most       the largest predicted time / least predicted time that is accepted
+    returns    None if no plan with a kernel is fast enough
+    """
+    least: float | None = None
+    for candidate in question.ranked():
+        if least is not None and candidate.us > least * most:
+            break
+        is_named = str(candidate.recipe) in names
+        if least is not None and not is_named:
+            continue
+        decision = question.served(candidate.recipe)
+        if decision is None:
+            continue
+        least = candidate.us if least is None else least
+        if is_named and is_built(decision.plan):
+            return decision, candidate.us / least
+    return None
 
 
 def _fastest(question: Question, among: frozenset[Recipe] | None = None) -> Decision | None:

@@ -204,8 +204,9 @@ class Stage:
             if not plan.tiled_mma.atom.is_of_warpgroup:  # each element is followed to the accumulators
                 check_tables(plan, plan_tables(plan), report)
         self.elements = consumer_elements(plan, report)
-        self.storage = None if plan.epi_stages is None else EpiStageStorage(task)
-        self.direct = TileStore(task, stored_elements(plan)) if plan.epi_stages is None else None
+        is_staged = plan.store.stage_copy is not None
+        self.storage = EpiStageStorage(task) if is_staged else None
+        self.direct = None if is_staged else TileStore(task, stored_elements(plan))
         self.workspace = Workspace(plan, task.problem, self.elements, report) if plan.split.is_split else None
         self.shared = ClusterSplitK(plan, self.elements, report) if plan.cluster_k > 1 else None
         self.loaded, self.multiplied = dict.fromkeys(self.tables, 0), 0
@@ -415,7 +416,7 @@ class Player(StepReader, Machine):
         """
         registers, storage = self.registers[number], self.storage
         group = self.own_group(process, op.tag[0])
-        tails = [storage.tail(registers, i, group) for i in range(self.epi_tiles)]
+        tails = [storage.tail(registers, i, group) for i in range(self.plan.store.epi_tile_count(self.plan))]
         for i, values in enumerate(tails):
             storage.store_aux(values, i, group)
             storage.reduce(values, i, group)
@@ -577,12 +578,6 @@ class Player(StepReader, Machine):
         self.accumulators[number] = self.totals[number] = total[None]
 
     # --- to global memory ----------------------------------------------------------------------------------
-
-    @property
-    def epi_tiles(self) -> int:
-        """Number of epilogue tiles of a consumer's tile of D; each one is stored through an epilogue stage."""
-        assert self.plan.epi_stages is not None
-        return product(self.plan.epi_stages.epi_tiles(self.plan.consumer_d_tile))
 
     @reads(step.Evaluate)
     def evaluate(self, values: step.Evaluate, number: int, process: Process, op: Compute) -> None:

@@ -18,8 +18,10 @@ from cutegemm.torch.block_scales import scaled_product, wrong_derivatives
 from cutegemm.torch.checks import wrong_gradients
 from cutegemm.torch.dispatch import as_autocast
 from cutegemm.torch.epilogue import LINEAR, PLAIN, SCALED, constant, formula, text_of_function
-from cutegemm.torch.launch import factors_read
+from cutegemm.torch.launch import factors_read, scaled_by_torch
+from cutegemm.torch.reference import by_torch
 
+_HALF_BYTES = 2  # of an element of the types that torch multiplies with float32 accumulators and one rounding
 _ONE_OUT = (
     "where torch sees the call: in a graph, with gradients, or on the meta device. There out is served only for an "
     "epilogue of one result. Leave out away."
@@ -82,6 +84,33 @@ def gemm_in_torch(args: Mapping[str, Any]) -> Any:
         return found[0] if count == 1 else tuple(found)
     results = product(a, (b,), text, operands, scalars, out_dtype, how)
     return results[0] if count == 1 else tuple(results[:count])
+
+
+def gemm_by_torch(args: Mapping[str, Any]) -> Any:
+    """Return the result of a call of `gemm` computed by operations of torch; a tuple if the epilogue has several.
+
+    The arguments were checked before. No gradients are recorded.
+
+    args   arguments of `gemm` by name, all tensors of torch; `out` may be a sequence with a tensor or None for each
+           result
+    """
+    a, b, out, out_dtype = args["a"], args["b"], args["out"], args["out_dtype"]
+    scales, own = separated(args["operands"])
+    text, operands, scalars = _epilogue({**args, "operands": own})
+    a, (b,) = factors_read(a, (b,), text, scalars)
+    outs = out if out is None or isinstance(out, (tuple, list)) else (out,)
+    if out_dtype is None and args["c"] is not None and args["epilogue"] is None:
+        out_dtype = args["c"].dtype
+    with torch.no_grad():
+        if text == PLAIN and a.dtype.itemsize == _HALF_BYTES and out is None and out_dtype in (None, a.dtype):
+            return torch.matmul(a, b)
+        types = tuple(out_dtype) if isinstance(out_dtype, list) else out_dtype
+        given = (formula(text), [*operands, *scalars], types, outs)
+        if scales:
+            results = scaled_by_torch(a, b, tuple(scales.values()), *given)
+        else:
+            results = by_torch(a, b, *given)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _wrong_values(args: Mapping[str, Any]) -> list[str]:

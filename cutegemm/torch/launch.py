@@ -180,12 +180,28 @@ def compute(
     """
     whole = b[0] if len(b) == 1 else joined(b)
     if not a.is_cuda and scales is not None:
-        dtypes = tuple(result_dtypes(a, formula(text).results, out_dtype))
-        of_a, of_b = dequantized(a, scales[0]), dequantized(whole.mT, scales[1].mT).mT
-        return by_torch(of_a, of_b, formula(text), [*operands, *scalars], dtypes, outs)
+        return scaled_by_torch(a, whole, scales, formula(text), [*operands, *scalars], out_dtype, outs)
     if not a.is_cuda:
         return by_torch(a, whole, formula(text), [*operands, *scalars], out_dtype, outs)
     return by_gemm(a, whole, text, operands, scalars, out_dtype, how, outs, scales)
+
+
+def scaled_by_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: Sequence[torch.Tensor],
+    read: Formula,
+    operands: Sequence[Any],
+    out_dtype: OutDtype,
+    outs: Outs = None,
+) -> list[torch.Tensor]:
+    """Return the results of an epilogue of a block-scaled a @ b by operations of torch, on dequantized factors.
+
+    scales   block scales of a and of b, as for `gemm`; the other arguments are those of `reference.by_torch`
+    """
+    dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
+    of_a, of_b = dequantized(a, scales[0]), dequantized(b.mT, scales[1].mT).mT
+    return by_torch(of_a, of_b, read, operands, dtypes, outs)
 
 
 def by_gemm(
@@ -208,7 +224,7 @@ def by_gemm(
     if outs is not None and not all(out is None or is_loadable(out) for out in outs):
         dtypes = tuple(result_dtypes(a, read.results, out_dtype, outs))
         direct = [out if out is not None and is_loadable(out) else None for out in outs]
-        return copied_to(outs, by_gemm(a, b, text, operands, scalars, dtypes, how, direct))
+        return copied_to(outs, by_gemm(a, b, text, operands, scalars, dtypes, how, direct, scales))
     lowered = _lowered(text, _tiles_in_halves(text, a, b, operands))
     if lowered.interleaved is not None or (outs is not None and len(outs) > 1):
         return _by_halves(lowered, a, b, read, [*operands, *scalars], out_dtype, how, outs)

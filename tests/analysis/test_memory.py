@@ -580,7 +580,7 @@ def test_vectors_of_d_are_neighbours_however_the_sums_are_held():
     )
     assert sorted(lanes.ravel()) == list(range(128 * 128))
     (write,) = [a for a in shared_accesses(plan) if a.name == "store D"]
-    once = write.cost(plan.smem_d)
+    once = write.cost(plan.store.layout)
     assert (write.bits, once.wavefronts, once.ideal) == (64, 512, 256)
 
 

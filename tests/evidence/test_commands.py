@@ -56,7 +56,7 @@ def test_choosing(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert all(0 < row["median_ms"] < row["one_in_ten_ms"] for row in found["choosing"].values())
 
 
-@pytest.mark.parametrize("name", ["gemm", "simt", "scaled", "fit-simt", "fit-sm90"])
+@pytest.mark.parametrize("name", ["gemm", "simt", "scaled", "prebuilt", "start", "fit-simt", "fit-sm90"])
 def test_commands_with_options_of_their_own(name, capsys) -> None:
     assert status(name, "--help") == 0
     assert f"usage: python -m docs.evidence {name}" in capsys.readouterr().out

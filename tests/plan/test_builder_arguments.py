@@ -175,7 +175,7 @@ def test_what_no_kernel_carries_out_is_refused(make, said):
 def test_what_lies_beside_these_is_built():
     assert sm90_plan(F16_SUMS, tile=(64, 128, 64)).operands.acc is f16
     assert gemv_plan(F16_SUMS, tile=(16, 8), warps=4).operands.acc is f16
-    assert _unaligned((128, 64, 64), (64, 32), 2).smem_d is not None
+    assert _unaligned((128, 64, 64), (64, 32), 2).store.layout is not None
 
 
 @pytest.mark.parametrize(

@@ -127,12 +127,14 @@ def test_suffixes_of_names():
 def test_narrow_d_leaves_through_shared_memory_by_lines(align, store, out_major):
     """A thread holds 4 neighbours: of a D aligned to less it would write every fourth element of a line."""
     plan = plan_named("simt_128x128", Operands.of("f32", align_bytes=align, out_major=out_major))
-    assert plan.store_d.bits == store
-    assert (plan.smem_d is None) == (align == 16)
-    if plan.smem_d is not None:
-        lanes = plan.copy_d.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[:32, :, 0, 0]
+    assert plan.store.atom.bits == store
+    assert (plan.store.layout is None) == (align == 16)
+    if plan.store.layout is not None:
+        lanes = plan.store.line_copy.offsets_s(Layout((128, 128), (128, 1) if out_major == "n" else (1, 128)))[
+            :32, :, 0, 0
+        ]
         assert (np.sort(lanes.reshape(-1)) == np.arange(lanes.size)).all()  # a warp copies one run
-    assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).smem_d is None
+    assert plan_named("simt_128x128/k2", Operands.of("f32", align_bytes=align)).store.layout is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -130,8 +130,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
     promoted = SM90_PROMOTED if dtype == "e4m3" else ()
     for recipe in [*SM90_CHOSEN, *promoted][first::3]:
         plan = recipe.build(operands)
-        epi_stages, tile = plan.epi_stages, plan.consumer_tile
-        epi_tiles = 0 if epi_stages is None else math.prod(tile) // math.prod(epi_stages.epi_tile)
+        epi_tiles = plan.store.epi_tile_count(plan)
         assert recipe.shape.pipeline_state(operands) == (plan.stages, epi_tiles), recipe.name
 
 
@@ -252,7 +251,7 @@ def test_every_tile_has_a_plan_that_keeps_the_rules(given):
         assert plan.body.overlapped == (named.shape.epilogue == "overlapped")
         assert (plan.body.kind == "pingpong") == (named.shape.epilogue == "pingpong")
         assert not (named.shape.alone and named.shape.waits_for_next)
-    assert [(plan.stages, plan.epi_stages.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
+    assert [(plan.stages, plan.store.epi_tile[1]) for plan in plans if tile == (128, 192)] in (
         [],
         [(4, 64), (5, 32)] if has_both else [(5, 32)],
     )
@@ -438,7 +437,7 @@ def test_slots_take_no_room_of_a_stage(name, stages, epi_stages, columns):
     of 30 KiB and 3 epilogue stages of 64 x 16 are 222; the 7 that divide a consumer's 112 columns are 238. 192 x 144: 5
     of 42 and 2 of 64 x 16 are 222; with 3 they are 228."""
     plan = plan_named(name, BF16)
-    assert (plan.stages, plan.epi_stages.count, plan.epi_stages.epi_tile[1]) == (stages, epi_stages, columns)
+    assert (plan.stages, plan.store.count, plan.store.epi_tile[1]) == (stages, epi_stages, columns)
 
 
 @pytest.mark.parametrize("align_bytes", [16, 2])
@@ -471,7 +470,7 @@ def test_lines_that_threads_store_are_long_and_their_subtiles_few(name, columns)
     odd = Operands.of("bf16", layout="nt")
     odd = replace(odd, d=replace(odd.d, align_bytes=2))
     plan = plan_named(name, odd)
-    assert plan.epi_stages.epi_tile == (64, columns)
+    assert plan.store.epi_tile == (64, columns)
     shape = BY_NAME[name.removeprefix("swap_ab:")]
     own = odd.transposed if name.startswith("swap_ab:") else odd
     assert shape.pipeline_state(own) == (

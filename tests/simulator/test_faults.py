@@ -222,7 +222,7 @@ def test_a_vector_across_the_contiguous_mode():
 
 def test_a_vector_that_a_thread_has_not_got_of_d():
     plan = small_plan(quad=(1, 1))
-    wide = violations(plan, store_d=universal_copy(plan.operands.d.dtype, 128))
+    wide = violations(plan, store=replace(plan.store, atom=universal_copy(plan.operands.d.dtype, 128)))
     found, _, _ = faults(wide, extents=(32, 32, 8))
     assert set(found) == {"alignment"}
     assert (

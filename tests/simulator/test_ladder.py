@@ -67,7 +67,7 @@ def test_k_tiles_that_are_shared_evenly(waves, persistent):
 def test_d_through_shared_memory(dtype, align, out_major):
     ops = Operands.of(dtype, align_bytes=align, out_major=out_major)
     plan = simt_plan(ops, stages=2, quad=(2, 2) if dtype == "f64" else (4, 4), **WARPS)
-    assert plan.smem_d is not None
+    assert plan.store.layout is not None
     assert right(plan, 66, 70, 20, alpha=2, beta=0.5)
 
 

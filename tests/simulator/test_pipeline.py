@@ -127,27 +127,27 @@ def test_stages_that_overlap():
 def test_registers_that_stand_for_other_elements():
     plan = sm90_plan(**SMALL)
     turned = Layout(((4, 8, 4), (2, 2, 2)), ((128, 1, 16), (64, 512, 8)))
-    copy = TiledCopy(plan.epi_stages.to_shared.atom, turned, (64, 16))
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, to_shared=copy)))
+    copy = TiledCopy(plan.store.to_shared.atom, turned, (64, 16))
+    found = faults_of(violations(plan, store=replace(plan.store, to_shared=copy)))
     assert "stores as D(m" in str(found["fragment"])
     assert found["fragment"].count > 100
 
 
 def test_slots_swizzled_another_way_than_the_store():
     plan = sm90_plan(**SMALL)
-    store = replace(plan.epi_stages.store, swizzle="none")
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, store=store)))
+    store = replace(plan.store.box, swizzle="none")
+    found = faults_of(violations(plan, store=replace(plan.store, box=store)))
     assert "D(m" in str(found["copy"])
 
 
 def test_threads_that_copy_another_layout_of_a_slot():
     plan = sm90_plan(**SMALL, shared_d="padded")
-    half = TiledCopy(plan.epi_stages.store.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
-    found = faults_of(violations(plan, epi_stages=replace(plan.epi_stages, store=half)))
+    half = TiledCopy(plan.store.line_copy.atom, Layout(((4, 32), 8), ((512, 2), 64)), (64, 32))
+    found = faults_of(violations(plan, store=replace(plan.store, copy=half)))
     assert "D(m 1, n 0) of a tile is copied by no box" in str(found["copy"])
     assert "is written 0 times" in str(found["result"])
     dense = Layout((64, 32, 2, 2), (32, 1, 2048, 4096))
-    assert faults_of(violations(plan, smem_d=dense)) == {}  # without padding: only slower
+    assert faults_of(violations(plan, store=replace(plan.store, smem=dense))) == {}  # without padding: only slower
 
 
 def test_consumers_whose_rows_are_not_their_own():

@@ -12,7 +12,10 @@ import torch.nn.functional as F  # noqa: E402
 import cutegemm  # noqa: E402
 from cutegemm.dtypes import e4m3, e5m2, round_to  # noqa: E402
 from cutegemm.errors import UnsupportedError  # noqa: E402
+from cutegemm.run.calls import How  # noqa: E402
+from cutegemm.run.scales import NAMES  # noqa: E402
 from cutegemm.torch import from_deep_gemm, quantize, scaled_mm  # noqa: E402
+from cutegemm.torch.gemm import gemm_by_torch  # noqa: E402
 from tests.torch.block_scaled import check, factors, of_gemm  # noqa: E402
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -71,6 +74,15 @@ def test_gemm_in_a_graph(monkeypatch):
 
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(CASE.a, CASE.b, *scales, bias), scaled_mm(*CASE.arguments, bias=bias))
+
+
+def test_a_call_that_torch_computes_until_its_kernel_is_compiled():
+    out, bias = torch.empty(150, 200), torch.randn(200)
+    scales = dict(zip(NAMES, of_gemm(CASE), strict=True))
+    args = {"a": CASE.a, "b": CASE.b, "c": None, "alpha": None, "beta": None, "out": out, "out_dtype": None}
+    args |= {"epilogue": lambda acc, bias: acc + bias, "operands": {"bias": bias, **scales}, "how": How()}
+    assert gemm_by_torch(args) is out
+    check(CASE, out, lambda exact: exact + bias.double())
 
 
 def test_meta_tensors():

@@ -116,7 +116,7 @@ class WarpTracer(ConsumerTracer):
         The accumulators of an epilogue tile are contiguous.
         """
         of_atom, *rest = own.partition_shape_C(self.plan.cta_tile[:2])
-        if self.plan.epi_stages is None:
+        if not self.plan.store.epi_tile_count(self.plan):
             return cute.make_layout((of_atom, *rest))
         extents = tuple([cute.size(extent) for extent in (of_atom, *rest)])
         return lower.layout(self.plan.accumulator_order(extents))

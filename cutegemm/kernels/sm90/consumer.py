@@ -348,7 +348,7 @@ class ConsumerTracer(Tracer):
                 self.accumulators = self.storage.head(self.own_accumulators, Int32(1))
             if not self.holds:  # the coordinates are computed as late as possible, to save registers
                 self.own_mnl = self.own_tile(at)
-            if self.plan.epi_stages is not None and self.plan.epi_stages.has_remainder(self.plan.consumer_d_tile):
+            if self.plan.store.first_wait(self.plan):
                 self.storage.find_warp()
         else:
             own, ups = self.storage.epi_tile(self.accumulators, at.i)
@@ -373,7 +373,7 @@ class ConsumerTracer(Tracer):
         for i in range(count):
             at.i = i
             self.steps(loop.steps, at)
-        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.epi_stages.count) & 1)
+        at.i, at.c_phase = None, at.c_phase ^ ((count // self.plan.store.count) & 1)
 
     @reads(step.WaitStores)
     def on_wait_stores(self, wait: step.WaitStores, at: At) -> None:

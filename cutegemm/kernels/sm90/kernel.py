@@ -24,6 +24,7 @@ from cutegemm.kernels.launches import SMEM_CARVEOUT_PERCENT, begin
 from cutegemm.kernels.reduce import Reducer
 from cutegemm.kernels.repack import Repacker, region
 from cutegemm.kernels.sm90 import block_scaled as _block_scaled  # noqa: F401 - registers how its steps are traced
+from cutegemm.kernels.sm90 import line_store, register_store, tma_store  # noqa: F401  (how each store is traced)
 from cutegemm.kernels.sm90 import promoted as _promoted  # noqa: F401 - registers how its step is traced
 from cutegemm.kernels.sm90.cluster_split_k import ClusterSplitK
 from cutegemm.kernels.sm90.consumer import ConsumerTracer
@@ -64,7 +65,7 @@ class Sm90Gemm:
 
     def __init__(self, plan: GemmPlan, arch: Arch) -> None:
         self.plan, self.pipeline, self.launches = plan, warp_roles(plan), launches_of(plan, arch)
-        self.storage = Storage(plan)
+        self.storage = Storage.of(plan)
         streams = [stream.name for stream in plan.streams]
         self.read = tuple([name for name in plan.operands.of_mainloop if name not in streams])  # threads read these
 
@@ -191,7 +192,7 @@ class Sm90Gemm:
             each.name: lower.smem_tensor(smem, plan.operands.matrix(each.name).dtype, each.smem)
             for each in plan.streams
         }  # (rows, k, stages) each
-        sD = None if plan.smem_d is None else lower.smem_tensor(smem, plan.operands.d.dtype, plan.smem_d)
+        sD = self.storage.epi_stage_tensor(smem)
         place = None
         if cutlass.const_expr(plan.cluster_k > 1):
             kind = lower.dtype(plan.operands.acc)

@@ -354,8 +354,7 @@ class ScheduledGemm(ScheduledEpilogue):
         """
         ops, used = self.plan.operands, self.plan.smem_bytes()
         buffers = [(ops.a.dtype, self.plan.a.smem, 0), (ops.b.dtype, self.plan.b.smem, used["a"])]
-        if self.plan.smem_d is not None:
-            buffers.append((ops.d.dtype, self.plan.smem_d, 0))
+        buffers += [(buffer.dtype, buffer.layout, 0) for buffer in self.plan.store.buffers(self.plan)]
         align = max(smem_align_bytes(kind, given) for kind, given, _ in buffers)
         base = cutlass.memory.SmemAllocator().allocate(sum(used.values()), align)
         if "barriers" in used:

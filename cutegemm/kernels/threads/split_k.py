@@ -172,8 +172,8 @@ class SplitKGemm(ScheduledGemm):
         scaled = self.plan.epilogue.head.expression
         vAcc, own = self.by_vectors(acc), self.partials_at(tid, self.slot_of(work, work_tile, work_tile.k_split))
         for i in range(cute.size(vAcc, mode=[1])):
-            line = cute.make_rmem_tensor((self.plan.store_d.values,), acc.element_type)
-            for v in range(self.plan.store_d.values):
+            line = cute.make_rmem_tensor((self.plan.store.atom.values,), acc.element_type)
+            for v in range(self.plan.store.atom.values):
                 value = self.values.element(scaled, vAcc[v, i], {}, acc.element_type)
                 line[v] = value.to(acc.element_type)
             copy_vector(self.wide, line, own[None, i])
@@ -229,7 +229,7 @@ class SplitKGemm(ScheduledGemm):
         self.values = Values.of(self.plan, operands, scalars, self.plan.epilogue.tail)
         tid, _, _ = cute.arch.thread_idx()
         tile, which, _ = cute.arch.block_idx()
-        total = cute.make_rmem_tensor((self.plan.store_d.values,), accumulators.element_type)
+        total = cute.make_rmem_tensor((self.plan.store.atom.values,), accumulators.element_type)
         total.fill(0.0)
         work = self.tiles(mD).along(k)
         peers = work.peers(tile)
@@ -259,7 +259,7 @@ class SplitKGemm(ScheduledGemm):
         lines     vectors in the workspace, one for each of `totals`
         at_once   number of accumulators that are read before they are added
         """
-        vector = self.plan.store_d.values
+        vector = self.plan.store.atom.values
         step = max(1, at_once // vector)
         for first in range(0, len(lines), step):
             group = range(first, min(first + step, len(lines)))
@@ -301,4 +301,4 @@ class SplitKGemm(ScheduledGemm):
     def wide(self) -> CopyAtom:
         """Return the copy atom for the widest access to a vector of accumulators in the workspace."""
         acc = self.plan.operands.acc
-        return universal_copy(acc, acc.bits * min(self.plan.store_d.values, 128 // acc.bits))
+        return universal_copy(acc, acc.bits * min(self.plan.store.atom.values, 128 // acc.bits))

@@ -60,7 +60,7 @@ class WorkspaceGemm(SplitKGemm):
             use_pdl=uses_pdl(self.launches[GEMM], repacked_bytes_of(parts)),
         )
         if cutlass.const_expr(SUMS in self.launches):
-            vectors = bM * bN // (plan.threads * plan.store_d.values)
+            vectors = bM * bN // (plan.threads * plan.store.atom.values)
             added = work.tiles.count if plan.persistent is None else cutlass.max(work.shared, 1)
             of_d, scalars = Values.of(plan, of_d, given.scalars).operands_of(plan.epilogue.tail)
             self.add_kernel(K, of_d, mD, accumulators, scalars, tiles).launch(

@@ -167,7 +167,7 @@ def partials_layout(plan: GemmPlan, slots: Any) -> Layout:
     '(4,256,16,12):(1,4,1024,16384)'
     """
     bm, bn, _ = plan.cta_tile
-    vector, threads = plan.store_d.values, plan.threads
+    vector, threads = plan.store.atom.values, plan.threads
     tile = bm * bn
     return Layout((vector, threads, tile // (vector * threads), slots), (1, vector, vector * threads, tile))
 

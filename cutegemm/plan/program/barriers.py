@@ -68,9 +68,7 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
         found[name][count // max(1, phases[name, index])] += 1
     for (name, _), by_role in threads.items():
         found[name][sum(by_role.values())] += 1
-    counts = {"full": plan.stages, "empty": plan.stages, "read": 1}
-    if plan.epi_stages is not None:
-        counts["c"] = plan.epi_stages.count * pipeline.consumers
+    counts = {"full": plan.stages, "empty": plan.stages, "read": 1, **plan.store.barriers(plan)}
     return tuple(
         [
             Barrier(

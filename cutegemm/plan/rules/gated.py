@@ -61,8 +61,8 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             return
     elif not plan.paired_vectors:
         yield (
-            f"D is stored {plan.store_d.values} neighbours at a time, but {pairs.block} gates lie together in a tile "
-            f"of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
+            f"D is stored {plan.store.atom.values} neighbours at a time, but {pairs.block} gates lie together in a "
+            f"tile of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
         )
     if not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel":
         yield (

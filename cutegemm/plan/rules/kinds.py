@@ -15,6 +15,7 @@ from cutegemm.layout.inttuple import product
 from cutegemm.machine.arch import MAX_THREADS_PER_BLOCK, WARP_THREADS
 from cutegemm.plan.program.thread_schedule import Repeat, ThreadSchedule
 from cutegemm.plan.rules.boxes import layout_rule
+from cutegemm.plan.store import LineStore, SharedStore, StagedStore, TmaStore
 from cutegemm.plan.typed import not_as_annotated
 from cutegemm.plan.warp_roles import WarpRoles
 from cutegemm.tile.atoms import CopyAtom
@@ -98,9 +99,9 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         yield from _count("body.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
         if pipeline.gpc_raster is not None:
             yield from pipeline.gpc_raster.violations()
-    if plan.epi_stages is not None:
-        yield from _extents("epilogue stages.epilogue tile", plan.epi_stages.epi_tile)
-        yield from _count("epilogue stages.count", plan.epi_stages.count, most=_MOST_STAGES)
+    if isinstance(plan.store, StagedStore):
+        yield from _extents("store.epi_tile", plan.store.epi_tile)
+        yield from _count("store.count", plan.store.count, most=_MOST_STAGES)
 
 
 def _count(name: str, value: int, least: int = 1, most: int | None = None) -> Iterator[str]:
@@ -147,13 +148,13 @@ def _parts(plan: GemmPlan) -> Iterator[str]:
 def _layouts(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each layout that shared memory cannot have, and each TMA box that is not two-dimensional."""
     layouts = [(stream.name.upper(), stream.smem) for stream in plan.streams]
-    for name, layout in (*layouts, ("D", plan.smem_d)):
+    for name, layout in (*layouts, ("D", plan.store.layout)):
         rule = None if layout is None else layout_rule(layout)
         if rule is not None:
             yield f"the shared memory of {name}, {layout}, {rule}"
     boxes: list[tuple[str, TiledCopy | TmaBox | None]] = [(each.name.upper(), each.load) for each in plan.streams]
-    if plan.epi_stages is not None:
-        boxes += [("D", plan.epi_stages.store), ("C", plan.epi_stages.load_c)]
+    if isinstance(plan.store, TmaStore):
+        boxes += [("D", plan.store.box), ("C", plan.store.load_c)]
     for name, box in boxes:
         if isinstance(box, TmaBox) and len(box.box) != 2:
             yield f"{name} moves by {box}, of {len(box.box)} modes; a tile is moved by boxes of 2."
@@ -161,26 +162,22 @@ def _layouts(plan: GemmPlan) -> Iterator[str]:
 
 def _moves(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each copy atom whose element type, source memory or target memory does not fit its field."""
-    ops, epi_stages = plan.operands, plan.epi_stages
+    ops, store = plan.operands, plan.store
     arrives = "shared" if plan.stages else "register"
-    leaves = "global" if plan.smem_d is None else "shared"
     chunks: list[tuple[str, Any, DType, str, str]] = [
         *[(f"{each.name}.load", each.load, ops.matrix(each.name).dtype, "global", arrives) for each in plan.streams],
         *[(f"{each.name}.read", each.read, ops.matrix(each.name).dtype, "shared", "register") for each in plan.streams],
-        ("store_d", plan.store_d, ops.d.dtype, "register", leaves),
-        ("copy_d", plan.copy_d, ops.d.dtype, "shared", "global"),
     ]
-    if epi_stages is not None:
-        chunks += [
-            ("epilogue stages.to_shared", epi_stages.to_shared, ops.d.dtype, "register", "shared"),
-            ("epilogue stages.store", epi_stages.store, ops.d.dtype, "shared", "global"),
-            ("epilogue stages.from_shared", epi_stages.from_shared, ops.c.dtype, "shared", "register"),
-        ]
-        if epi_stages.to_shared.atom != plan.store_d:
-            yield (
-                f"store_d is {plan.store_d}, but the epilogue stages are written by "
-                f"{epi_stages.to_shared.atom}; one is expected."
-            )
+    if isinstance(store, StagedStore):
+        chunks.append(("store.to_shared", store.to_shared, ops.d.dtype, "register", "shared"))
+    else:
+        chunks.append(
+            ("store.atom", store.atom, ops.d.dtype, "register", "shared" if store.reuses_stages else "global")
+        )
+    if isinstance(store, (SharedStore, LineStore)):
+        chunks.append(("store.copy", store.copy, ops.d.dtype, "shared", "global"))
+    if isinstance(store, TmaStore):
+        chunks.append(("store.from_shared", store.from_shared, ops.c.dtype, "shared", "register"))
     for name, given, dtype, src, dst in chunks:
         atom = given.atom if isinstance(given, TiledCopy) else given
         if not isinstance(atom, CopyAtom):
@@ -200,8 +197,8 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
     if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
-    if plan.epi_stages is not None:
-        yield "epilogue stages are given; they need the consumers of a pipeline. With a schedule all threads copy D."
+    if isinstance(plan.store, StagedStore):
+        yield "the store has epilogue stages; they need warp roles. With a thread schedule all threads copy D."
     for stream in plan.streams:
         if plan.stages and stream.read is None:
             name = stream.name
@@ -210,9 +207,9 @@ def _scheduled(plan: GemmPlan) -> Iterator[str]:
 
 def _piped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield a sentence for each field that a plan with warp roles needs or must not have."""
-    if plan.copy_d is not None:
-        yield "copy_d is given; consumers of a pipeline store D by its epilogue stages, or out of registers."
-    if pipeline.overlapped and (plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox)):
+    if isinstance(plan.store, SharedStore):
+        yield "the store is a SharedStore; consumers of a pipeline store D through epilogue stages, or from registers."
+    if pipeline.overlapped and not plan.store.stored_by_tma:
         yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
     names = [f"consumer {i}" for i in range(min(pipeline.consumers, len(plan.roles)))]
     expected = names if pipeline.kind == "single" else ["producer", *names]

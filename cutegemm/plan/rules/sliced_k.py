@@ -42,7 +42,7 @@ def sliced_k_rules(plan: GemmPlan) -> Iterator[str]:
             "sums of warps are added where a schedule reads all of K from global memory to fragments, of operands that "
             "are not packed."
         )
-    if plan.smem_d is not None:
+    if plan.store.layout is not None:
         yield "sums of warps are stored by the threads that add them; D does not pass through shared memory."
     if plan.operands.gated:
         yield "sums of warps are added one by one; a gated epilogue takes two. Take another plan."

@@ -30,6 +30,7 @@ from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.rules.sliced_k import fragment_rules, sliced_k_rules
 from cutegemm.plan.rules.vectors import vector_rules
 from cutegemm.plan.rules.warp_roles import arch_rules, pipeline_rules
+from cutegemm.plan.store import SharedStore
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TmaBox
 
@@ -137,9 +138,9 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
         yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
     if not plan.body.has_roles and plan.stages == 0 and (plan.split.is_split or plan.repacks):
         yield "without shared memory a CTA takes all of K, of operands that are not packed."
-    if not plan.body.has_roles and plan.stages == 0 and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.stages == 0 and plan.store.layout is not None:
         yield "without stages of shared memory D does not pass through it."
-    if not plan.body.has_roles and plan.split.is_split and plan.smem_d is not None:
+    if not plan.body.has_roles and plan.split.is_split and plan.store.layout is not None:
         yield "where K is split, D does not pass through shared memory."
     alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
@@ -163,11 +164,11 @@ def _shared_layouts(plan: GemmPlan) -> Iterator[str]:
             yield (f"the shared memory of {name} is {layout}, of extents {have}; tile and stages ask for {want}.")
         elif plan.stages:
             yield from overlapping(name, layout)
-    if plan.smem_d is not None and not plan.body.has_roles:
-        if product_each(plan.smem_d.shape) != plan.d_tile:
-            yield f"the shared memory of D is {plan.smem_d}; a tile of {plan.d_tile} passes through it."
+    if isinstance(plan.store, SharedStore):
+        if product_each(plan.store.smem.shape) != plan.d_tile:
+            yield f"the shared memory of D is {plan.store.smem}; a tile of {plan.d_tile} passes through it."
         else:
-            yield from overlapping("D", plan.smem_d)
+            yield from overlapping("D", plan.store.smem)
 
 
 def _is_by_lines(plan: GemmPlan, columns: int) -> bool:
@@ -189,10 +190,8 @@ def _copies(plan: GemmPlan) -> Iterator[str]:
         ("A", ("M", "K"), (bm, bk), plan.a.load),
         ("B", ("N", "K"), (bn, bk), plan.b.load),
     ]
-    if plan.copy_d is not None:
-        parts.append(("D", ("M", "N"), plan.d_tile, plan.copy_d))
-    if not plan.body.has_roles and (plan.copy_d is None) != (plan.smem_d is None):
-        yield "D passes through shared memory where there is both a layout of it there and a copy out of it."
+    if isinstance(plan.store, SharedStore):
+        parts.append(("D", ("M", "N"), plan.d_tile, plan.store.copy))
     for name, modes, extents, copy in parts:
         if isinstance(copy, TmaBox):
             continue
@@ -219,7 +218,8 @@ def _threads(plan: GemmPlan) -> Iterator[str]:
     if threads > MAX_THREADS_PER_BLOCK:
         yield f"a CTA has {threads} threads; {MAX_THREADS_PER_BLOCK} are the most."
     parts: list[tuple[str, Any]] = [(f"the copy of {each.name.upper()}", each.load) for each in plan.streams]
-    parts.append(("the copy of D", plan.copy_d))
+    if isinstance(plan.store, SharedStore):
+        parts.append(("the copy of D", plan.store.copy))
     made_for = [(what, copy.threads) for what, copy in parts if isinstance(copy, TiledCopy)]
     if not plan.body.has_roles:
         made_for.insert(0, ("the tiled MMA", plan.tiled_mma.threads))
@@ -232,7 +232,7 @@ def _instructions(plan: GemmPlan, arch: Arch) -> Iterator[str]:
     """Yield a sentence for each instruction of the plan that the architecture does not have."""
     copies = [stream.load for stream in plan.streams]
     loads = [copy.atom if isinstance(copy, TiledCopy) else copy for copy in copies]
-    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store_d)
+    atoms = (plan.tiled_mma.atom, *loads, *[stream.read for stream in plan.streams], plan.store.atom)
     told = set()
     for atom in atoms:
         if atom is not None and not atom.runs_on(arch.name) and atom.name not in told:

@@ -20,6 +20,7 @@ from cutegemm.machine.arch import (
 )
 from cutegemm.plan.rules.registers import register_budget
 from cutegemm.plan.shared import SharedLayout
+from cutegemm.plan.store import LineStore, StagedStore, TmaStore
 from cutegemm.plan.warp_roles import WARP_ROLES_KINDS, WarpRoles, warp_roles
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tma import TMA_INNER_ALIGNED_BYTES, TmaBox
@@ -135,7 +136,7 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """
     if pipeline.kind != "cooperative" or plan.persistent is None:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
-    if plan.epi_stages is None or not isinstance(plan.epi_stages.store, TmaBox):
+    if not plan.store.stored_by_tma:
         yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
     for is_there, what in (
         (bool(plan.epilogue.tiles), "C is added"),
@@ -289,44 +290,39 @@ def _barriers(plan: GemmPlan) -> Iterator[str]:
         yield f"{named} named barriers, that of all threads included; a CTA has {MAX_NAMED_BARRIERS}."
 
 
-def _may_leave_over(plan: GemmPlan) -> bool:
+def _may_leave_over(plan: GemmPlan, store: StagedStore) -> bool:
     """Return whether the number of epilogue stages need not divide the number of epilogue tiles.
 
     A tile then starts on stages whose stores may still run, and waits for them. It may do so if only D is stored, by
     TMA, and only after the MMAs of the tile.
     """
-    epi_stages = plan.epi_stages
-    assert epi_stages is not None
-    is_plain = isinstance(epi_stages.store, TmaBox) and epi_stages.load_c is None and len(plan.epi_stage_results) == 1
+    is_plain = store.stored_by_tma and store.fetched is None and len(plan.epi_stage_results) == 1
     return is_plain and not plan.body.overlapped
 
 
 def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield violations of the epilogue stages: their shape and number, the stores of D and the loads of C."""
-    epi_stages, d = plan.epi_stages, plan.operands.d
-    if (epi_stages is None) != (plan.smem_d is None):
-        yield "D passes through shared memory where there are epilogue stages, and only there."
+    store, d = plan.store, plan.operands.d
+    if not isinstance(store, StagedStore):
         return
-    if epi_stages is None or plan.smem_d is None:
-        return
-    rows, cols = epi_stages.epi_tile
+    rows, cols = store.epi_tile
     tile = plan.consumer_d_tile
-    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and isinstance(epi_stages.store, TmaBox) else 1
+    least = MIN_EPI_STAGES if pipeline.consumer_warps > 1 and store.stored_by_tma else 1
     if tile[0] % rows or tile[1] % cols:
         yield f"epilogue tiles of {rows} x {cols} do not fill a consumer's {tile[0]} x {tile[1]}."
-    elif epi_stages.count < least or (epi_stages.has_remainder(tile) and not _may_leave_over(plan)):
-        epi_tiles = product(epi_stages.epi_tiles(tile))
+    elif store.count < least or (store.has_remainder(tile) and not _may_leave_over(plan, store)):
+        epi_tiles = product(store.epi_tiles(tile))
         instead = "" if epi_tiles >= least else " Take narrower epilogue tiles, by epi_tile_n, or store = 'direct'."
         yield (
-            f"epilogue stages = {epi_stages.count}, where a consumer's tile has {epi_tiles} of {rows} "
+            f"epilogue stages = {store.count}, where a consumer's tile has {epi_tiles} of {rows} "
             f"x {cols}; {least} or more "
             f"that divide them are expected.{instead}"
         )
-    want = (rows, cols, epi_stages.count, pipeline.consumers)
-    if product_each(plan.smem_d.shape) != want:
-        yield f"the shared memory of D is {plan.smem_d}; epilogue tiles, epilogue stages and consumers ask for {want}."
-    load_c, store = epi_stages.load_c, epi_stages.store
-    if isinstance(store, TmaBox):
+    want = (rows, cols, store.count, pipeline.consumers)
+    if product_each(store.smem.shape) != want:
+        yield f"the shared memory of D is {store.smem}; epilogue tiles, epilogue stages and consumers ask for {want}."
+    load_c = store.fetched
+    if isinstance(store, TmaStore):
         if d.align_bytes < TMA_INNER_ALIGNED_BYTES:
             yield (
                 f"D is aligned to {d.align_bytes} bytes; a store by TMA needs {TMA_INNER_ALIGNED_BYTES}, of the "
@@ -335,16 +331,16 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
                 "'padded', or store it 'direct'."
             )
         whole = rows if d.major == "n" else cols
-        if store.box[1] < whole and (d.major == "m" or load_c is not None):
+        if store.box.box[1] < whole and (d.major == "m" or load_c is not None):
             yield "warps store rows of their own only of an n-major D, without C by TMA."
-    else:
-        if store.threads != pipeline.consumer_threads:
-            have = pipeline.consumer_threads
-            yield f"the copy of an epilogue stage is made for {store.threads} threads; a consumer has {have}."
-        if rows % size(store.tiler_mn[0]) or cols % size(store.tiler_mn[1]):
-            yield f"the copy of an epilogue stage, {store}, does not divide epilogue tiles of {rows} x {cols}."
-        elif epi_stages.rotates_lines:
-            yield from _turned(store, plan.smem_d, "mn".index(d.major))
+    if isinstance(store, LineStore):
+        copy, have = store.copy, pipeline.consumer_threads
+        if copy.threads != have:
+            yield f"the copy of an epilogue stage is made for {copy.threads} threads; a consumer has {have}."
+        if rows % size(copy.tiler_mn[0]) or cols % size(copy.tiler_mn[1]):
+            yield f"the copy of an epilogue stage, {copy}, does not divide epilogue tiles of {rows} x {cols}."
+        elif store.rotates_lines:
+            yield from _turned(copy, store.smem, "mn".index(d.major))
     fetched = plan.operands.matrix(plan.fetched_tile or "c")
     if load_c is not None and fetched.align_bytes < TMA_INNER_ALIGNED_BYTES:
         name, have = plan.fetched_tile.upper(), fetched.align_bytes
@@ -354,14 +350,15 @@ def _epilogue(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             f"{plan.fetched_tile} is {fetched.dtype} {fetched.major}-major; the epilogue stages that it comes to hold "
             f"{load_c.dtype}, {d.major}-major."
         )
-    if (load_c is None) != (epi_stages.from_shared is None) or (load_c is not None and not plan.epilogue.tiles):
+    reads_c = isinstance(store, TmaStore) and store.from_shared is not None
+    if (load_c is not None) != reads_c or (load_c is not None and not plan.epilogue.tiles):
         yield (
             "C comes by TMA where the epilogue stages say both how it comes and how it is read, and only if it is read."
         )
 
 
 def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]:
-    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `EpiStages.rotates_lines`.
+    """Yield a sentence if the copy of an epilogue stage to D cannot rotate lines; see `LineStore`.
 
     store    the copy, by the threads
     layout   layout of an epilogue stage

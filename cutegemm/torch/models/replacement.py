@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, update_wrapper
 from types import FunctionType
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cutegemm.errors import UnsupportedError
+from cutegemm.errors import CutegemmError, UnsupportedError
+from cutegemm.run.ahead import prepare
 from cutegemm.torch import fallback
 from cutegemm.torch.activations import OF_GATE
 from cutegemm.torch.fallback import has_own_forward, is_customized, is_left_to_torch, is_replaced_forward
@@ -84,7 +85,7 @@ class Replaced:
         return "\n".join(lines)
 
 
-def use(model: nn.Module) -> Replaced:
+def use(model: nn.Module, *, rows: Sequence[int] | None = None, processes: int | None = None) -> Replaced:
     """Let cutegemm compute the linear layers and MLPs of a model, in place.
 
     It replaces torch.nn.Linear, transformers' Conv1D, gated MLPs with the children gate_proj, up_proj, down_proj and
@@ -108,9 +109,13 @@ def use(model: nn.Module) -> Replaced:
     `forward` (as adapters, pruning and accelerate do), if another attribute of the MLP is set, or if the `forward` of
     its class is replaced. A second call of `use` replaces new modules.
 
-    model     a module; it may itself be a layer or an MLP
-    returns   the modules that were replaced, and those that were not with the reason; `undo()` restores the model
-    raises    UnsupportedError if model is not a torch.nn.Module
+    model       a module; it may itself be a layer or an MLP
+    rows        numbers of rows of the inputs, such as range(1, 4097): the kernels of the forward pass are compiled at
+                once, in parallel and with a progress bar, as by `cutegemm.prepare`. None: each at its first call
+    processes   number of processes that compile; None: the number of processors
+    returns     the modules that were replaced, and those that were not with the reason; `undo()` restores the model
+    raises      UnsupportedError if model is not a torch.nn.Module; with `rows`, the errors of `cutegemm.prepare`, after
+                which the model is as before
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     >>> with use(model) as replaced:
@@ -130,6 +135,12 @@ def use(model: nn.Module) -> Replaced:
     for name, module in list(model.named_modules()):
         if not is_replaced(module) and (isinstance(module, nn.Linear) or is_conv1d(module)):
             _replace_layer(name, module, report)
+    if rows is not None:
+        try:
+            prepare(model, rows=rows, processes=processes)
+        except CutegemmError:
+            report.undo()
+            raise
     return report
 
 
