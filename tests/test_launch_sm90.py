@@ -56,7 +56,7 @@ def test_aligned_halves_go_to_wgmma(taken, kind, transposed):
     b = matrix(3040, 264, kind).t() if transposed[1] else matrix(264, 3040, kind)
     plan = plan_for(taken, a, b)
     assert plan.family == "sm90"
-    assert plan.persistent == 114
+    assert plan.scheduler.grid.ctas == 114
     of = {
         "d": ("mk"[not transposed[0]], "nk"[transposed[1]]),
         "d^t": ("mk"[transposed[1]], "nk"[not transposed[0]]),
@@ -332,7 +332,7 @@ def test_k_is_split_where_few_tiles_have_many_k_tiles(taken):
     """The chosen plan splits K, and the kernel is called through a function that provides its workspace."""
     a, b = matrix(512, 16384), matrix(512, 16384).t()
     gemm(a, b)
-    assert taken[-1].plan.split.is_split
+    assert taken[-1].plan.scheduler.split.is_split
     assert len(taken[-1].calls) == 1
 
 

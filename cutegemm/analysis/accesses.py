@@ -220,7 +220,7 @@ def ragged_tiles(plan: GemmPlan, problem: Problem) -> int:
     Their CTAs first write zeros to the stages, because their copies skip elements outside of the matrices. If bK does
     not divide K, every work tile counts.
     """
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     assignment = work.assignment().work_tile
     if problem.k % plan.cta_tile[2]:
         return int((assignment.splits > 0).sum())
@@ -275,7 +275,7 @@ def executions(plan: GemmPlan, access: Access, k_tiles: int) -> float:
     if access.per == "tile":
         return 1.0 / plan.split_k  # one of the CTAs that split a tile's K stores the tile
     if plan.split_k > 1:
-        counts = [plan.split.k_range(k_split, k_tiles)[1] for k_split in range(plan.split_k)]
+        counts = [plan.scheduler.split.k_range(k_split, k_tiles)[1] for k_split in range(plan.split_k)]
         return sum(_executions(plan, access, count) for count in counts) / len(counts)
     if plan.cluster_k > 1:
         counts = [plan.k_range(rank, k_tiles)[1] for rank in range(plan.cluster_k)]

@@ -43,7 +43,7 @@ from cutegemm.plan.work.arithmetic import ceil_div
 from cutegemm.tile.tma import TmaBox
 
 if TYPE_CHECKING:
-    from cutegemm.plan.access import UniformRead
+    from cutegemm.plan.access import GlobalRead
     from cutegemm.plan.plan import GemmPlan
     from cutegemm.plan.problem import Operand, Problem
 
@@ -182,7 +182,7 @@ def global_accesses(
         op = "ldgsts" if load.atom.is_async else "ld"
         cost = _sectors(plan, name, label, op, elements, load.atom.bits, operand, problem, "k-tile")
         out.append(replace(cost, by_l1=not load.atom.name.startswith(_PAST_L1)))
-    out += [_uniform(plan, read, problem) for read in plan.body.mainloop.global_reads(plan)]
+    out += [_single(plan, read, problem) for read in plan.body.mainloop.global_reads(plan)]
     read = read_always(plan) if scalars is None else plan.epilogue.tensors_read(scalars)
     out += [_read_by_epilogue(plan, name, problem) for name in read]
     copy = plan.store.line_copy
@@ -193,28 +193,30 @@ def global_accesses(
             label, operand = f"store {name.upper()}", plan.operands.matrix(name)
             out.append(_sectors(plan, name, label, "st", elements, bits, operand, problem, "tile", plan.store.rotated))
     out += [_stored(plan, name, problem) for name in plan.epilogue.outputs if name not in shared]
-    if plan.split.is_split:
+    if plan.scheduler.split.is_split:
         out += _split_k_partials(plan)
     return out
 
 
-def _uniform(plan: GemmPlan, read: UniformRead, problem: Problem | None) -> Sectors:
-    """Return the cost of reading single elements of an operand of the mainloop: one sector for each instruction.
+def _single(plan: GemmPlan, read: GlobalRead, problem: Problem | None) -> Sectors:
+    """Return the cost of reading single elements of an operand of the mainloop, at most one for each k-tile.
 
-    In the whole problem, each tile reads as much in each k-tile. A CTA fetches a sector once for a k-tile, through L1:
-    at most one for each block along the tile.
+    In the whole problem, each tile reads as much in each k-tile. A CTA fetches a sector once, through L1, of those that
+    its warps read at the same time: it reads one element for each block along the tile.
     """
     bits = plan.operands.matrix(read.operand).dtype.bits
+    of_each = ceil_div(read.k_tiles * bits // 8, SECTOR_BYTES)
     in_grid = None
     if problem is not None:
         bm, bn, bk = plan.cta_tile
-        times = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.k, bk) * problem.l
+        tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * problem.l
+        times = tiles * ceil_div(ceil_div(problem.k, bk), read.k_tiles)
         mode, _, every = plan.operands.modes(read.operand)[0].partition("/")
-        fetched = ceil_div(bm if mode == "m" else bn, int(every or 1))
-        in_grid = GridSectors(read.requests * times, read.requests * times, fetched * times)
-    count = read.requests
-    label = f"LDG.{bits}"
-    return Sectors(read.label, label, "ld", count, count, count, bits, bits, "k-tile", in_grid, by_l1=True)
+        fetched = ceil_div(bm if mode == "m" else bn, int(every or 1)) * of_each
+        in_grid = GridSectors(read.requests * times, read.requests * of_each * times, fetched * times)
+    per = "k-tile" if read.k_tiles == 1 else f"{read.k_tiles} k-tiles"
+    count = read.requests * of_each
+    return Sectors(read.label, f"LDG.{bits}", "ld", read.requests, count, count, bits, bits, per, in_grid, by_l1=True)
 
 
 def _read_by_epilogue(plan: GemmPlan, name: str, problem: Problem | None) -> Sectors:
@@ -244,7 +246,7 @@ def _split_k_partials(plan: GemmPlan) -> list[Sectors]:
     )
     table = first.offsets().reshape(-1, WARP_THREADS) * bits // 8
     touched, ideal = int(sectors(table, wide).sum()), table.size * wide // 8 // SECTOR_BYTES
-    adds = plan.body.has_roles or plan.split.reduction == "last"
+    adds = plan.body.has_roles or plan.scheduler.split.reduction == "last"
     return [
         Sectors(label, f"{name}.{wide}", op, len(table) * consumers, touched * consumers, ideal * consumers,
                 wide, _ACCESS_BYTES * 8, "K split")

@@ -10,10 +10,12 @@ from cutegemm.machine.arch import ACCESS_BITS, REGISTER_BITS, WARP_THREADS
 from cutegemm.plan.arguments import check_arguments
 from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operands
+from cutegemm.plan.program.sliced_schedule import SlicedSchedule
 from cutegemm.plan.program.thread_schedule import streamed
 from cutegemm.plan.reduction import SlicedK
 from cutegemm.plan.store import RegisterStore
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.copy_atoms import global_load
 from cutegemm.tile.mma_atoms import fma, mma_sync
@@ -101,14 +103,13 @@ def gemv_plan(
         summary=summary,
         family="mma_sync",
         arch="sm_90" if cluster > 1 or pdl else "sm_89" if ops.a.dtype.bits == 8 else "sm_80",
-        raster=made(order),
-        body=streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks),
+        scheduler=TileScheduler(made(order)),
+        body=SlicedSchedule.of(streamed(deep // (made(atom).shape_mnk[2] * warps), load_chunks), sliced_k),
         ctas_per_sm=ctas_per_sm,
         mma_order="n",
         rounding=rounding or ("rna" if ops.a.dtype is tf32 else "rz"),
         cluster_mn=(cluster, 1),
         pdl=pdl,
-        sliced_k=sliced_k,
     )
 
 

@@ -16,6 +16,8 @@ from cutegemm.plan.program.thread_schedule import ThreadSchedule, multistage, si
 from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store import RegisterStore, SharedStore, Store
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom, MmaAtom
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, ldmatrix, universal_copy
@@ -156,13 +158,11 @@ def mma_sync_plan(
         summary=summary,
         family="mma_sync",
         arch=arch or max(_LEAST_ARCH, mma.atom.min_arch),
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(persistent)),
         body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
         rounding=rounding,
-        split=made(split),
-        persistent=persistent,
     )
 
 

@@ -24,6 +24,8 @@ from cutegemm.plan.plan import GemmPlan
 from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.store import StagedStore
 from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.tile.atoms import MmaAtom
 from cutegemm.tile.mma_atoms import mma_sync
 from cutegemm.tile.raster import Raster
@@ -104,9 +106,8 @@ def mma_tma_plan(
         name=name,
         summary=summary,
         family="mma_sync",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), grid=grid_of(ctas)),
         mma_order=mma_order,
-        persistent=ctas,
     )
 
 

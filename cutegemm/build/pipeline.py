@@ -19,7 +19,6 @@ from cutegemm.plan.shared import SharedLayout
 from cutegemm.plan.store import RegisterStore, StagedStore, Store
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WarpRoles
-from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.smem_atoms import KINDS, widest_smem_kind
@@ -145,7 +144,6 @@ class PipelineBuilder(PlanBuilder):
         registers: tuple[int, int] | None,
         reads: Mapping[str, CopyAtom],
         cluster_mn: tuple[int, int] = (1, 1),
-        split: KSplit | None = None,
         further: tuple[OperandStream, ...] = (),
         **others: Any,
     ) -> GemmPlan:
@@ -157,7 +155,6 @@ class PipelineBuilder(PlanBuilder):
         registers    registers of a thread of the producer and of a consumer; None: all threads have the same number
         reads        name of an operand -> copy atom by which its fragments are read from shared memory
         cluster_mn   CTAs of a cluster along M and N
-        split        how K is split; None: it is not
         further      operand streams besides A and B
         others       fields of `GemmPlan` that do not follow from the components
         raises       PlanError with every rule that is broken
@@ -173,7 +170,6 @@ class PipelineBuilder(PlanBuilder):
             roles=roles_of(pipeline, registers),
             body=pipeline,
             cluster_mn=cluster_mn,
-            split=split or KSplit(),
             rounding=rounding_of(self.operands),
             **others,
         )

@@ -15,6 +15,8 @@ from cutegemm.plan.problem import Operand, Operands
 from cutegemm.plan.program.thread_schedule import ThreadSchedule, direct, multistage, prefetched, single_stage
 from cutegemm.plan.store import RegisterStore, SharedStore, Store
 from cutegemm.plan.stream import OperandStream
+from cutegemm.plan.work.grid import grid_of
+from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
 from cutegemm.tile.copy_atoms import CP_ASYNC_BYTES, UNIVERSAL_BITS, universal_copy
 from cutegemm.tile.mma_atoms import fma
@@ -126,12 +128,10 @@ def simt_plan(
         summary=summary,
         family="simt",
         arch="sm_80",
-        raster=made(order),
+        scheduler=TileScheduler(made(order), made(split), grid_of(persistent)),
         body=made(schedule),
         ctas_per_sm=ctas_per_sm,
         mma_order=mma_order,
-        split=made(split),
-        persistent=persistent,
         repacks=repacks,
     )
 

@@ -16,19 +16,24 @@ from cutegemm.plan.role import Role
 from cutegemm.plan.store import LineStore, RegisterStore, SharedStore, Store, TmaStore
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.grid import OneEach, Persistent
+from cutegemm.plan.work.scheduler import TileScheduler
 
 __all__ = [
     "Barrier",
     "GemmPlan",
     "LineStore",
+    "OneEach",
     "Operand",
     "OperandStream",
     "Operands",
+    "Persistent",
     "Problem",
     "RegisterStore",
     "Role",
     "SharedStore",
     "Store",
+    "TileScheduler",
     "TmaStore",
     "WarpRoles",
 ]

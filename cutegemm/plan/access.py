@@ -28,14 +28,16 @@ class SmemAccess:
 
 
 @dataclass(frozen=True)
-class UniformRead:
-    """Reads of single elements in global memory by whole warps: all lanes of an instruction read the same element.
+class GlobalRead:
+    """Reads of single elements in global memory by whole warps.
 
     label      what it does, in two words
-    operand    name of the operand that is read
-    requests   instructions of all warps of a CTA in a k-tile
+    operand    name of the operand that is read, which is contiguous along K
+    requests   instructions of all warps of a CTA for `k_tiles` k-tiles
+    k_tiles    k-tiles whose elements an instruction reads, each by a lane of its own; 1: all lanes read one element
     """
 
     label: str
     operand: str
     requests: int
+    k_tiles: int = 1

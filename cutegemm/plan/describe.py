@@ -85,23 +85,11 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
     """
     bm, bn, bk = plan.cta_tile
     mma, atom = plan.tiled_mma, plan.tiled_mma.atom
-    if problem is None:
-        grid, tiles = "M/bM x N/bN x L", "-"
-    else:
-        m, n, batch = plan.grid(problem)
-        grid, tiles = f"{m} x {n} x {batch} tiles", str(m * n * batch)
     warps = plan.threads // WARP_THREADS
     held = mma if not plan.body.has_roles else plan.epilogue_mma
     values = size(held.tv_layout_C_tiled, mode=[1]) * (bm * bn) // (held.tile_mnk[0] * held.tile_mnk[1])
-    order = ", clusters GPC by GPC" if plan.scheduler.gpc_raster is not None else ""
-    rows = [("grid", tiles, grid, f"raster {plan.raster}{order}")]
+    rows = [*plan.scheduler.describe(plan, problem)]
     pipeline = plan.body
-    if pipeline.has_roles:
-        what = f"{pipeline.kind}, {'persistent' if plan.persistent else 'one tile each'}"
-        overlapped = "a tile is stored behind the products of the next" if pipeline.overlapped else ""
-        rows.append(("CTAs", str(plan.persistent or tiles), what, overlapped))
-    elif plan.persistent is not None:
-        rows.append(("CTAs", str(plan.persistent), "persistent", ""))
     if plan.pdl:
         rows.append(("launch", "1", "pdl", "begins before the kernel ahead of it has ended; A is read at once"))
     if plan.cluster_mn != (1, 1):
@@ -110,10 +98,6 @@ def _hierarchy(plan: GemmPlan, problem: Problem | None) -> list[Row]:
         together = " x ".join(str(extent) for extent in plan.mma_tile[:2])
         each = f"CTAs share K: each multiplies {together} by its part of the k-tiles, and stores {bm} x {bn}"
         rows.append(("k-tiles", str(plan.cluster_k), "parts", each))
-    if plan.split.is_split:
-        waves = plan.split.waves
-        what = f"shared {'wave' if waves == 1 else 'waves'}" if waves else "parts of K"
-        rows.append(("split", str(waves or plan.split_k), what, str(plan.split)))
     for repack in plan.repacks:
         rows.append((f"pack {repack.name.upper()}", "1", "x".join(map(str, repack.tile)), str(repack)))
     launches = launches_of(plan)
@@ -152,11 +136,9 @@ def _memory(plan: GemmPlan) -> list[Row]:
         more = " more" if plan.store.reuses_stages else ""
         stages = str(product(buffer.layout.shape[2:]))
         rows.append((f"shared {buffer.name.upper()}", stages, f"{used[buffer.name]} bytes{more}", str(buffer.layout)))
-    if plan.sliced_k is not None:
-        parts = f"{plan.sliced_k.warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
-        rows.append(
-            ("shared sums", str(plan.sliced_k.warps), f"{used['accumulators']} bytes", f"K is shared by {parts}")
-        )
+    if plan.body.slices_k:
+        parts = f"{plan.body.k_warps} warps" + (f", {plan.cluster_k} CTAs" if plan.cluster_k > 1 else "")
+        rows.append(("shared sums", str(plan.body.k_warps), f"{used['accumulators']} bytes", f"K is shared by {parts}"))
     elif plan.cluster_k > 1:
         of_all = exchanged(plan)
         rows.append(("shared sums", str(plan.cluster_k), f"{used['accumulators']} bytes", f"from each CTA {of_all}"))

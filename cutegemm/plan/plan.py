@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from cutegemm.machine.arch import (
     WARP_THREADS,
     arch_named,
 )
+from cutegemm.plan.accumulation import AccumulationOrder, accumulation_order
 from cutegemm.plan.epilogue import LINEAR, Accumulator, Epilogue
 from cutegemm.plan.glu import Glu, GluPairs, glu_pairs, paired_vectors
 from cutegemm.plan.memory.repack import Repack
@@ -26,18 +27,19 @@ from cutegemm.plan.program.barriers import Barrier, barriers_of
 from cutegemm.plan.program.roles import consumer, producer
 from cutegemm.plan.program.steps import Program
 from cutegemm.plan.program.thread_schedule import ThreadSchedule
-from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, SlicedK, exchanged
+from cutegemm.plan.reduction import ACCUMULATOR_VECTOR, exchanged
 from cutegemm.plan.role import Role
 from cutegemm.plan.shared import Buffer
 from cutegemm.plan.store.base import Store
 from cutegemm.plan.stream import OperandStream
 from cutegemm.plan.warp_roles import WarpRoles
+from cutegemm.plan.work.cluster import ClusterTile
 from cutegemm.plan.work.scheduler import TileScheduler
 from cutegemm.plan.work.split import KSplit
+from cutegemm.plan.work.work import Work
 from cutegemm.tile.atoms import CopyAtom
 from cutegemm.tile.copy_atoms import universal_copy
 from cutegemm.tile.mma_atoms import wgmma
-from cutegemm.tile.raster import Raster
 from cutegemm.tile.tiled_copy import TiledCopy
 from cutegemm.tile.tiled_mma import TiledMma
 
@@ -64,12 +66,10 @@ class GemmPlan(hooks.Shown):
     tiled_mma        the MMA atom, and how warps, threads and values cover the tile
     streams          what is loaded for each k-tile: A, B, and further operands of the mainloop
     store            how a tile of D gets from registers to global memory
-    raster           the order in which CTAs take the tiles of D
+    scheduler        which work tiles there are, and which cluster takes them in which order
     body             how the threads of a CTA work: all by one `ThreadSchedule`, or in `WarpRoles`
     roles            the warps of each role, with their registers
     cluster_mn       CTAs of a cluster along M and N
-    split            how K is split among CTAs
-    persistent       CTAs of a persistent grid, which take tile after tile; None: one CTA for each tile of D
     repacks          operands that a kernel copies first, to a layout that the mainloop loads faster
     ctas_per_sm      CTAs that an SM must hold; it limits registers and shared memory
     mma_order        "m" or "n": the outer mode in the order of the MMAs of a k-block, which goes back and forth
@@ -78,8 +78,6 @@ class GemmPlan(hooks.Shown):
     epilogue         what is computed from the accumulators. If it does not read C, beta must be 0
     pdl              whether the kernel may begin before the one ahead of it in the stream has ended: it reads A at
                      once, which the kernel ahead must not write, and everything else after that kernel's end
-    sliced_k         how warps that multiply different k of the same tile add their accumulators; None if each warp
-                     multiplies all of K
     swap_ab          whether the kernel computes D^T = B^T A^T and its host function takes A, B, C and D themselves, so
                      that callers need no transposed views
     raises           PlanError with every rule that is broken
@@ -94,19 +92,16 @@ class GemmPlan(hooks.Shown):
     tiled_mma: TiledMma
     streams: tuple[OperandStream, ...]
     store: Store
-    raster: Raster
+    scheduler: TileScheduler
     body: ThreadSchedule | WarpRoles
     roles: tuple[Role, ...]
     cluster_mn: tuple[int, int] = (1, 1)
-    split: KSplit = field(default_factory=KSplit)
-    persistent: int | None = None
     repacks: tuple[Repack, ...] = ()
     ctas_per_sm: int = 1
     mma_order: str = "m"
     rounding: str = "rz"
     epilogue: Epilogue = LINEAR
     pdl: bool = False
-    sliced_k: SlicedK | None = None
     swap_ab: bool = False
 
     def __post_init__(self) -> None:
@@ -174,6 +169,26 @@ class GemmPlan(hooks.Shown):
         """
         changed = self.stream(name)
         return self.with_(streams=tuple([replace(s, **changes) if s is changed else s for s in self.streams]))
+
+    def with_scheduler(self, **changes: Any) -> GemmPlan:
+        """Return the plan with some fields of the tile scheduler changed, checked again.
+
+        raises   PlanError for an unknown field, or with every rule that is then broken
+
+        >>> from cutegemm.build import sm90_plan
+        >>> from cutegemm.plan import Persistent
+        >>> print(sm90_plan().with_scheduler(grid=Persistent(16)).scheduler.grid.ctas)
+        16
+        """
+        known = [each.name for each in fields(self.scheduler)]
+        strange = [
+            f"{name!r} is no field of a {type(self.scheduler).__name__}; there are {', '.join(known)}."
+            for name in changes
+            if name not in known
+        ]
+        if strange:
+            raise PlanError(f"plan {self.name!r}", strange)
+        return self.with_(scheduler=replace(self.scheduler, **changes))
 
     @property
     def a(self) -> OperandStream:
@@ -269,9 +284,7 @@ class GemmPlan(hooks.Shown):
     @property
     def cluster_k(self) -> int:
         """Return the number of CTAs of a cluster that split K."""
-        if self.body.has_roles:
-            return self.body.cluster_k
-        return 1 if self.sliced_k is None else self.cluster_mn[0]
+        return self.body.k_ctas(self.cluster_mn)
 
     def k_range(self, rank: Any, k_tiles: Any, minimum: Any = min) -> tuple[Any, Any]:
         """Return (first k-tile, number of k-tiles) of one CTA of a cluster that splits K; see `KSplit.k_range`.
@@ -285,9 +298,9 @@ class GemmPlan(hooks.Shown):
     @property
     def epilogue_mma(self) -> TiledMma:
         """Return the tiled MMA whose accumulator layout says which thread stores which element of the CTA's tile."""
-        if self.cluster_k > 1 and self.body.has_roles:
-            return _of_columns(self.tiled_mma, self.cta_tile[1])
-        return self.tiled_mma if self.sliced_k is None else self.sliced_k.added
+        if isinstance(self.body, ThreadSchedule):
+            return self.body.stored_mma(self.tiled_mma)
+        return self.tiled_mma if self.cluster_k == 1 else _of_columns(self.tiled_mma, self.cta_tile[1])
 
     @property
     def head(self) -> Epilogue:
@@ -322,7 +335,7 @@ class GemmPlan(hooks.Shown):
         For a plan with warp roles and a gated epilogue.
         """
         assert self.pairs is not None
-        both = [self.accumulator_registers[list(sliced_k)] for sliced_k in (self.pairs.gates, self.pairs.ups)]
+        both = [self.accumulator_registers[list(own)] for own in (self.pairs.gates, self.pairs.ups)]
         gates, ups = [tuple(each[np.argsort(both[0])].tolist()) for each in both]
         return GluPairs(self.pairs.block, gates, ups)
 
@@ -442,7 +455,7 @@ class GemmPlan(hooks.Shown):
     @property
     def split_k(self) -> int:
         """Return the number of K splits of each tile of D; 1 without split-K."""
-        return self.split.splits
+        return self.scheduler.split.splits
 
     @property
     def loaded(self) -> Operands:
@@ -541,15 +554,16 @@ class GemmPlan(hooks.Shown):
             out[buffer.name] = -(-buffer.size_bytes // align) * align
         if self.store.reuses_stages:
             out.update({buffer.name: max(0, buffer.size_bytes - sum(out.values())) for buffer in own})
-        if self.sliced_k is not None:
-            elements = self.sliced_k.by_warp.cosize() + (self.sliced_k.by_cta.cosize() if self.sliced_k.by_cta else 0)
-            out["accumulators"] = elements * ops.acc.bits // 8
-        elif self.cluster_k > 1:
-            out["accumulators"] = exchanged(self).cosize() * ops.acc.bits // 8
+        if isinstance(self.body, ThreadSchedule):
+            partials = self.body.partial_elements
+        else:
+            partials = exchanged(self).cosize() if self.cluster_k > 1 else 0
+        if partials:
+            out["accumulators"] = partials * ops.acc.bits // 8
         mbarriers = sum(b.count for b in self.barriers if b.kind == "mbarrier")
         if mbarriers:
             out["barriers"] = 8 * mbarriers
-        if self.body.has_roles and self.split.is_split:
+        if self.body.has_roles and self.scheduler.split.is_split:
             out["semaphores"] = SEMAPHORE_BYTES * self.body.consumers
         return out
 
@@ -560,11 +574,11 @@ class GemmPlan(hooks.Shown):
         """
         ops, mma = self.operands, self.tiled_mma
         bm, bn, _ = self.mma_tile
-        holders = mma.threads // (1 if self.sliced_k is None else self.sliced_k.warps)  # of the sums, each of some
+        holders = mma.threads // self.body.k_warps  # threads that together hold the accumulators of a tile
         out = {"accumulators": _words(bm * bn, ops.acc.bits, holders)}
         own = self.body.mainloop.registers(self, out["accumulators"])
         out.update(own)
-        if self.body.has_roles and self.split.is_split:  # added where a k-tile's have been
+        if self.body.has_roles and self.scheduler.split.is_split:  # added where a k-tile's have been
             of_parts = 2 * ACCUMULATOR_VECTOR * self.vectors_at_once
             out["accumulators of other K splits"] = max(0, of_parts - sum(own.values()))
         if mma.atom.is_of_warpgroup and mma.atom.a_source == "register":
@@ -735,13 +749,23 @@ class GemmPlan(hooks.Shown):
         return universal_copy(operand.dtype, operand.dtype.bits * min(elements, operand.align_elems, most))
 
     @functools.cached_property
-    def scheduler(self) -> TileScheduler:
-        """Return the tile scheduler: which work tiles there are, and which CTA takes which."""
-        return TileScheduler(
-            self.raster, self.split, self.cta_tile, self.cluster_mn, self.persistent,
-            batched=self.operands.batched, idle_ctas=not self.body.has_roles,
-            gpc_raster=self.body.gpc_raster, cluster_k=self.body.cluster_k,
-        )  # fmt: skip
+    def cluster_tile(self) -> ClusterTile:
+        """Return the tile of D that a cluster computes, and the CTAs of a cluster, as the scheduler needs them."""
+        return ClusterTile(
+            self.cta_tile, self.cluster_mn, self.body.cluster_k, self.operands.batched, not self.body.has_roles
+        )
+
+    def work(self, problem: Problem, tensors: Mapping[str, Any] | None = None) -> Work:
+        """Return the work tiles of a problem, and the clusters that take them.
+
+        tensors   the operands that the scheduler reads, as arrays; None: their contents are not known, or it reads none
+
+        >>> from cutegemm.build import sm90_plan
+        >>> sm90_plan(split_k=4).work(Problem(128, 1024, 4096)).count
+        32
+        """
+        tiles = self.scheduler.tiles(self.cluster_tile, problem.m, problem.n, problem.l)
+        return tiles.along(problem.k, tensors)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Return the number of tiles of D along M, N and the batch."""
@@ -771,6 +795,20 @@ class GemmPlan(hooks.Shown):
         for TMA, which fills with zeros beyond K.
         """
         return -(-problem.k // self.cta_tile[2])
+
+    def accumulation_order(self, problem: Problem) -> AccumulationOrder:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        Plans with equal orders give the same accumulators, bit for bit. Only stream-K orders depend on M, N and L.
+
+        problem   the problem as the plan solves it: D^T = B^T A^T if the plan swaps A and B
+
+        >>> from cutegemm.build import sm90_plan
+        >>> print(sm90_plan(tile=(64, 64, 64), split_k=2).accumulation_order(Problem(64, 64, 4096)))
+        wgmma of 16 k, bf16 x bf16 -> f32: (k 0..2048) + (k 2048..4096)
+        """
+        check_is_problem("accumulation_order", problem)
+        return accumulation_order(self, problem)
 
     def describe(self, problem: Problem | None = None) -> str:
         """Return the plan as text: a line (count, shape, layout) for each level from the grid of CTAs to a value.

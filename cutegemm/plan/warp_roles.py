@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from cutegemm.errors import UnsupportedError
 from cutegemm.machine.arch import WARP_THREADS, WARPGROUP_THREADS
 from cutegemm.plan.mainloop.base import Mainloop
-from cutegemm.plan.work.gpcs import GpcRaster
 
 if TYPE_CHECKING:
     from cutegemm.plan.plan import GemmPlan
@@ -35,7 +34,6 @@ class WarpRoles:
     overlapped       cooperative: a consumer keeps its finished tile in registers, starts the next one, and stores an
                      epilogue tile after the MMAs of each of its first k-tiles
     consumer_warps   warps of a consumer: 4, a warpgroup, or 1
-    gpc_raster       the order in which clusters of a persistent grid take tiles; None: the order of their launch
     cluster_k        CTAs of a cluster along N that split K. Each multiplies the columns of all of them by some of the
                      k-tiles, and receives the accumulators of its own columns from all; see `reduction.exchanged`
     """
@@ -48,10 +46,18 @@ class WarpRoles:
     stagger_cycles: int = 0
     overlapped: bool = False
     consumer_warps: int = WARPGROUP_THREADS // WARP_THREADS
-    gpc_raster: GpcRaster | None = None
     cluster_k: int = 1
 
     has_roles: ClassVar[bool] = True
+    slices_k: ClassVar[bool] = False
+    k_warps: ClassVar[int] = 1
+
+    def k_ctas(self, cluster_mn: tuple[int, int]) -> int:
+        """Return the number of CTAs of a cluster that split K.
+
+        cluster_mn   CTAs of a cluster along M and N; not used here, but by the same method of `SlicedSchedule`
+        """
+        return self.cluster_k
 
     def tile_of_consumer(self, cta_tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return (rows, columns) of D that a consumer computes at a time.

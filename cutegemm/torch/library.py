@@ -28,7 +28,7 @@ from cutegemm.plan.epilogue import Reduction
 from cutegemm.run.calls import How
 from cutegemm.torch.autograd import Call, backward, save
 from cutegemm.torch.epilogue import PLAIN, formula, types_read, types_text
-from cutegemm.torch.launch import AS_CHOSEN, OF_LAYER, allocated, compute, dgated_of, joined
+from cutegemm.torch.launch import AS_CHOSEN, allocated, compute, dgated_of, joined
 from cutegemm.torch.quantization import quantized, results
 
 Tensors = Sequence[torch.Tensor]
@@ -37,7 +37,7 @@ Shape = Sequence[int]
 # No argument of `gemm` has a default: torch omits arguments that equal their default, and then rejects the gradients of
 # a call with lists of tensors as too many.
 _PRODUCT = "Tensor a, Tensor[] b, str epilogue, Tensor[] operands, float[] scalars"
-_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune"
+_HOW = "str? plan, str accumulate, bool allow_tf32, bool varying_rows, bool tune, bool batch_invariant"
 _OPTIONS = len(How().options)
 SCHEMAS = {
     "cutegemm::mm": "(Tensor a, Tensor b, ScalarType? out_dtype=None, bool varying_rows=False) -> Tensor",
@@ -47,9 +47,9 @@ SCHEMAS = {
     "cutegemm::scaled_gemm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str epilogue, Tensor[] operands, "
     f"float[] scalars, str? out_dtype, {_HOW}) -> Tensor[]",
     "cutegemm::quantize": "(Tensor x, int rows, ScalarType dtype, bool power_of_two) -> (Tensor, Tensor)",
-    "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None) -> Tensor",
-    "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False) "
-    "-> (Tensor, Tensor)",
+    "cutegemm::mm_parts": "(Tensor a, Tensor[] b, ScalarType? out_dtype=None, bool batch_invariant=False) -> Tensor",
+    "cutegemm::gemm_dgated": "(Tensor a, Tensor b, Tensor preact, str activation, bool varying_rows=False, "
+    "bool batch_invariant=False) -> (Tensor, Tensor)",
 }
 
 
@@ -107,16 +107,20 @@ def _fake_quantize(x: torch.Tensor, rows: int, dtype: torch.dtype, power_of_two:
     return results(x, rows, dtype)
 
 
-def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
-    return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=OF_LAYER)[0]
+def _mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None, batch_invariant: bool = False) -> torch.Tensor:
+    how = How(varying_rows=True, batch_invariant=batch_invariant)
+    return compute(a, (joined(b).mT,), PLAIN, out_dtype=out_dtype, how=how)[0]
 
 
-def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None) -> torch.Tensor:
+def _fake_mm_parts(a: torch.Tensor, b: Tensors, out_dtype: Any = None, batch_invariant: bool = False) -> torch.Tensor:
     return allocated(a, (b[0].mT,), PLAIN, out_dtype)[0]
 
 
-def _dgated(a: Any, b: Any, preact: Any, activation: str, varying_rows: bool = False) -> tuple[Any, Any]:
-    return dgated_of(a, b, preact, activation, How(varying_rows=varying_rows))
+def _dgated(
+    a: Any, b: Any, preact: Any, activation: str, varying_rows: bool = False, batch_invariant: bool = False
+) -> tuple[Any, Any]:
+    how = How(varying_rows=varying_rows, batch_invariant=batch_invariant)
+    return dgated_of(a, b, preact, activation, how)
 
 
 def _fake_dgated(a: Any, b: Any, preact: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

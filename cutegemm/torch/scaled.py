@@ -15,7 +15,7 @@ from cutegemm.torch import block_scales, checks
 from cutegemm.torch import library as library  # registers the operators
 from cutegemm.torch.autograd import product
 from cutegemm.torch.epilogue import PLAIN
-from cutegemm.torch.launch import AS_CHOSEN
+from cutegemm.torch.launch import AS_CHOSEN, in_mode
 
 # Members of torch.nn.functional.ScalingType and SwizzleType; the index of a member is its value. torch has the enums
 # since 2.10.
@@ -118,7 +118,7 @@ def scaled_mm(
     if recipes["scale_a"] in block_scales.RECIPES:
         text, operands = ("lambda acc, bias: acc + bias", [bias]) if bias is not None else (PLAIN, [])
         oriented = block_scales.as_in_gemm(scales, recipes, mat_a.shape[1])
-        return block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype)[0]
+        return block_scales.scaled_product(mat_a, mat_b, oriented, text, operands, (), dtype, in_mode(AS_CHOSEN))[0]
     shapes = {"scale_a": (-1, 1), "scale_b": (1, -1)}
     operands = [scale.reshape(() if recipes[name] == "TensorWise" else shapes[name]) for name, scale in scales.items()]
     text = "lambda acc, scale_a, scale_b: acc * scale_a * scale_b"
@@ -126,7 +126,7 @@ def scaled_mm(
         text = "lambda acc, scale_a, scale_b, bias: acc * scale_a * scale_b + bias"
         operands.append(bias)
     how = (_FAST if use_fast_accum else _PROMOTED) if mat_a.dtype.is_floating_point else AS_CHOSEN
-    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, how)[0]
+    return product(mat_a, (mat_b,), text, tuple(operands), (), dtype, in_mode(how))[0]
 
 
 def _only(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutegemm.build import Shared, simt_plan
 from cutegemm.dtypes import bf16
 from cutegemm.layout import Layout, Swizzle, tile_to_shape
-from cutegemm.plan import GemmPlan, Operands, OperandStream, Role
+from cutegemm.plan import GemmPlan, Operands, OperandStream, Role, TileScheduler
 from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.plan.store import RegisterStore
 from cutegemm.tile.copy_atoms import cp_async, ldmatrix, universal_copy
@@ -40,7 +40,7 @@ def tensor_cores() -> GemmPlan:
         tiled_mma=TiledMma(mma_sync(bf16, 16), Layout((2, 2, 1)), (32, 32, 16)),
         streams=tuple([OperandStream(name, mode, load, smem, ldmatrix(bf16, 4)) for name, mode in ("am", "bn")]),
         store=RegisterStore(universal_copy(bf16, 32)),
-        raster=Raster("grouped_m", 8),
+        scheduler=TileScheduler(Raster("grouped_m", 8)),
         body=multistage(3, 2),
         roles=(Role("all", 4),),
     )

@@ -26,6 +26,7 @@ def status(*arguments: str) -> int:
         (("sanitize", "--tool", "soap"), "no tool is called 'soap'; there are memcheck"),
         (("replay", "/no/such/file"), "/no/such/file: No such file"),
         (("scaled", "--shape", "64x64"), "--shape '64x64' is not M x N x K"),
+        (("scaled", "--shape", "64x256x256", "--plans", "128x128*"), "names no plan of 64x256x256, such as swap_ab"),
     ],
 )
 def test_what_a_user_can_mend_is_told(arguments, said, capsys) -> None:

@@ -72,12 +72,12 @@ def hopper_components(plan: GemmPlan) -> Components:
         "c": (plan.has_c, "by TMA" if store.fetched is not None else "by threads"),
         "multicast_b": (plan.cluster_mn[0] > 1, "by two" if plan.cluster_mn[0] == 2 else "by more"),
         "multicast_a": (plan.cluster_mn[1] > plan.cluster_k, "by two"),
-        "k": (plan.split.is_split or plan.cluster_k > 1, _division(plan)),
+        "k": (plan.scheduler.split.is_split or plan.cluster_k > 1, _division(plan)),
         "repack": (bool(plan.repacks), "".join(repack.name for repack in plan.repacks)),
         "columns": (plan.loaded_tile[1] != plan.mma_tile[1], "of the next tile"),
         "batch": (operands.batched, "batched"),
-        "grid": (plan.persistent is None, "a tile a CTA"),
-        "order": (pipeline.gpc_raster is not None and len(set(pipeline.gpc_raster.rounds)) > 1, "of the GPCs"),
+        "grid": (not plan.scheduler.grid.is_persistent, "a tile a CTA"),
+        "order": (len(set(getattr(plan.scheduler.order, "rounds", ()))) > 1, "of the GPCs"),
         "overlapped": (pipeline.overlapped, "overlapped"),
         "stagger": (pipeline.stagger_cycles > 0, "staggered"),
         "occupancy": (plan.ctas_per_sm > 1, str(plan.ctas_per_sm)),
@@ -116,7 +116,10 @@ def mma_sync_components(plan: GemmPlan) -> Components:
             schedule is not None and any(getattr(step, "chunks", 1) > 1 for step in schedule.k_tile),
             "several",
         ),
-        "split": (plan.split.is_split, f"{_division(plan)}, {plan.split.order}, {plan.split.reduction}"),
+        "split": (
+            plan.scheduler.split.is_split,
+            f"{_division(plan)}, {plan.scheduler.split.order}, {plan.scheduler.split.reduction}",
+        ),
         "batch": (operands.batched, "batched"),
         "blocks": (plan.k_blocks in (1, 3), str(plan.k_blocks)),
         "warps": (plan.tiled_mma.threads != 128, str(plan.tiled_mma.threads)),
@@ -147,7 +150,7 @@ def _store(plan: GemmPlan) -> str:
 def _division(plan: GemmPlan) -> str:
     if plan.cluster_k > 1:
         return "by the cluster"
-    return "filled" if plan.split.fixup else "evenly" if plan.split.waves else "in parts"
+    return "filled" if plan.scheduler.split.fixup else "evenly" if plan.scheduler.split.waves else "in parts"
 
 
 def items(components: Mapping[str, str]) -> set[Item]:

@@ -63,7 +63,7 @@ def check(kernel: CompiledKernel) -> None:
     assert report.count("WARPGROUP") == turns * (columns if pipeline.promoted else 1) + waits
     if plan.tiled_mma.atom.a_source == "register":  # a load for each element that a thread multiplies
         of_thread = pipeline.consumer_tile[0] * plan.cta_tile[2] // 128
-        others = report.count("LDS.") + plan.split.is_split
+        others = report.count("LDS.") + plan.scheduler.split.is_split
         assert of_thread <= report.count("LDS") - others <= of_thread + plan.has_c * product(pipeline.consumer_tile)
 
     # Loads: a box of A and of B for each share of a k-tile, multicast where CTAs share it
@@ -102,7 +102,7 @@ def check(kernel: CompiledKernel) -> None:
 
 def parts_stored(plan: GemmPlan) -> int:
     """Stores of 16 bytes by which a thread's sums go to the workspace, and the one of a tile's counter."""
-    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.split.is_split else 0
+    return product(plan.consumer_tile) // 128 // ACCUMULATOR_VECTOR + 1 if plan.scheduler.split.is_split else 0
 
 
 def sums_received(plan: GemmPlan) -> int:
@@ -113,8 +113,8 @@ def sums_received(plan: GemmPlan) -> int:
 def check_parts(plan: GemmPlan, report: ResourceReport) -> None:
     """Where K is split: a ticket, its sums or those of the others, and a signal; else none of it."""
     counts = [report.count(name) for name in ("ATOMG.E.ADD", "REDG.E.ADD", "LDG.E.STRONG")]
-    assert counts == [int(plan.split.is_split)] * 3
-    if plan.split.is_split:
+    assert counts == [int(plan.scheduler.split.is_split)] * 3
+    if plan.scheduler.split.is_split:
         vectors = parts_stored(plan) - 1
         assert report.count("STG.E.128") == vectors
         assert report.count("LDG.E.128") >= 2 * vectors  # of parts before this one, and of parts after it
@@ -152,7 +152,7 @@ def check_leaving(plan: GemmPlan, report: ResourceReport, epi_tiles: int, dim: s
             f"STSM.16.{'MT88' if d.major == 'm' else 'M88'}.{matrices}"
         }
     else:
-        semaphores = int(plan.split.is_split)
+        semaphores = int(plan.scheduler.split.is_split)
         assert report.count("STS") == epi_tiles * each // plan.store.atom.values + semaphores
         if d.dtype.bits == 8:  # each two sums of a thread by one saturating conversion, with none to spare
             assert report.count(f"F2FP.SATFINITE.{d.dtype.name.upper()}.F32") == epi_tiles * each // 2

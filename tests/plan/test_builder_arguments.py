@@ -44,8 +44,8 @@ F32, BF16 = Operands.of("f32"), Operands.of("bf16")
         (lambda: sm90_plan(with_c=None, overlapped="no", fixup=2), "with_c = None"),
         (lambda: gemv_plan(pdl="no"), "pdl = 'no'; True or False is expected"),
         (lambda: sm90_plan(name=3), "name = 3; a text is expected"),
-        (lambda: sm90_plan(ctas=10**9), "persistent = 1000000000; at most 65536 is expected"),
-        (lambda: simt_plan(waves=1, persistent=10**9), "persistent = 1000000000; at most 65536 is expected"),
+        (lambda: sm90_plan(ctas=10**9), "a persistent grid of 1000000000 CTAs; 1 to 65536 are expected"),
+        (lambda: simt_plan(waves=1, persistent=10**9), "a persistent grid of 1000000000 CTAs; 1 to 65536 are expected"),
         (
             lambda: sm90_plan(schedule="cooperative", stagger_cycles=10**12),
             "stagger_cycles = 1000000000000; at most",

@@ -132,7 +132,7 @@ def test_the_names():
             assert (plan.cta_tile[:2], plan.stages, plan.body.kind) == ((128, 256), 4, "cooperative")
     text = "mma_tma:block=128x128x32,warp=64x32,stages=3,ctas=7,store=direct,mma_order=m"
     plan = plan_named(text, Operands.of("f32", layout="tt"))
-    assert (plan.operands.a.dtype.name, plan.stages, plan.persistent) == ("tf32", 3, 7)
+    assert (plan.operands.a.dtype.name, plan.stages, plan.scheduler.grid.ctas) == ("tf32", 3, 7)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_a_plan_cannot_become():
             "is not \\(an atom, consumers, atoms of one\\)",
         ),
         (stream_changes(plan, read_a=None), "how a consumer reads A and B is not said"),
-        ({"split": KSplit(2, reduction="last")}, "have all k-tiles of a tile"),
+        ({"scheduler": replace(plan.scheduler, split=KSplit(2, reduction="last"))}, "have all k-tiles of a tile"),
         ({"body": replace(pipeline, stagger_cycles=9)}, "their own time to store"),
         ({"cluster_mn": (1, 2)}, "a CTA loads by itself"),
         ({"roles": plan.roles[1:]}, "the roles are consumer 0"),

@@ -70,14 +70,14 @@ def test_what_is_refused_is_said_at_once():
     assert caught.value.violations == (rule,)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, persistent=0)
-    assert "persistent = 0; at least 1 is expected" in str(caught.value)
+    assert "a persistent grid of 0 CTAs; 1 to 65536 are expected" in str(caught.value)
     with pytest.raises(PlanError) as caught:
         simt_plan(waves=1, reduction="last", store="shared", persistent=132)
     for part in ("added by 'last'", "where K is split, D does not pass through shared"):
         assert part in str(caught.value)
-    with pytest.raises(PlanError, match="1 waves of tiles are shared by a persistent grid of None CTAs; both or"):
+    with pytest.raises(PlanError, match="1 waves of tiles are shared by a grid that is one tile each"):
         simt_plan(waves=1)
-    with pytest.raises(PlanError, match="0 waves of tiles are shared by a persistent grid of 132 CTAs; both or"):
+    with pytest.raises(PlanError, match="0 waves of tiles are shared by a grid that is persistent"):
         simt_plan(persistent=132)
     with pytest.raises(PlanError, match="without stages of shared memory D does not pass through it"):
         simt_plan(block=(32, 32, 1), warp=(1, 32), thread=(1, 1), quad=(1, 1), stages=0, store="shared")
@@ -114,11 +114,15 @@ def test_the_workspace_holds_what_is_written_to_it():
 def test_suffixes_of_names():
     ops = Operands.of("f32", layout="nt")
     plan = plan_named("simt_128x128+repack/k4last", ops)
-    assert ([p.name for p in plan.repacks], plan.split) == (["a", "b"], KSplit(4, "blocked", "last"))
+    assert ([p.name for p in plan.repacks], plan.scheduler.split) == (["a", "b"], KSplit(4, "blocked", "last"))
     assert plan_named("simt_128x128+repack", Operands.of("f32", layout="tn")).repacks == ()
-    assert plan_named("simt_64x64/k12", ops).split.reduction == "kernel"
+    assert plan_named("simt_64x64/k12", ops).scheduler.split.reduction == "kernel"
     shared = plan_named("simt_128x256x16+repack/s132", ops)
-    assert (shared.cta_tile, shared.split, shared.persistent) == ((128, 256, 16), KSplit(waves=1), 132)
+    assert (shared.cta_tile, shared.scheduler.split, shared.scheduler.grid.ctas) == (
+        (128, 256, 16),
+        KSplit(waves=1),
+        132,
+    )
     assert "132 persistent" in " ".join(shared.describe().split())
 
 
@@ -145,7 +149,7 @@ def test_the_choice(layout):
         return choose(ops, Problem(m, n, k, operands=ops))
 
     assert chosen(256, 256, 131072).split_k > 16
-    assert chosen(16, 8192, 8192).split.is_split
+    assert chosen(16, 8192, 8192).scheduler.split.is_split
     assert chosen(16, 8192, 8192).cta_tile[0] <= 32
     assert chosen(8192, 8192, 8192).split_k == 1
     assert {p.name for p in chosen(8192, 8192, 8192).repacks} == set(LARGE_REPACKED.to_repack(ops))

@@ -15,7 +15,7 @@ from cutegemm.choice.ladders.sm90 import SM90_LADDER
 from cutegemm.dtypes import DType, f32
 from cutegemm.errors import PlanError, UnsupportedError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Barrier, GemmPlan, Operands, Problem, Role
+from cutegemm.plan import Barrier, GemmPlan, OneEach, Operands, Problem, Role
 from cutegemm.plan.epilogue import Accumulator, Epilogue, Row, Scalar, Tile
 from cutegemm.plan.epilogue.functions import relu, swiglu
 from cutegemm.plan.problem import Operand
@@ -532,7 +532,7 @@ def test_a_plan_spelled_out():
     text = "sm90:tile=256x128x64,schedule=cooperative,cluster=1x2,stagger_cycles=300,ctas=none"
     text += ",l2=last+normal+first"
     plan = plan_named(text, BF16)
-    assert (plan.cta_tile, plan.cluster_mn, plan.persistent) == ((256, 128, 64), (1, 2), None)
+    assert (plan.cta_tile, plan.cluster_mn, plan.scheduler.grid) == ((256, 128, 64), (1, 2), OneEach())
     assert (plan.body.stagger_cycles, plan.a.load.l2_policy) == (300, "evict_last")
     with pytest.raises(PlanError, match="'tyle' is not an argument"):
         plan_named("sm90:tyle=1x1x1", BF16)
@@ -569,10 +569,10 @@ def test_a_split_costs_a_word_a_consumer_and_registers_for_other_parts():
 def test_a_split_that_a_pipeline_does_not_carry_out():
     plan = sm90_plan(split_k=2)
     with pytest.raises(PlanError) as caught:
-        plan.with_(split=KSplit(2, "strided", "kernel"))
+        plan.with_scheduler(split=KSplit(2, "strided", "kernel"))
     assert "the parts of K are strided; neighbouring k-tiles" in str(caught.value)
     assert "reduction = 'last' is expected" in str(caught.value)
-    assert sm90_plan().with_(split=KSplit(2, reduction="last")).barriers == plan.barriers
+    assert sm90_plan().with_scheduler(split=KSplit(2, reduction="last")).barriers == plan.barriers
 
 
 def test_names_of_splits():
@@ -589,7 +589,7 @@ def test_names_of_splits():
         plan = plan_named(name, BF16)
         assert plan.name == name
         assert text is None or plan_named(text, BF16).key() == plan.key()
-    assert plan_named("sm90_cooperative_2x1/stream", BF16).split.waves == 2
+    assert plan_named("sm90_cooperative_2x1/stream", BF16).scheduler.split.waves == 2
     for wrong in (
         "sm90_epi_stages/fill2",
         "sm90_epi_stages/k2/fixup",

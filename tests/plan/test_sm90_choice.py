@@ -139,7 +139,7 @@ def test_stages_and_subtiles_are_those_of_the_plan(dtype, align_bytes, first):
 
 def test_the_choice():
     """A plan is chosen for part of a chip, for another architecture, with C and for an empty D."""
-    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).persistent == 114
+    assert choose(BF16, Problem(4096, 4096, 4096), device=DEFAULT_DEVICE.with_sms(114)).scheduler.grid.ctas == 114
     assert choose(BF16, Problem(4096, 4096, 4096), "sm_80").family != "sm90"
     assert choose(BF16, Problem(4096, 4096, 4096), with_c=True).has_c
     assert choose(BF16, Problem(0, 0, 0)) is not None
@@ -164,7 +164,7 @@ def test_how_fp8_is_summed_up(dtype):
 @pytest.mark.parametrize("shape", [(128, 128, 16384), (256, 256, 131072), (512, 512, 8192)])
 def test_k_is_split_where_few_tiles_have_many_k_tiles(shape):
     plan = choose(BF16, Problem(*shape))
-    assert plan.split.is_split or plan.cluster_k > 1
+    assert plan.scheduler.split.is_split or plan.cluster_k > 1
     assert choose(BF16, Problem(*shape), with_c=True).has_c
 
 
@@ -298,7 +298,7 @@ def test_only_wgmma_multiplies_the_transposed_problem(operands, arch):
 @pytest.mark.parametrize(("ctas", "at_once"), [(1, 132), (2, 264), (3, 396)])
 def test_a_persistent_grid_has_as_many_ctas_as_the_multiprocessors_hold(ctas, at_once):
     text = f"sm90:tile=64x16x64,schedule=cooperative,consumers=1,stages=3,ctas_per_sm={ctas}"
-    assert plan_named(text, BF16).persistent == at_once
+    assert plan_named(text, BF16).scheduler.grid.ctas == at_once
 
 
 @pytest.mark.parametrize("ctas", [0, -1, 1 << 40])

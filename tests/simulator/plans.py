@@ -7,7 +7,7 @@ from typing import Any
 
 from cutegemm.build import Shared, simt_plan
 from cutegemm.layout import ComposedLayout, Layout, Swizzle
-from cutegemm.plan import GemmPlan, Operands, OperandStream
+from cutegemm.plan import GemmPlan, Operands, OperandStream, TileScheduler
 from cutegemm.plan.program.thread_schedule import multistage
 from cutegemm.plan.role import Role
 from cutegemm.plan.store import RegisterStore
@@ -63,7 +63,7 @@ def mma_sync_plan(dtype: str, k: int, *, matrices: int | None = None, acc: str |
             OperandStream("b", "n", load, smem[1], ldmatrix(kind, min(2, matrices)) if matrices else read),
         ),
         store=RegisterStore(universal_copy(ops.d.dtype, 2 * ops.d.dtype.bits)),
-        raster=Raster("along_n"),
+        scheduler=TileScheduler(Raster("along_n")),
         body=multistage(3, 4),
         roles=(Role("all", 4),),
     )

@@ -107,16 +107,18 @@ def test_a_part_that_is_left_out():
     plan = simt_plan(stages=3, split_k=2, **WARPS)
     assert kinds(plan) == set()
 
-    class Short(type(plan.split)):
+    class Short(type(plan.scheduler.split)):
         def k_range(self, part, k_tiles, minimum=min):
             first, count = super().k_range(part, k_tiles, minimum)
             return first, count - part
 
     short = object.__new__(Short)
-    for name, value in vars(plan.split).items():
+    for name, value in vars(plan.scheduler.split).items():
         object.__setattr__(short, name, value)
     a = np.ones((72, 72), np.float32)
-    assert not (simulate(violations(plan, split=short), a, a, check="report").d == 72).all()
+    assert not (
+        simulate(violations(plan, scheduler=replace(plan.scheduler, split=short)), a, a, check="report").d == 72
+    ).all()
 
 
 def test_sums_that_go_to_the_same_place():

@@ -12,7 +12,7 @@ from cutegemm.choice.catalog import plan_named
 from cutegemm.dtypes import round_to
 from cutegemm.errors import PlanError, SimulationError
 from cutegemm.layout import ComposedLayout, Layout, Swizzle, product
-from cutegemm.plan import Operands, Problem
+from cutegemm.plan import Operands, Persistent, Problem
 from cutegemm.simulator import (
     play_interleavings,
     protocol_of,
@@ -175,7 +175,8 @@ def test_a_raster_that_drops_a_tile():
             m, n, batch = Raster("along_m").tile(linear, grid_m, grid_n, minimum, *others)
             return m, n * 0, batch
 
-    found = faults_of(violations(sm90_plan(**SMALL), raster=Dropping()))
+    plan = sm90_plan(**SMALL)
+    found = faults_of(violations(plan, scheduler=replace(plan.scheduler, raster=Dropping())))
     assert "no CTA takes the tile (0, 1, 0)" in str(found["raster"])
     assert "CTAs take the tile (0, 0, 0)" in str(found["raster"])
 
@@ -199,8 +200,8 @@ OTHER_PROGRAMS = (
 @pytest.mark.parametrize("name", OTHER_PROGRAMS)
 def test_the_programs_of_named_plans_in_many_interleavings(name):
     plan = plan_named(name, BF16)
-    most = 3 if plan.persistent else 1
-    if plan.split.is_split:
-        plan = plan.with_(persistent=2 * product(plan.cluster_mn))
+    most = 3 if plan.scheduler.grid.is_persistent else 1
+    if plan.scheduler.split.is_split:
+        plan = plan.with_scheduler(grid=Persistent(2 * product(plan.cluster_mn)))
     protocol = protocol_of(plan, k_tiles=2 * plan.stages + 1, tiles=most)
     assert play_interleavings(protocol, random_runs=1).faults == ()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from cutegemm.plan.access import SmemAccess, UniformRead
+from cutegemm.plan.access import GlobalRead, SmemAccess
+from cutegemm.plan.accumulation import Chain, Total
 from cutegemm.plan.program.steps import ACC, HAS_K_TILES, ForKTiles, If, Release, Step, WaitMma
 
 if TYPE_CHECKING:
@@ -65,11 +66,18 @@ class Mainloop:
         """
         return {}
 
+    def accumulation(self, plan: GemmPlan, runs: tuple[tuple[int, int], ...]) -> Total:
+        """Return the order in which the products of an element of D are added: see `plan.accumulation`.
+
+        runs   ranges (first k, end) of the k-tiles, in the order in which they are multiplied
+        """
+        return Chain(runs)
+
     def accesses(self, plan: GemmPlan) -> Iterable[SmemAccess]:
         """Return the mainloop's accesses to shared memory besides the reads of A and B by MMAs."""
         return ()
 
-    def global_reads(self, plan: GemmPlan) -> Iterable[UniformRead]:
+    def global_reads(self, plan: GemmPlan) -> Iterable[GlobalRead]:
         """Return the mainloop's reads of global memory by threads, besides the loads of operand streams."""
         return ()
 

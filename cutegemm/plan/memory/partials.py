@@ -143,7 +143,7 @@ def in_units(plan: GemmPlan, table: np.ndarray) -> np.ndarray:
         table = table.reshape(threads, values, rest_m // vector, vector, rest_n, *more)
         table = np.moveaxis(table, 3, 2).reshape(threads, values * vector, rest_m // vector, rest_n, *more)
     flat = _flat(table)
-    by_vectors = plan.split.is_split and plan.split.reduction == "kernel"
+    by_vectors = plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel"
     return flat.reshape(threads, -1, vector, *more) if by_vectors else flat[:, None]
 
 

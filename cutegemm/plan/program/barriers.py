@@ -47,7 +47,8 @@ def barriers_of(plan: GemmPlan) -> tuple[Barrier, ...]:
     """
     pipeline = plan.body
     tiles = [
-        WorkTile(number, 0, 1, 1 + plan.split.is_split, 0, 2 * number) for number in range(pipeline.tiles_in_flight)
+        WorkTile(number, 0, 1, 1 + plan.scheduler.split.is_split, 0, 2 * number)
+        for number in range(pipeline.tiles_in_flight)
     ]
     arrivals: defaultdict[tuple[str, int], int] = defaultdict(int)
     phases: Counter[tuple[str, int]] = Counter()

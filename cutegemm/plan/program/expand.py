@@ -121,7 +121,7 @@ class Expansion(StepReader):
         rank = place.cta % (cm * cn)
         first = place.cta - rank
         self.rank = rank
-        self.m_rank, self.n_rank = plan.scheduler.rank_mn(rank)
+        self.m_rank, self.n_rank = plan.cluster_tile.rank_mn(rank)
         row = tuple(range(first + self.m_rank, first + cm * cn, cm))
         self.row = row if cluster_k == 1 else (place.cta,)  # CTAs that read the same rows and k-tiles of A
         self.sharers = row if cluster_k > 1 else ()  # CTAs that split the K of the same tile

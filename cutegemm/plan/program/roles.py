@@ -126,7 +126,7 @@ def _stagger(plan: GemmPlan) -> Steps:
 
 def _semaphore(plan: GemmPlan) -> Steps:
     """Return the increment of the tile's semaphore, which runs during the last MMAs; no step if K is not split."""
-    return (IncrementSemaphore(),) if plan.split.is_split else ()
+    return (IncrementSemaphore(),) if plan.scheduler.split.is_split else ()
 
 
 def _early(plan: GemmPlan) -> Steps:
@@ -134,12 +134,12 @@ def _early(plan: GemmPlan) -> Steps:
 
     If K is split, only the last K split reads C, so it loads C after its MMAs; see `_leave`.
     """
-    return () if plan.split.is_split else plan.store.prologue(plan)
+    return () if plan.scheduler.split.is_split else plan.store.prologue(plan)
 
 
 def _leave(plan: GemmPlan) -> Steps:
     """Return the steps that evaluate the epilogue and store a tile, from registers or through epilogue stages."""
-    late = plan.store.prologue(plan) if plan.split.is_split else ()
+    late = plan.store.prologue(plan) if plan.scheduler.split.is_split else ()
     return (*late, *plan.store.steps(plan))
 
 
@@ -153,7 +153,7 @@ def _end(plan: GemmPlan, leave: Steps) -> Steps:
     """
     if plan.cluster_k > 1:
         return (SendAccumulators(), AddAccumulators(), *leave)
-    return (ReduceSplits(), If(IS_LAST_SPLIT, leave)) if plan.split.is_split else leave
+    return (ReduceSplits(), If(IS_LAST_SPLIT, leave)) if plan.scheduler.split.is_split else leave
 
 
 def _stores_end(plan: GemmPlan) -> Steps:

@@ -64,7 +64,7 @@ def gated_rules(plan: GemmPlan) -> Iterator[str]:
             f"D is stored {plan.store.atom.values} neighbours at a time, but {pairs.block} gates lie together in a "
             f"tile of {plan.cta_tile[1]} columns. Take a wider tile, or narrower stores."
         )
-    if not plan.body.has_roles and plan.split.is_split and plan.split.reduction == "kernel":
+    if not plan.body.has_roles and plan.scheduler.split.is_split and plan.scheduler.split.reduction == "kernel":
         yield (
             "the parts of K are added by a second kernel, vector by vector, which knows no pairs. Take "
             "reduction = 'last', or all of K in one part."

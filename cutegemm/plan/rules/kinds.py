@@ -32,7 +32,6 @@ _MOST_STAGES = 1024  # a stage has at least 128 bytes; shared memory has 227 KiB
 _MOST_CLUSTERED = 16  # CTAs of a cluster; more than 8 are not portable
 _MAX_ACCUMULATORS = 1 << 20  # accumulators of a CTA, more than the registers of an SM hold
 _MOST_DEEP = 1 << 16  # bK, in elements
-_MOST_RESIDENT = 1 << 16  # CTAs on a device at a time, at most 32 per SM
 _MOST_CYCLES = 1 << 26  # stagger_cycles; with 32 consumers the sum fits the 32-bit clock
 _MOST_STEPS = 1 << 16  # steps of a schedule, with loops unrolled
 
@@ -82,8 +81,7 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         of = f"cta_tile = {plan.cta_tile!r}" + f" of {plan.cluster_k} CTAs that share K" * (plan.cluster_k > 1)
         yield f"{of}; at most {_MAX_ACCUMULATORS} accumulators are expected in the registers of a CTA."
     yield from _count("ctas_per_sm", plan.ctas_per_sm)
-    if plan.persistent is not None:
-        yield from _count("persistent", plan.persistent, most=_MOST_RESIDENT)
+    yield from plan.scheduler.bounds()
     if isinstance(plan.body, WarpRoles):
         pipeline = plan.body
         own = [*_extents("body.consumer_tile", pipeline.consumer_tile)]
@@ -97,8 +95,6 @@ def _counts(plan: GemmPlan) -> Iterator[str]:
         for name in ("consumers", "consumer_warps"):
             yield from _count(f"body.{name}", getattr(pipeline, name), most=MAX_THREADS_PER_BLOCK // WARP_THREADS)
         yield from _count("body.stagger_cycles", pipeline.stagger_cycles, 0, _MOST_CYCLES)
-        if pipeline.gpc_raster is not None:
-            yield from pipeline.gpc_raster.violations()
     if isinstance(plan.store, StagedStore):
         yield from _extents("store.epi_tile", plan.store.epi_tile)
         yield from _count("store.count", plan.store.count, most=_MOST_STAGES)
@@ -195,7 +191,7 @@ def _moves(plan: GemmPlan) -> Iterator[str]:
 
 def _scheduled(plan: GemmPlan) -> Iterator[str]:
     """Yield a sentence for each field that a plan with a thread schedule needs or must not have."""
-    if plan.cluster_mn != (1, 1) and plan.sliced_k is None:
+    if plan.cluster_mn != (1, 1) and not plan.body.slices_k:
         yield f"the cluster is {plan.cluster_mn}; where all threads follow a schedule, a CTA is by itself."
     if isinstance(plan.store, StagedStore):
         yield "the store has epilogue stages; they need warp roles. With a thread schedule all threads copy D."

@@ -26,7 +26,7 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     """
     m_tiles, n_tiles, batch = plan.grid(problem)
     (bm, bn, bk), (cm, cn) = plan.cta_tile, plan.cluster_mn
-    work = plan.scheduler.of(problem)
+    work = plan.work(problem)
     clusters = work.tiles.count
     if clusters * cm * cn > MAX_GRID_X:
         of = "" if (cm, cn) == (1, 1) else f", in clusters of {cm} x {cn},"
@@ -44,14 +44,4 @@ def limits(plan: GemmPlan, problem: Problem) -> Iterator[str]:
     if sum(of_packs.values()) > MAX_GRID_X:
         said = " and ".join(of_packs)
         yield f"packing {said} takes {sum(of_packs.values())} CTAs, more than the {MAX_GRID_X} of a grid."
-    if plan.split.waves:
-        shares = work.division
-        assert shares is not None
-        reached = shares.shared + shares.pieces + 1  # tile indices, with those past the end that CTAs skip
-        if reached * shares.span > _MOST:
-            yield (
-                f"{shares.shared} tiles of {shares.k_tiles} k-tiles each are shared: more than the {_MOST} of 32 bits "
-                "in all."
-            )
-    elif plan.split.is_split and clusters * plan.split_k > _MOST:
-        yield f"{clusters} tiles of {plan.split_k} parts each are more than the {_MOST} of 32 bits."
+    yield from plan.scheduler.limits(work)

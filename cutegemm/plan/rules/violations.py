@@ -13,7 +13,6 @@ from cutegemm.dtypes import f32, tf32
 from cutegemm.errors import PlanError
 from cutegemm.layout import product_each, size
 from cutegemm.machine.arch import (
-    MAX_GRID_Y,
     MAX_THREADS_PER_BLOCK,
     SMEM_RESERVED_BYTES,
     Arch,
@@ -69,6 +68,7 @@ def violated_rules(plan: GemmPlan, arch: Arch, problem: Problem | None) -> list[
         *_threads(plan),
         *_instructions(plan, arch),
         *_schedule(plan),
+        *plan.scheduler.rules(plan),
     ]
     if not structure:  # the rules below evaluate layouts, whose shapes must be right
         out += [
@@ -123,26 +123,13 @@ def _tiles(plan: GemmPlan) -> Iterator[str]:
     if len(set(of_packs.values())) > 1:
         said = ", ".join(f"{name} by {threads} threads" for name, threads in of_packs.items())
         yield f"CTAs pack {said}; one kernel packs all of them, so give them the same."
-    if not plan.body.has_roles and (plan.persistent is None) != (plan.split.waves == 0):
-        yield (
-            f"{plan.split.waves} waves of tiles are shared by a persistent grid of {plan.persistent} CTAs; both or "
-            "none of them are given."
-        )
-    how = (plan.split.order, plan.split.reduction)
-    if not plan.body.has_roles and plan.split.waves and how != ("blocked", "kernel"):
-        yield (
-            f"waves of tiles are shared by neighbouring k-tiles, and a second kernel adds their sums; the split "
-            f"is {plan.split.order}, added by {plan.split.reduction!r}."
-        )
-    if not plan.body.has_roles and plan.split_k > MAX_GRID_Y:
-        yield f"{plan.split_k} parts of each tile; {MAX_GRID_Y} at most lie along the second axis of a grid."
-    if not plan.body.has_roles and plan.stages == 0 and (plan.split.is_split or plan.repacks):
+    if not plan.body.has_roles and plan.stages == 0 and (plan.scheduler.split.is_split or plan.repacks):
         yield "without shared memory a CTA takes all of K, of operands that are not packed."
     if not plan.body.has_roles and plan.stages == 0 and plan.store.layout is not None:
         yield "without stages of shared memory D does not pass through it."
-    if not plan.body.has_roles and plan.split.is_split and plan.store.layout is not None:
+    if not plan.body.has_roles and plan.scheduler.split.is_split and plan.store.layout is not None:
         yield "where K is split, D does not pass through shared memory."
-    alone = not plan.body.has_roles and plan.stages == 0 and plan.sliced_k is None
+    alone = not plan.body.has_roles and plan.stages == 0 and not plan.body.slices_k
     if alone and plan.cta_tile[2] != plan.tiled_mma.tile_mnk[2]:
         step = plan.tiled_mma.tile_mnk[2]
         yield f"bK = {plan.cta_tile[2]}; without shared memory it is one step of the MMA, {step}."

@@ -39,9 +39,6 @@ OVERLAPPED_EXTRA_REGISTERS = 32
 WGMMA_ROWS = 64
 MIN_STAGES = 2
 MIN_EPI_STAGES = 2
-# The semaphore of a tile counts K splits in two 16-bit fields: those that have taken a ticket, and those whose
-# accumulators are in the workspace.
-MAX_SPLITS = (1 << 15) - 1
 
 
 def arch_rules(plan: GemmPlan, arch: Arch) -> Iterator[str]:
@@ -55,13 +52,10 @@ def pipeline_rules(plan: GemmPlan) -> Iterator[str]:
     pipeline = warp_roles(plan)
     yield from _consumers(plan, pipeline)
     yield from _cluster(plan)
-    yield from _gpcs(plan, pipeline)
     yield from _loads(plan)
     yield from _barriers(plan)
     yield from pipeline.mainloop.rules(plan)
     yield from _epilogue(plan, pipeline)
-    if plan.split.is_split:
-        yield from _split(plan, pipeline)
     if plan.cluster_k > 1:
         yield from _k_ctas(plan, pipeline)
 
@@ -113,12 +107,6 @@ def _consumers(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     expected = [*producer, *[pipeline.consumer_warps] * count]
     if warps != expected:
         yield f"the roles have {warps} warps; {expected} are expected: a warpgroup that produces, then consumers."
-    if plan.persistent is not None and plan.persistent < product(plan.cluster_mn):
-        yield f"a persistent grid of {plan.persistent} CTAs holds no cluster of {product(plan.cluster_mn)}."
-    if pipeline.kind == "single" and (plan.persistent is not None or plan.cluster_mn != (1, 1)):
-        yield "a pipeline without a producer takes one tile a CTA, without clusters."
-    if pipeline.kind == "pingpong" and plan.persistent is None:
-        yield "pingpong consumers take tiles in turn, so the grid must be persistent."
     if pipeline.promoted and plan.operands.acc != f32:
         yield f"sums of {plan.operands.acc} are kept on two levels; those of f32 are. Leave promoted out."
     if pipeline.promoted and pipeline.kind == "single":
@@ -134,7 +122,7 @@ def _overlapped(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
 
     With it, a finished tile is stored during the MMAs of the next tile.
     """
-    if pipeline.kind != "cooperative" or plan.persistent is None:
+    if pipeline.kind != "cooperative" or not plan.scheduler.grid.is_persistent:
         yield "only cooperative consumers of a persistent grid store a tile behind the products of the next."
     if not plan.store.stored_by_tma:
         yield "a tile that is stored behind the products of the next leaves through epilogue stages, by TMA."
@@ -190,26 +178,10 @@ def _warps(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             f"bK = {plan.cta_tile[2]}; an even number of k-blocks of {step} is expected, as the fragments of two take "
             "turns."
         )
-    if plan.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
+    if plan.scheduler.split.is_split or pipeline.promoted or pipeline.overlapped or pipeline.stagger_cycles:
         yield "warps that consume a ring have all k-tiles of a tile, sums on one level, and their own time to store."
     if plan.cluster_mn != (1, 1):
         yield "to warps that consume a ring, a CTA loads by itself."
-
-
-def _gpcs(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield violations of GPC-aware rasterization: it needs wgmma and a persistent grid that the raster covers."""
-    gpc_raster, clusters = pipeline.gpc_raster, plan.scheduler.persistent_clusters
-    if gpc_raster is None:
-        return
-    if not plan.tiled_mma.atom.is_of_warpgroup:
-        yield "clusters take tiles in the order of the GPCs where wgmma multiplies; with mma.sync, of their launch."
-    if clusters is None:
-        yield "clusters take tiles in the order of the GPCs, which is known of a persistent grid alone."
-    elif clusters > gpc_raster.clusters:
-        yield (
-            f"the grid has {clusters} clusters; the GPCs of {gpc_raster.clusters} are known, by rounds of "
-            f"{gpc_raster.rounds}."
-        )
 
 
 def _cluster(plan: GemmPlan) -> Iterator[str]:
@@ -379,21 +351,6 @@ def _turned(store: TiledCopy, layout: SharedLayout, along: int) -> Iterator[str]
         )
 
 
-def _split(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
-    """Yield a sentence for each rule on split-K and stream-K that a plan with warp roles breaks."""
-    split = plan.split
-    if pipeline.kind == "single":
-        yield "K is split where a producer fills the ring: without one a CTA takes all k-tiles of a tile."
-    if split.waves and plan.persistent is None:
-        yield "the waves that are shared are those of a persistent grid; this one has a CTA for each tile."
-    if split.order != "blocked":
-        yield f"the parts of K are {split.order}; neighbouring k-tiles are expected of a pipeline."
-    if split.reduction != "last":
-        yield "the parts of a pipeline are added by the CTA that ends last: reduction = 'last' is expected."
-    if max(split.splits, plan.persistent or 0) > MAX_SPLITS:
-        yield f"a tile may have {max(split.splits, plan.persistent or 0)} parts; {MAX_SPLITS} can be counted."
-
-
 def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
     """Yield a sentence for each rule on cluster split-K that a plan breaks.
 
@@ -414,7 +371,7 @@ def _k_ctas(plan: GemmPlan, pipeline: WarpRoles) -> Iterator[str]:
             "accumulators in f32."
         )
     for is_there, what in (
-        (plan.split.is_split, "K is split besides"),
+        (plan.scheduler.split.is_split, "K is split besides"),
         (pipeline.kind == "single", "there is no producer"),
         (pipeline.overlapped, "tiles are stored behind the products of the next"),
         (bool(plan.operands.gated), "the epilogue is gated"),
